@@ -1,4 +1,5 @@
-//! Gives the library a soname with the part of the version that a change of the interface changes: major, and before 1.0 minor.
+//! Gives the library a soname with the version parts that change with the interface: major, and before 1.0 also
+//! minor.
 
 fn main() {
     let version = |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();

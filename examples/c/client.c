@@ -4,8 +4,7 @@
  *     PHOEBUS_GW=pg1.example/5006 ./client dtn.example 7 < file
  *     ./client dtn.example 7 path=pg1.example/5006,pg2.example/5006 streams=4 < file
  *
- * What the session got and how it went is said on standard error. Exit code 0: both directions have ended, and every byte was
- * delivered.
+ * The session's report goes to standard error. Exit code 0: both directions have ended, and every byte was delivered.
  */
 #define _GNU_SOURCE
 #include <phoebus.h>
@@ -46,7 +45,7 @@ static int write_all(int to, const char *bytes, size_t len)
     return 0;
 }
 
-/* Both directions at a time, to their ends. */
+/* Copies both directions at the same time, up to the end of each. */
 static int carry(phoebus_session *session)
 {
     static char bytes[256 * 1024];
@@ -55,7 +54,7 @@ static int carry(phoebus_session *session)
     size_t waiting = 0, sent = 0; /* Of standard input. */
     static char up[64 * 1024];
     for (;;) {
-        /* As long as something waits to be sent, no more is read. */
+        /* Does not read while bytes are waiting to be sent. */
         from[0].fd = waiting > sent || from[0].events == 0 ? -1 : STDIN_FILENO;
         from[1].events = (short)(POLLIN | (waiting > sent ? POLLOUT : 0));
         if (poll(from, 2, -1) < 0 && errno != EINTR)
@@ -96,7 +95,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: client HOST PORT [OPTION=VALUE]...\n");
         return 2;
     }
-    /* The environment first; what is said on the command line stands before it. Errors are kept until phoebus_connect. */
+    /* The command line overrides the environment. The library keeps errors until phoebus_connect. */
     phoebus_options *options = phoebus_options_new();
     phoebus_options_load(options);
     for (int i = 3; i < argc; i++) {

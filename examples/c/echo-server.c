@@ -1,16 +1,16 @@
 /*
- * A session-aware destination: echoes what comes, one thread for each session.
+ * A session-aware destination: echoes the bytes it receives, with one thread for each session.
  *
  *     ./echo-server 5006 name=dst.example
  *
- * A gateway hands it sessions if it has it for a peer, with a route to it:
+ * A gateway passes sessions to it if the gateway's configuration names it as a peer, with a route to it:
  *
  *     [[peer]]                          [[route]]
  *     name = "dst.example"              to = "dst.example"
  *     address = "dst.example/5006"      via = "dst.example"
  *     security = "none"
  *
- * and a client may come without any: path=dst.example/5006, to dst.example and any port.
+ * A client also reaches it without a gateway: path=dst.example/5006, to dst.example and any port.
  */
 #include <phoebus.h>
 

@@ -4,12 +4,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use phoebus_proto::session::bundle::{Gather, Next, STREAMS_MAX};
-use phoebus_proto::session::frame::{Exchange, Frame, HEADER_LEN, Role};
+use phoebus_proto::session::frame::{Frame, FrameState, HEADER_LEN, Role};
 
 fuzz_target!(|data: &[u8]| {
     let mut gather = Gather::default();
     // For each lane, what was announced there last: where it begins and ends.
-    let mut lanes: Vec<(Exchange, u64, u64)> = Vec::new();
+    let mut lanes: Vec<(FrameState, u64, u64)> = Vec::new();
     let mut end = None;
     let mut complete = false;
     for chunk in data.chunks_exact(HEADER_LEN + 2) {
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         let near = u64::from(chunk[15]);
         if what == 0 && !complete && lanes.len() < usize::from(STREAMS_MAX) {
             assert_eq!(gather.join(), lanes.len());
-            lanes.push((Exchange::striped(Role::Acceptor), 0, 0));
+            lanes.push((FrameState::striped(Role::Acceptor), 0, 0));
         } else if what == 1 {
             complete = true;
         }

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use phoebus_proto::session::frame::{Exchange, HEADER_LEN, Role};
+use phoebus_proto::session::frame::{FrameState, HEADER_LEN, Role};
 
 fuzz_target!(|data: &[u8]| {
-    let mut exchange = Exchange::new(Role::Acceptor);
+    let mut exchange = FrameState::new(Role::Acceptor);
     for chunk in data.chunks_exact(HEADER_LEN + 1) {
         match chunk[0] % 5 {
             0 => drop(exchange.data(u32::from(chunk[1]))),

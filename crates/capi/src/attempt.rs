@@ -1,12 +1,12 @@
-//! Opening a session: at once, or while the program does something else (`phoebus_connect`, `phoebus_attempt`).
+//! Opens a session, blocking or in the background (`phoebus_connect`, `phoebus_attempt`).
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
 use crate::bell::Bell;
 use crate::boundary::{get, get_mut, give, take, text};
 use crate::context::{Callback, Context, Core};
-use crate::failure::{Failure, code, tell};
-use crate::options::{Chosen, Way};
+use crate::failure::{Failure, code, unwrap_or_store};
+use crate::options::{Destination, SessionOptions};
 use crate::session::Session;
 use phoebus_client::{Opening, open};
 use std::ffi::{c_char, c_int, c_void};
@@ -24,7 +24,7 @@ pub(crate) struct Attempt {
     task: AbortHandle,
 }
 
-/// Where the task leaves what came of it.
+/// The task's result, shared with the handle.
 #[derive(Debug)]
 struct Outcome {
     result: Mutex<Option<Result<Session, Failure>>>,
@@ -46,7 +46,7 @@ impl Attempt {
             };
             *kept.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             kept.bell.ring();
-            news.say(id);
+            news.schedule_call(id);
         });
         Ok(Self { core, id, outcome, task })
     }
@@ -71,8 +71,8 @@ async fn carry_out(opening: Opening) -> Result<Session, Failure> {
     Session::opened(session, limit)
 }
 
-/// Opens a session and waits for it, with nothing but this thread (and one that looks up a name).
-fn connect(options: Option<&Chosen>, to: &Way) -> Result<Session, Failure> {
+/// Opens a session and waits for it, on this thread alone (and one that resolves a name).
+fn connect(options: Option<&SessionOptions>, to: &Destination) -> Result<Session, Failure> {
     let opening = opening(options, to)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::system)?;
     let result = runtime.block_on(carry_out(opening));
@@ -80,25 +80,25 @@ fn connect(options: Option<&Chosen>, to: &Way) -> Result<Session, Failure> {
     result
 }
 
-fn opening(options: Option<&Chosen>, to: &Way) -> Result<Opening, Failure> {
-    options.map_or_else(|| Chosen::default().opening(to), |options| options.opening(to))
+fn opening(options: Option<&SessionOptions>, to: &Destination) -> Result<Opening, Failure> {
+    options.map_or_else(|| SessionOptions::default().opening(to), |options| options.opening(to))
 }
 
 export! {
     /// See the header.
     fn phoebus_connect(
-        options: *const Chosen,
+        options: *const SessionOptions,
         host: *const c_char,
         port: u16,
         error: *mut *mut Failure,
     ) -> *mut Session, or null_mut(), {
-        tell(connect(get(options), &Way::of(text(host), port)).map(give), get_mut(error), null_mut())
+        unwrap_or_store(connect(get(options), &Destination::of(text(host), port)).map(give), get_mut(error), null_mut())
     }
 
     /// See the header.
     fn phoebus_connect_start(
         context: *const Context,
-        options: *const Chosen,
+        options: *const SessionOptions,
         host: *const c_char,
         port: u16,
         callback: Option<Callback>,
@@ -108,15 +108,15 @@ export! {
         let start = || {
             let context = get(context).ok_or_else(|| Failure::argument("the context is missing"))?;
             let core = context.core()?;
-            let opening = opening(get(options), &Way::of(text(host), port))?;
-            // Nothing is called before it is known for whom.
+            let opening = opening(get(options), &Destination::of(text(host), port))?;
+            // Register the callback only after the attempt exists.
             let attempt = Attempt::start(core, opening)?;
             let id = attempt.id;
             let handle = give(attempt);
             core.register(id, callback, handle.cast(), data);
             Ok(handle)
         };
-        tell(start(), get_mut(error), null_mut())
+        unwrap_or_store(start(), get_mut(error), null_mut())
     }
 
     /// See the header.
@@ -139,7 +139,7 @@ export! {
             }
             Err(failure) => {
                 let code = failure.code;
-                tell(Err(failure), get_mut(error), code)
+                unwrap_or_store(Err(failure), get_mut(error), code)
             }
         }
     }

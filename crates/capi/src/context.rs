@@ -1,5 +1,4 @@
-//! What works while the program does something else: one thread with a runtime, and the callbacks that wait for
-//! `phoebus_process()`.
+//! Background work: one thread with a runtime, and the callbacks that wait for `phoebus_process()`.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
@@ -18,7 +17,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 use tokio::task;
 
-/// A function of the program's, with the handle that it is about and what the program wants to be told with it.
+/// A callback of the program, called with the handle and the data registered for it.
 pub(crate) type Callback = unsafe extern "C" fn(handle: *mut c_void, data: *mut c_void);
 
 /// `phoebus_context`.
@@ -28,7 +27,7 @@ pub(crate) struct Context {
     thread: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// What the handles made in a context share with it.
+/// The part of a context that its handles share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) runtime: Handle,
@@ -38,18 +37,18 @@ pub(crate) struct Core {
     next: AtomicU64,
     /// Whether the context is being freed.
     stopping: watch::Sender<bool>,
-    /// What is to come to its end before that.
+    /// Tasks to wait for before the context is freed.
     closing: Mutex<Vec<task::JoinHandle<()>>>,
 }
 
-/// Who is to be called, and who waits for it.
+/// The registered callbacks, and the queue of those due.
 #[derive(Debug, Default)]
 struct Calls {
     known: HashMap<u64, Call>,
     waiting: VecDeque<u64>,
 }
 
-/// Addresses are the program's: they are only given back to it.
+/// The program's addresses: they are only passed back to it.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     callback: Callback,
@@ -84,15 +83,15 @@ impl Context {
                 let _ = stopped.await;
                 kept.close().await;
             });
-            // A look-up of a name may go on for a while, and is nobody's concern any more.
+            // A name lookup may continue for a while; nobody needs its result any more.
             runtime.shutdown_background();
         };
-        // The program's signals are for its own threads.
+        // Signals go to the program's own threads.
         let thread = without_signals(|| std::thread::Builder::new().name("phoebus".to_owned()).spawn(run))?;
         Ok(Self { core, thread: Some((stop, thread)) })
     }
 
-    /// What handles are made with, in the process that has the thread.
+    /// The shared part, for making handles; an error in another process than the one with the thread.
     pub(crate) fn core(&self) -> Result<&Arc<Core>, Failure> {
         self.core.check().map(|()| &self.core)
     }
@@ -101,15 +100,15 @@ impl Context {
         if self.core.check().is_err() || !self.core.bell.wait(milliseconds) {
             return 0;
         }
-        self.core.bell.hush();
+        self.core.bell.clear();
         let mut done = 0;
-        // Those that come to wait meanwhile are for the next time, so that this one ends.
+        // Callbacks that become due meanwhile wait for the next call, so that this one ends.
         let due = self.core.calls().waiting.len();
         for _ in 0..due {
-            // It may have been withdrawn, or served, by the one before it.
+            // An earlier callback may have withdrawn or served it.
             let call = self.core.calls().next();
             if let Some(Call { callback, handle, data }) = call {
-                // SAFETY: the program's own function, with what it has asked to be given; the handle has not been freed.
+                // SAFETY: the program's own function, with the data it registered; the handle has not been freed.
                 unsafe { callback(handle as *mut c_void, data as *mut c_void) };
                 done += 1;
             }
@@ -119,7 +118,7 @@ impl Context {
 }
 
 impl Core {
-    /// A child of fork has no thread, and everything else twice.
+    /// Fails in a child of fork, which has no copy of the thread but a copy of everything else.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.process == std::process::id() {
             return Ok(());
@@ -128,7 +127,7 @@ impl Core {
         Err(Failure::new(code::FORKED, why))
     }
 
-    /// Does `work`, which is waited for when the context is freed; it ends then, if it [asks](Core::stopping).
+    /// Spawns `work`. Freeing the context waits for it; it must end when [`stopping`](Core::stopping) returns.
     pub(crate) fn finish_with(&self, work: impl Future<Output = ()> + Send + 'static) {
         let task = self.runtime.spawn(work);
         self.closing.lock().unwrap_or_else(PoisonError::into_inner).push(task);
@@ -148,12 +147,12 @@ impl Core {
         }
     }
 
-    /// A number for a handle.
+    /// A new number for a handle.
     pub(crate) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Has `callback` called for `handle` whenever something is [said](Core::say) of this number.
+    /// Registers `callback` for `handle`, to be called after each [`schedule_call`](Core::schedule_call) with this number.
     pub(crate) fn register(&self, id: u64, callback: Option<Callback>, handle: *mut c_void, data: *mut c_void) {
         if let Some(callback) = callback {
             let call = Call { callback, handle: handle as usize, data: data as usize };
@@ -161,13 +160,13 @@ impl Core {
         }
     }
 
-    /// Nothing is called for this number any more.
+    /// Removes the callback with this number.
     pub(crate) fn withdraw(&self, id: u64) {
         self.calls().known.remove(&id);
     }
 
-    /// There is news for the callback of this number.
-    pub(crate) fn say(&self, id: u64) {
+    /// Schedules the callback with this number.
+    pub(crate) fn schedule_call(&self, id: u64) {
         let mut calls = self.calls();
         if !calls.waiting.contains(&id) {
             calls.waiting.push_back(id);
@@ -176,8 +175,8 @@ impl Core {
         self.bell.ring();
     }
 
-    /// There is none any more.
-    pub(crate) fn unsay(&self, id: u64) {
+    /// Removes the callback with this number from the queue.
+    pub(crate) fn cancel_call(&self, id: u64) {
         self.calls().waiting.retain(|&other| other != id);
     }
 
@@ -216,7 +215,7 @@ export! {
         if let Some(context) = take(context) {
             match context.core.check() {
                 Ok(()) => drop(context),
-                // Whatever it holds is the parent's as well, and is left as it is.
+                // The parent owns these resources too; leave them as they are.
                 Err(_) => forget(context),
             }
         }

@@ -1,4 +1,4 @@
-//! Why something failed, as C programs hold it: `phoebus_error`.
+//! `phoebus_error`: the reason of a failure, for C programs.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
@@ -6,7 +6,7 @@ use crate::boundary::{address, get, give, string, take};
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 
-/// Codes of this library, behind all that the protocol could have (`enum phoebus_code`).
+/// Codes of this library, beyond the range of protocol codes (`enum phoebus_code`).
 pub(crate) mod code {
     use std::ffi::c_int;
 
@@ -31,7 +31,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// One of this library's, without a hop.
+    /// An error of this library, without a hop.
     pub(crate) fn new(code: c_int, message: impl Into<String>) -> Self {
         let errno = match code {
             code::ARGUMENT => libc::EINVAL,
@@ -49,13 +49,13 @@ impl Failure {
         Self::new(code::ARGUMENT, message)
     }
 
-    /// The operating system's.
+    /// An error of the operating system.
     pub(crate) fn system(error: io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         Self { errno, ..Self::new(code::SYSTEM, phoebus_client::reason(&error)) }
     }
 
-    /// That of an open session.
+    /// The error of an open session.
     pub(crate) fn ended(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::InvalidInput {
             return Self::new(code::STATE, error.to_string());
@@ -65,7 +65,7 @@ impl Failure {
         Self { errno: error.raw_os_error().unwrap_or(code.errno()), ..Self::new(code.number().into(), message) }
     }
 
-    /// What is said of a handle that a panic went through.
+    /// The error of a handle in which a panic occurred.
     pub(crate) fn bug() -> Self {
         Self::new(code::BUG, "libphoebus has a fault, and what it did here cannot be gone on with")
     }
@@ -92,8 +92,8 @@ impl From<&phoebus_client::AcceptError> for Failure {
     }
 }
 
-/// A result, or what stands for there being none, with the reason in its place.
-pub(crate) fn tell<T>(result: Result<T, Failure>, place: Option<&mut *mut Failure>, none: T) -> T {
+/// Unwraps a result; on failure, stores the error in `place` and returns `none`.
+pub(crate) fn unwrap_or_store<T>(result: Result<T, Failure>, place: Option<&mut *mut Failure>, none: T) -> T {
     let (value, failure) = match result {
         Ok(value) => (value, None),
         Err(failure) => (none, Some(failure)),

@@ -1,11 +1,11 @@
-//! The opening of a session as a machine for C programs: `phoebus_handshake`, over [`Opening`], and over [`Accepting`] where the
-//! session comes to the program.
+//! `phoebus_handshake`: the opening of a session as a state machine for C programs, over [`Opening`], or over
+//! [`Accepting`] for a session that the program accepts.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
 use crate::boundary::{address, bytes, get, get_mut, give, room, string, take, text};
 use crate::failure::{Failure, code};
-use crate::options::{Chosen, Way};
+use crate::options::{Destination, SessionOptions};
 use crate::report::Shown;
 use phoebus_client::{Accepting, FirstHop, Hop, Opening, Report, Step};
 use phoebus_proto::endpoint::Endpoint;
@@ -23,7 +23,7 @@ const FAILED: c_int = 4;
 /// `phoebus_handshake`.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    /// Taken out while it is changed, and gone for good if that has panicked.
+    /// Taken out during each change, and lost if the change panics.
     machine: Option<Machine>,
     failure: Option<Failure>,
     report: Option<Shown>,
@@ -92,18 +92,18 @@ impl Handshake {
             Err(failure) => (None, Some(failure)),
         };
         let mut own = Self { machine, failure, report: None, host: CString::default(), peer: string(peer) };
-        own.look();
+        own.update_result();
         own
     }
 
-    /// To `host` and `port`.
-    fn to(options: &Chosen, host: Option<&str>, port: u16) -> Self {
-        let way = Way::of(host, port);
+    /// A session to `host` and `port`.
+    fn to(options: &SessionOptions, host: Option<&str>, port: u16) -> Self {
+        let way = Destination::of(host, port);
         Self::new(options.opening(&way).map(|opening| Machine::Opening(Box::new(opening))), way.to_string())
     }
 
-    /// On a connection from `from`, which was accepted at `now`.
-    fn from(options: &Chosen, now: Duration, from: Option<&str>) -> Self {
+    /// A session on a connection from `from`, which was accepted at `now`.
+    fn from(options: &SessionOptions, now: Duration, from: Option<&str>) -> Self {
         let address = from.map(|from| {
             let wrong = || format!("\"{from}\" is not an address and a port such as 192.0.2.1:40000");
             from.parse::<SocketAddr>().map_err(|_| Failure::argument(wrong()))
@@ -113,19 +113,19 @@ impl Handshake {
         Self::new(accepting, from.unwrap_or_default())
     }
 
-    /// Changes the machine, and keeps what came of it.
+    /// Changes the machine, and stores the resulting error or report.
     fn change<T>(&mut self, change: impl FnOnce(&mut Machine) -> T) -> Option<T> {
         let mut machine = self.machine.take()?;
-        // This stands if the change does not come back.
+        // Remains if `change` panics.
         let before = self.failure.replace(Failure::bug());
         let result = change(&mut machine);
         self.failure = before;
         self.machine = Some(machine);
-        self.look();
+        self.update_result();
         Some(result)
     }
 
-    fn look(&mut self) {
+    fn update_result(&mut self) {
         let Some(machine) = self.machine.as_mut() else { return };
         if self.failure.is_none() {
             self.failure = machine.failure();
@@ -151,7 +151,7 @@ impl Handshake {
     }
 }
 
-/// A result for each place that there is one for.
+/// Writes a result if the caller has passed a place for it.
 fn put<T>(place: Option<&mut T>, value: T) {
     if let Some(place) = place {
         *place = value;
@@ -160,17 +160,17 @@ fn put<T>(place: Option<&mut T>, value: T) {
 
 export! {
     /// See the header.
-    fn phoebus_handshake_new(options: *const Chosen, host: *const c_char, port: u16) -> *mut Handshake,
+    fn phoebus_handshake_new(options: *const SessionOptions, host: *const c_char, port: u16) -> *mut Handshake,
     or std::ptr::null_mut(), {
-        let plain = Chosen::default();
+        let plain = SessionOptions::default();
         give(Handshake::to(get(options).unwrap_or(&plain), text(host), port))
     }
 
     /// See the header.
-    fn phoebus_handshake_accept(options: *const Chosen, now_ns: u64, from: *const c_char) -> *mut Handshake,
+    fn phoebus_handshake_accept(options: *const SessionOptions, now_ns: u64, from: *const c_char) -> *mut Handshake,
     or std::ptr::null_mut(), {
-        let plain = Chosen::default();
-        // What is no text is no address either.
+        let plain = SessionOptions::default();
+        // A string that is not UTF-8 is no address either.
         let from = if from.is_null() { None } else { Some(text(from).unwrap_or_default()) };
         give(Handshake::from(get(options).unwrap_or(&plain), Duration::from_nanos(now_ns), from))
     }

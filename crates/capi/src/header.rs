@@ -1,5 +1,5 @@
-//! `include/phoebus.h` says what the code does: the same functions with the same types, the same members in the same places, the
-//! same numbers. The compiler compares them.
+//! Checks that `include/phoebus.h` and the code agree: functions and their types, members and their offsets, numbers.
+//! The C compiler compares them.
 
 use crate::failure::code;
 use crate::report::Hop;
@@ -21,7 +21,7 @@ const SOURCES: [&str; 8] = [
     include_str!("session.rs"),
 ];
 
-/// The functions as the code has them: name, arguments, result, in C.
+/// The exported functions of the code: name, arguments, result, in C.
 fn functions() -> Vec<(String, String, String)> {
     let mut found = Vec::new();
     for source in SOURCES {
@@ -42,7 +42,7 @@ fn functions() -> Vec<(String, String, String)> {
 fn in_c(rust: &str) -> String {
     let handles = [
         ("Attempt", "phoebus_attempt"),
-        ("Chosen", "phoebus_options"),
+        ("SessionOptions", "phoebus_options"),
         ("Context", "phoebus_context"),
         ("Failure", "phoebus_error"),
         ("Handshake", "phoebus_handshake"),
@@ -73,7 +73,7 @@ fn in_c(rust: &str) -> String {
 }
 
 #[test]
-fn the_header_is_the_code_s() {
+fn header_matches_the_code() {
     let mut text = "#include <phoebus.h>\n".to_owned();
     let functions = functions();
     assert!(functions.len() > 40, "{functions:?}");
@@ -108,7 +108,7 @@ fn the_header_is_the_code_s() {
         same(format!("PHOEBUS_{name}"), value.into());
     }
     for code in Code::ALL {
-        // AuthRequired: AUTH_REQUIRED.
+        // AuthRequired becomes AUTH_REQUIRED.
         let mut name = String::new();
         for c in format!("{code:?}").chars() {
             if c.is_uppercase() && !name.is_empty() {
@@ -136,7 +136,7 @@ fn the_header_is_the_code_s() {
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     };
     compiles("cc", "-std=c11", "same.c", &text);
-    // Programs in older C, and in C++, can use it.
+    // The headers also compile as older C, and as C++.
     let user = "#include <phoebus.h>\nint main(void) { return phoebus_version() == 0; }\n";
     compiles("cc", "-std=c99", "user.c", user);
     compiles("g++", "-std=c++11", "user.cc", user);

@@ -1,16 +1,16 @@
-//! A session-aware destination in a C program (S5, S18): `phoebus_listener`, over a gateway whose sessions end here.
+//! `phoebus_listener`: a session-aware destination in a C program (S5, S18), over a gateway whose sessions end here.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
 use crate::bell::Bell;
 use crate::boundary::{get, get_mut, give, take, text};
 use crate::context::{Callback, Context, Core};
-use crate::failure::{Failure, code, tell};
-use crate::options::Chosen;
+use crate::failure::{Failure, code, unwrap_or_store};
+use crate::options::SessionOptions;
 use crate::session::Session;
 use phoebus_client::{Hop, Report};
 use phoebus_gateway::config::{Config, Destination};
-use phoebus_gateway::{Arrival, Gateway, Guard, Inlet};
+use phoebus_gateway::{Gateway, Guard, IncomingSession, LocalAcceptor};
 use phoebus_net::tcp::Plain;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Sessions that wait to be accepted. 128, as a program gives to listen(2): bursts, and no more than it will look at.
+/// Maximum number of sessions waiting to be accepted. 128, a usual backlog for listen(2): enough for bursts.
 const BACKLOG: usize = 128;
 
 /// `phoebus_listener`.
@@ -29,13 +29,13 @@ const BACKLOG: usize = 128;
 pub(crate) struct Listener {
     core: Arc<Core>,
     queue: Arc<Queue>,
-    /// Ended on the context's thread.
+    /// Ends on the context's thread.
     gateway: Option<Gateway>,
     port: u16,
     finish_limit: Duration,
 }
 
-/// Sessions between the context's thread and the program.
+/// The queue of sessions between the context's thread and the program.
 #[derive(Debug)]
 struct Queue {
     core: Arc<Core>,
@@ -49,11 +49,11 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     connection: Plain,
-    arrival: Arrival,
+    arrival: IncomingSession,
     over: Arc<Bell>,
 }
 
-/// Rings when the gateway lets go of the session.
+/// Rings when the gateway drops the session.
 struct Over(Arc<Bell>);
 
 impl Drop for Over {
@@ -62,8 +62,8 @@ impl Drop for Over {
     }
 }
 
-impl Inlet for Queue {
-    fn take(&self, arrival: Arrival) -> io::Result<(Plain, Guard)> {
+impl LocalAcceptor for Queue {
+    fn take(&self, arrival: IncomingSession) -> io::Result<(Plain, Guard)> {
         let mut waiting = self.lock();
         if waiting.len() >= BACKLOG {
             return Err(io::Error::other(format!("{BACKLOG} sessions wait already to be accepted there")));
@@ -72,9 +72,10 @@ impl Inlet for Queue {
         let over = Arc::new(Bell::new()?);
         let guard = Box::new(Over(over.clone()));
         waiting.push_back(Waiting { connection, arrival, over });
-        // Before anyone can take it: what is said of a session that is gone already would be a call for nothing.
+        // While the lock is held, so that nobody can take the session before: otherwise the callback would run for a
+        // session that is gone.
         self.bell.ring();
-        self.core.say(self.id);
+        self.core.schedule_call(self.id);
         drop(waiting);
         Ok((near, guard))
     }
@@ -85,23 +86,23 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next session.
+    /// Takes the next session off the queue.
     fn pop(&self) -> Option<Waiting> {
         let mut waiting = self.lock();
         let next = waiting.pop_front();
         if waiting.is_empty() {
-            self.bell.hush();
-            self.core.unsay(self.id);
+            self.bell.clear();
+            self.core.cancel_call(self.id);
         } else {
-            // A callback is for one session at least, and there are more.
-            self.core.say(self.id);
+            // A callback need only accept one session, and there are more.
+            self.core.schedule_call(self.id);
         }
         next
     }
 }
 
 impl Listener {
-    fn start(core: &Arc<Core>, options: &Chosen, address: &str, port: u16) -> Result<Self, Failure> {
+    fn start(core: &Arc<Core>, options: &SessionOptions, address: &str, port: u16) -> Result<Self, Failure> {
         let bell = Bell::new().map_err(Failure::system)?;
         let plan = options.listening(address, port)?;
         let (core, id) = (core.clone(), core.number());
@@ -140,8 +141,8 @@ impl Listener {
     }
 }
 
-/// What is known at the end of a session of its way.
-fn report(name: &str, arrival: Arrival) -> Report {
+/// What this end knows of the session's path.
+fn report(name: &str, arrival: IncomingSession) -> Report {
     let from = arrival.visited.last().cloned().unwrap_or_else(|| arrival.from.to_string());
     let last = Hop { from, to: name.to_owned(), streams: 1, ..Hop::default() };
     Report {
@@ -160,7 +161,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.core.withdraw(self.queue.id);
         let Some(gateway) = self.gateway.take() else { return };
-        // Sessions that were accepted go on; those that were not are reset with the queue.
+        // Accepted sessions go on; the others are reset with the queue.
         self.queue.lock().clear();
         let core = self.core.clone();
         self.core.finish_with(async move {
@@ -170,23 +171,24 @@ impl Drop for Listener {
                     break;
                 }
             }
-            // The gateways hear to the end what was said of sessions that have ended well; the others are reset.
+            // Neighbours still receive the final frames of sessions that ended in order; the other sessions are
+            // reset.
             let _ = timeout(LAST_WORDS, gateway.drain()).await;
             gateway.end().await;
         });
     }
 }
 
-/// How often it is looked at whether the last session has ended.
+/// How often to check whether the last session has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long connections may take to end in peace: a few round trips of any path.
+/// Time limit for an orderly close of connections: a few round trips of any path.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 export! {
     /// See the header.
     fn phoebus_listen(
         context: *const Context,
-        options: *const Chosen,
+        options: *const SessionOptions,
         address: *const c_char,
         port: u16,
         callback: Option<Callback>,
@@ -200,14 +202,14 @@ export! {
                 true => "",
                 false => text(address).ok_or_else(|| Failure::argument("the address is no text in UTF-8"))?,
             };
-            let plain = Chosen::default();
+            let plain = SessionOptions::default();
             let listener = Listener::start(core, get(options).unwrap_or(&plain), address, port)?;
             let id = listener.queue.id;
             let handle = give(listener);
             core.register(id, callback, handle.cast(), data);
             Ok(handle)
         };
-        tell(start(), get_mut(error), null_mut())
+        unwrap_or_store(start(), get_mut(error), null_mut())
     }
 
     /// See the header.
@@ -236,7 +238,7 @@ export! {
             }
             Err(failure) => {
                 let code = failure.code;
-                tell(Err(failure), get_mut(error), code)
+                unwrap_or_store(Err(failure), get_mut(error), code)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! With what sessions are opened, as names and values: `phoebus_options`.
+//! `phoebus_options`: the options of sessions, as names and values.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
@@ -8,12 +8,12 @@ use crate::boundary::{get, get_mut, give, room, take, text};
 use crate::failure::{Failure, code};
 use phoebus_client::environment::{self, variable};
 use phoebus_client::{Demands, Opening, Options};
+use phoebus_config::settings::{Key, Settings};
 use phoebus_gateway::config::Origin;
 use phoebus_net::Buffer;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, Host, is_name};
-use phoebus_proto::settings::{Key, Settings};
 use phoebus_proto::units::{ByteSize, Span};
 use std::ffi::{c_char, c_int};
 use std::fmt::{self, Display};
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// `phoebus_options`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Chosen {
+pub(crate) struct SessionOptions {
     settings: Settings,
     security: Security,
     demands: Demands,
@@ -35,16 +35,16 @@ pub(crate) struct Chosen {
     open_limit: Option<Span>,
     finish_limit: Option<Span>,
     redirects: Option<u8>,
-    /// What a destination calls itself, and whom it takes sessions from.
+    /// The name of a destination, and the peers that may open sessions to it.
     name: Option<String>,
     from: Vec<Origin>,
-    /// The latter as it was said.
+    /// The text of `from`.
     origins: String,
     /// The first error.
     failure: Option<Failure>,
 }
 
-/// Names of options that are settings as variables have them.
+/// Options that correspond to settings of the environment.
 const SETTINGS: &[(&str, Key)] = &[
     ("gateway", Key::Gateway),
     ("path", Key::Path),
@@ -63,7 +63,7 @@ const SETTINGS: &[(&str, Key)] = &[
     ("cache", Key::Cache),
 ];
 
-/// The others.
+/// All other options.
 const OWN: &[&str] = &[
     "security",
     "buffer",
@@ -81,11 +81,11 @@ const OWN: &[&str] = &[
     "from",
 ];
 
-/// A destination as the program has named it.
+/// A destination as the program named it.
 #[derive(Debug)]
-pub(crate) struct Way(Result<Endpoint, Failure>);
+pub(crate) struct Destination(Result<Endpoint, Failure>);
 
-impl Way {
+impl Destination {
     pub(crate) fn of(host: Option<&str>, port: u16) -> Self {
         let host = host.ok_or_else(|| Failure::argument("the destination's host is missing, or is no text in UTF-8"));
         Self(host.and_then(|host| match host.parse() {
@@ -98,16 +98,16 @@ impl Way {
     }
 }
 
-impl Display for Way {
+impl Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |endpoint| endpoint.fmt(f))
     }
 }
 
-impl Chosen {
+impl SessionOptions {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if let Some((_, key)) = SETTINGS.iter().find(|(own, _)| *own == name) {
-            // As on a driver stack: fallback=direct.
+            // Driver stacks use fallback=direct.
             let value = if (*key, value) == (Key::Fallback, "direct") { "1" } else { value };
             return self.settings.apply(*key, value);
         }
@@ -171,7 +171,8 @@ impl Chosen {
         Ok(())
     }
 
-    /// The value of an option, as it could be set; empty where there is none, `None` where there is no such option.
+    /// The value of an option in the form that [`set`](Self::set) accepts: empty if unset, `None` if there is no such
+    /// option.
     fn value(&self, name: &str) -> Option<String> {
         fn shown<T: ToString>(value: Option<T>) -> String {
             value.map(|value| value.to_string()).unwrap_or_default()
@@ -215,7 +216,7 @@ impl Chosen {
         })
     }
 
-    /// Keeps the first error, and says how it went.
+    /// Keeps the first error, and returns the code of this result.
     fn note(&mut self, result: Result<(), String>) -> c_int {
         match result {
             Ok(()) => code::OK,
@@ -235,7 +236,7 @@ impl Chosen {
         }
     }
 
-    /// What they mean, or the first thing that is wrong with them.
+    /// The options of a session, or the first error in them.
     pub(crate) fn resolve(&self) -> Result<Options, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -254,7 +255,7 @@ impl Chosen {
         if self.security == Security::Auth {
             options.auth = self.credentials()?;
             if self.settings.first_hop.is_none() {
-                // An agent would show who it is, and nobody these credentials.
+                // An agent would present its own credentials, not these.
                 options.agents = None;
             }
         }
@@ -270,7 +271,7 @@ impl Chosen {
         }
         options.redirects = self.redirects.unwrap_or(options.redirects);
         if options.bandwidth.is_some() || options.demands != Demands::default() {
-            // Nobody promises anything to a connection that goes direct.
+            // A direct connection cannot meet demands.
             options.bypass_rtt = Duration::ZERO;
         }
         Ok(options)
@@ -294,8 +295,8 @@ impl Chosen {
         loaded.map(Some).map_err(|error| Failure::new(code::SYSTEM, error.to_string()))
     }
 
-    /// A session to `to` as these options have it.
-    pub(crate) fn opening(&self, to: &Way) -> Result<Opening, Failure> {
+    /// The opening of a session to `to` with these options.
+    pub(crate) fn opening(&self, to: &Destination) -> Result<Opening, Failure> {
         let options = self.resolve()?;
         let to = to.0.clone()?;
         let direct = |why: &str| Ok(Opening::direct(options.clone(), to.clone(), why));
@@ -329,24 +330,25 @@ fn parsed<T: FromStr<Err: Display>>(value: &str) -> Result<T, String> {
 
 export! {
     /// See the header.
-    fn phoebus_options_new() -> *mut Chosen, or null_mut(), {
-        give(Chosen::default())
+    fn phoebus_options_new() -> *mut SessionOptions, or null_mut(), {
+        give(SessionOptions::default())
     }
 
     /// See the header.
-    fn phoebus_options_copy(options: *const Chosen) -> *mut Chosen, or null_mut(), {
+    fn phoebus_options_copy(options: *const SessionOptions) -> *mut SessionOptions, or null_mut(), {
         give(get(options).cloned().unwrap_or_default())
     }
 
     /// See the header.
-    fn phoebus_options_load(options: *mut Chosen) -> c_int, or code::BUG, {
+    fn phoebus_options_load(options: *mut SessionOptions) -> c_int, or code::BUG, {
         let Some(options) = get_mut(options) else { return code::ARGUMENT };
         let loaded = environment::load(variable).map(|settings| options.settings = settings);
+        let loaded = loaded.map_err(|error| error.to_string());
         options.note(loaded)
     }
 
     /// See the header.
-    fn phoebus_options_set(options: *mut Chosen, name: *const c_char, value: *const c_char) -> c_int, or code::BUG, {
+    fn phoebus_options_set(options: *mut SessionOptions, name: *const c_char, value: *const c_char) -> c_int, or code::BUG, {
         let Some(options) = get_mut(options) else { return code::ARGUMENT };
         let result = match (text(name), text(value)) {
             (Some(name), Some(value)) => {
@@ -358,7 +360,7 @@ export! {
     }
 
     /// See the header.
-    fn phoebus_options_get(options: *const Chosen, name: *const c_char, value: *mut c_char, size: usize) -> usize, or 0, {
+    fn phoebus_options_get(options: *const SessionOptions, name: *const c_char, value: *mut c_char, size: usize) -> usize, or 0, {
         let found = get(options).zip(text(name)).and_then(|(options, name)| options.value(name)).unwrap_or_default();
         let room = room(value.cast(), size);
         if let Some((end, room)) = room.split_last_mut() {
@@ -370,8 +372,8 @@ export! {
     }
 
     /// See the header.
-    fn phoebus_options_select(options: *const Chosen, host: *const c_char, port: u16) -> c_int, or 0, {
-        let way = Way::of(text(host), port);
+    fn phoebus_options_select(options: *const SessionOptions, host: *const c_char, port: u16) -> c_int, or 0, {
+        let way = Destination::of(text(host), port);
         match (get(options), way.0) {
             (Some(options), Ok(to)) => options.selects(&to).into(),
             _ => 0,
@@ -379,12 +381,12 @@ export! {
     }
 
     /// See the header.
-    fn phoebus_options_error(options: *const Chosen) -> *const Failure, or null(), {
+    fn phoebus_options_error(options: *const SessionOptions) -> *const Failure, or null(), {
         get(options).and_then(|options| options.failure.as_ref()).map_or(null(), |failure| failure)
     }
 
     /// See the header.
-    fn phoebus_options_free(options: *mut Chosen) -> (), or (), {
+    fn phoebus_options_free(options: *mut SessionOptions) -> (), or (), {
         drop(take(options));
     }
 }
@@ -394,8 +396,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_can_be_asked_for_and_set_to_what_it_is() {
-        let mut options = Chosen::default();
+    fn options_get_returns_what_set_accepts() {
+        let mut options = SessionOptions::default();
         let set = [
             ("path", "pg1/5006, PG2.example:5007,[2001:db8::1]/1", "pg1:5006,pg2.example:5007,[2001:db8::1]:1"),
             ("only", "10.0.0.0/8:5000-5999,.example", "10.0.0.0/8:5000-5999,.example"),

@@ -1,4 +1,4 @@
-//! What a session got, as C programs hold it: `phoebus_report`, `phoebus_hop`.
+//! `phoebus_report`, `phoebus_hop`: what a session got, for C programs.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
@@ -7,7 +7,7 @@ use crate::failure::code;
 use phoebus_client::Report;
 use std::ffi::{CString, c_char, c_int};
 
-/// `phoebus_report`: the texts of a report, where C can read them.
+/// `phoebus_report`: a report with its texts as C strings.
 #[derive(Debug)]
 pub(crate) struct Shown {
     session: CString,
@@ -36,7 +36,7 @@ struct ShownHop {
     warm: u32,
 }
 
-/// `phoebus_hop`, member by member.
+/// The C structure `phoebus_hop`, member by member.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Hop {
@@ -61,7 +61,7 @@ impl From<&Report> for Shown {
             destination: string(report.destination.as_str()),
             note: string(report.note.as_str()),
             text: string(report.to_string()),
-            // Its keys are texts and its values are plain, so that nothing in it could fail.
+            // Keys are strings and values are plain, so this cannot fail.
             json: string(serde_json::to_string(report).unwrap_or_default()),
             rtt_us: report.rtt_us,
             opened_in_us: report.opened_in_us,

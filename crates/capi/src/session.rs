@@ -1,10 +1,10 @@
-//! An open session, which is a socket of the program's (`phoebus_session`), and what is known of it.
+//! `phoebus_session`: an open session, which is a socket of the program, and its report.
 
 #![allow(unsafe_code, reason = "functions that C calls")]
 
 use crate::bell::Bell;
 use crate::boundary::{address, bytes, get, get_mut, room, string, take};
-use crate::failure::{Failure, code, tell};
+use crate::failure::{Failure, code, unwrap_or_store};
 use crate::report::Shown;
 use phoebus_client::Report;
 use phoebus_net::tcp::Plain;
@@ -23,22 +23,22 @@ pub(crate) struct Session {
     report: Shown,
     peer: CString,
     finish_limit: Duration,
-    /// Rings when the gateway within this process has passed everything on, of a session that has come here.
+    /// For an accepted session: rings when the gateway in this process has passed everything on.
     over: Option<Arc<Bell>>,
-    /// This end's stream was ended.
+    /// Whether this end's stream was ended.
     shut: AtomicBool,
-    /// The program was told of a failure of the connection, of which the kernel knows nothing any more then.
+    /// Whether the program has seen an error of the connection. The kernel reports such an error only once.
     broken: AtomicBool,
 }
 
 impl Session {
-    /// One that this end has opened.
+    /// A session that this end has opened.
     pub(crate) fn opened(session: phoebus_client::Session, finish_limit: Duration) -> Result<Self, Failure> {
         let (connection, report) = session.into_plain().map_err(Failure::system)?;
         Ok(Self::new(connection, &report, &report.destination, finish_limit))
     }
 
-    /// One that came here from `peer`.
+    /// A session that this end has accepted, from `peer`.
     pub(crate) fn arrived(
         connection: Plain,
         over: Arc<Bell>,
@@ -54,8 +54,8 @@ impl Session {
         Self { connection, report: Shown::from(report), peer: string(peer), finish_limit, over: None, shut, broken }
     }
 
-    /// Remembers how a read or a write went.
-    fn noted(&self, result: io::Result<usize>) -> io::Result<usize> {
+    /// Records a failure of a read or a write.
+    fn record_failure(&self, result: io::Result<usize>) -> io::Result<usize> {
         use io::ErrorKind::{Interrupted, WouldBlock};
         let failed = result.as_ref().is_err_and(|error| !matches!(error.kind(), Interrupted | WouldBlock));
         self.broken.fetch_or(failed, Relaxed);
@@ -65,7 +65,7 @@ impl Session {
     fn finish(self) -> io::Result<()> {
         let ended = self.shut.load(Relaxed) && !self.broken.load(Relaxed);
         match self.connection.settle(self.finish_limit) {
-            // Both streams had ended and were acknowledged before, and nothing went wrong.
+            // Both streams had ended and were acknowledged before, without an error.
             Err(error) if ended && error.kind() == io::ErrorKind::NotConnected => self.connection.check()?,
             result => result?,
         }
@@ -104,7 +104,7 @@ impl Session {
     }
 }
 
-/// `phoebus_stats`, member by member.
+/// The C structure `phoebus_stats`, member by member.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Stats {
@@ -125,7 +125,7 @@ pub(crate) struct Stats {
     pub(crate) congestion_control: [u8; 16],
 }
 
-/// What read(2) and write(2) would give, errno included.
+/// Returns what read(2) and write(2) return, and sets errno.
 fn as_system(result: io::Result<usize>) -> isize {
     let errno = match result {
         Ok(n) => return isize::try_from(n).unwrap_or(isize::MAX),
@@ -144,7 +144,7 @@ export! {
     /// See the header.
     fn phoebus_read(session: *const Session, buffer: *mut c_void, len: usize) -> isize, or -1, {
         as_system(match get(session) {
-            Some(session) => session.noted(session.connection.read(room(buffer.cast(), len))),
+            Some(session) => session.record_failure(session.connection.read(room(buffer.cast(), len))),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         })
     }
@@ -152,7 +152,7 @@ export! {
     /// See the header.
     fn phoebus_write(session: *const Session, buffer: *const c_void, len: usize) -> isize, or -1, {
         as_system(match get(session) {
-            Some(session) => session.noted(session.connection.write(bytes(buffer.cast(), len))),
+            Some(session) => session.record_failure(session.connection.write(bytes(buffer.cast(), len))),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         })
     }
@@ -174,7 +174,7 @@ export! {
             Err(source) => {
                 let failure = Failure::ended(&source);
                 let code = failure.code;
-                tell(Err(failure), get_mut(error), code)
+                unwrap_or_store(Err(failure), get_mut(error), code)
             }
         }
     }

@@ -1,4 +1,5 @@
-//! A session that comes to this program, without sockets (S5): what whoever has connected asks for is read, judged and answered.
+//! The accepting side of a session, without sockets (S5): reads, judges and answers the request of the connecting
+//! peer.
 //!
 //! ```text
 //!   Speaking ── OPEN in, OPENED sent ──► Done
@@ -7,8 +8,9 @@
 //!   Parting ── REFUSED sent ──► Failed
 //! ```
 //!
-//! The last gateway asks like this where the session is for an aware destination ([`Demands::aware`](crate::Demands)). The connection
-//! is the program's, so that the stream goes over it raw. Time is an argument, counted from any origin.
+//! The last gateway sends such a request if the session is for an aware destination
+//! ([`Demands::aware`](crate::Demands)). The caller owns the connection, so the stream goes over it raw. Time is an
+//! argument, counted from any origin.
 
 use crate::opening::Step;
 use crate::report::{Hop, Report};
@@ -21,60 +23,60 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// On what terms sessions are taken.
+/// The terms on which sessions are accepted.
 #[derive(Debug, Clone)]
-pub struct Terms {
-    /// What this end calls itself.
+pub struct AcceptOptions {
+    /// The name of this end.
     pub name: String,
-    /// Who has connected, if that is known.
+    /// The peer's name, if it is known.
     pub from: Option<SocketAddr>,
-    /// Whether they may bring sessions; otherwise they are told that they may not.
+    /// Whether the peer may open sessions; otherwise it is refused.
     pub admitted: bool,
-    /// How long they may take to ask.
+    /// The longest wait for the peer's request.
     pub limit: Duration,
 }
 
-/// Why no session has come.
+/// Why no session was accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// Whoever has connected broke the protocol, or speaks another.
+    /// The peer broke the protocol, or speaks another one.
     #[error("{from} did not ask for a session: {source}")]
     Protocol {
-        /// Who.
+        /// The peer.
         from: String,
-        /// What they did.
+        /// What the peer did.
         source: ProtocolError,
     },
-    /// What was asked for cannot be had here.
+    /// This end refused the request.
     #[error("{from} asked for what cannot be had: {reason}")]
     Refused {
-        /// Who.
+        /// The peer.
         from: String,
-        /// Why not, for programs.
+        /// The reason, as a code.
         code: Code,
-        /// Why not.
+        /// The reason, as text.
         reason: &'static str,
     },
-    /// The connection failed before.
+    /// The connection failed before a session was accepted.
     #[error("{from} did not ask for a session: the connection failed: {}", phoebus_net::reason(source))]
     Lost {
-        /// Who.
+        /// The peer.
         from: String,
-        /// How.
+        /// How the connection failed.
         source: io::Error,
     },
-    /// Nothing was asked in time.
+    /// The peer sent no request in time.
     #[error("{from} did not ask for a session within {limit}")]
     Timeout {
-        /// Who.
+        /// The peer.
         from: String,
-        /// How long was waited.
+        /// How long this end waited.
         limit: Span,
     },
 }
 
 impl AcceptError {
-    /// The reason, for programs.
+    /// The reason, as a code.
     pub fn code(&self) -> Code {
         match self {
             Self::Protocol { .. } => Code::Protocol,
@@ -84,7 +86,7 @@ impl AcceptError {
         }
     }
 
-    /// The other end of the connection.
+    /// The peer of the connection.
     pub fn hop(&self) -> &str {
         match self {
             Self::Protocol { from, .. }
@@ -99,36 +101,37 @@ impl AcceptError {
 #[derive(Debug)]
 pub struct Accepting {
     acceptor: Acceptor,
-    terms: Terms,
+    terms: AcceptOptions,
     begun: Duration,
     stage: Stage,
-    /// What was granted, once it was.
+    /// The session's parameters, once it is granted.
     granted: Option<(Report, String)>,
 }
 
 #[derive(Debug)]
 enum Stage {
     Speaking,
-    /// Failed, but there is something to be sent before.
+    /// Failed, but a last message remains to be sent.
     Parting(AcceptError),
     Done,
     Failed(AcceptError),
 }
 
 impl Accepting {
-    /// On a connection that was accepted at `now`.
-    pub fn new(terms: Terms, now: Duration) -> Self {
+    /// For a connection that was accepted at `now`.
+    pub fn new(terms: AcceptOptions, now: Duration) -> Self {
         Self { acceptor: Acceptor::new(&terms.name), terms, begun: now, stage: Stage::Speaking, granted: None }
     }
 
-    /// When it will have waited long enough; `None` where it waits for nothing.
+    /// The deadline; `None` if it waits for nothing.
     pub fn deadline(&self) -> Option<Duration> {
         let waits = matches!(self.stage, Stage::Speaking | Stage::Parting(_));
         waits.then(|| self.begun.saturating_add(self.terms.limit))
     }
 
-    /// Takes of `input` what belongs to the handshake, and puts what is to be sent to `out`, which must not be empty. Gives how
-    /// many bytes were taken: all, if they were no more than the last step wanted.
+    /// Consumes the part of `input` that belongs to the handshake, and writes the bytes to send into `out`, which
+    /// must not be empty. Returns the next step and the number of consumed bytes: all of them, if they were no more
+    /// than the last step wanted.
     pub fn step(&mut self, now: Duration, input: &[u8], out: &mut [u8]) -> (usize, Step) {
         let taken = if matches!(self.stage, Stage::Speaking) { self.receive(now, input) } else { 0 };
         let n = self.acceptor.outgoing().len().min(out.len());
@@ -154,13 +157,13 @@ impl Accepting {
         (taken, if matches!(self.stage, Stage::Done) { Step::Done } else { Step::Failed })
     }
 
-    /// The connection has failed; one of the kind `UnexpectedEof` says that it has ended.
+    /// Reports that the connection failed; the kind `UnexpectedEof` means that the peer closed it.
     pub fn lost(&mut self, source: io::Error) {
         let from = self.from();
         self.fail(AcceptError::Lost { from, source });
     }
 
-    /// The deadline is over.
+    /// Reports that the deadline has passed.
     pub fn expire(&mut self) {
         let error = self.timeout();
         self.fail(error);
@@ -171,7 +174,7 @@ impl Accepting {
         if let Stage::Failed(error) = &self.stage { Some(error) } else { None }
     }
 
-    /// What is known of the session here.
+    /// What this end knows of the session.
     pub fn report(&mut self) -> Option<&mut Report> {
         match (&self.stage, &mut self.granted) {
             (Stage::Done, Some((report, _))) => Some(report),
@@ -179,7 +182,7 @@ impl Accepting {
         }
     }
 
-    /// The client, as those on the way said; nobody has proved it.
+    /// The client's address as the hops report it; it is not authenticated.
     pub fn origin(&self) -> Option<&str> {
         self.granted.as_ref().map(|(_, origin)| origin.as_str())
     }
@@ -199,13 +202,13 @@ impl Accepting {
     fn fail(&mut self, error: AcceptError) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Speaking => Stage::Failed(error),
-            // What was wrong before is why.
+            // The earlier fault is the reason.
             Stage::Parting(before) => Stage::Failed(before),
             stage => stage,
         };
     }
 
-    /// Says why there will be no session, and fails with `error` once that was sent.
+    /// Sends a refusal, and fails with `error` once it is sent.
     fn part(&mut self, code: Code, reason: &str, error: AcceptError) {
         self.acceptor.refuse_because(code, reason);
         self.stage = Stage::Parting(error);
@@ -218,7 +221,7 @@ impl Accepting {
                 Ok(0) => break,
                 Ok(n) => taken += n,
                 Err(source) => {
-                    // The acceptor has something to say to that itself.
+                    // The acceptor itself answers this fault.
                     self.stage = Stage::Parting(AcceptError::Protocol { from: self.from(), source });
                     return input.len();
                 }
@@ -228,11 +231,11 @@ impl Accepting {
         taken
     }
 
-    /// Answers what was asked, if that is there.
+    /// Answers the request, if it has arrived.
     fn decide(&mut self, now: Duration) {
         let answer = match self.acceptor.request() {
             None => return,
-            // An e-mail address, which is not asked for here and does no harm.
+            // An e-mail address, which is not required here, and is harmless.
             Some(Request::Auth(auth)) if auth.mechanism == Auth::ANONYMOUS => return self.acceptor.accept_auth(),
             Some(Request::Auth(_)) => Err((Code::AuthFailed, "only anonymous authentication is known here")),
             Some(Request::Attach(_)) => Err((Code::NoSession, "there is no session here that a connection may join")),
@@ -272,7 +275,7 @@ impl Accepting {
         }
     }
 
-    /// What is known at the end of a session of its way, and who the client is.
+    /// What is known of the path at the end of a session, and the client's address.
     fn new_report(&self, now: Duration, open: &Open) -> (Report, String) {
         let from = self.from();
         let last = Hop {
@@ -294,7 +297,7 @@ impl Accepting {
     }
 }
 
-/// Gives the acceptor what it takes of `input`, and says how many bytes that were.
+/// Passes `input` to the acceptor, and returns the number of bytes that it consumed.
 fn fill(acceptor: &mut Acceptor, input: &[u8]) -> Result<usize, ProtocolError> {
     let space = acceptor.space()?;
     let n = space.len().min(input.len());
@@ -315,12 +318,12 @@ mod tests {
 
     fn accepting(admitted: bool) -> Accepting {
         let from = Some("10.0.0.3:5006".parse().unwrap());
-        let terms = Terms { name: "dst".to_owned(), from, admitted, limit: Duration::from_secs(10) };
+        let terms = AcceptOptions { name: "dst".to_owned(), from, admitted, limit: Duration::from_secs(10) };
         Accepting::new(terms, Duration::from_secs(1))
     }
 
-    /// Both ends until neither has anything to say, this one with so much room and so many bytes at a time; `more` comes behind
-    /// what is asked. How it ended, and what was not taken.
+    /// Runs both ends until neither has anything to send, this one with buffers of `room` bytes; `more`
+    /// follows the request. Returns the final step and the unconsumed bytes.
     fn talk(accepting: &mut Accepting, asking: &mut Asking, more: &[u8], room: usize) -> (Step, Vec<u8>) {
         let (mut out, mut input) = (vec![0; room], Vec::new());
         let mut wire = asking.outgoing().to_vec();
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_taken_and_not_a_byte_of_it() {
+    fn accepting_consumes_the_handshake_and_no_byte_of_the_stream() {
         for room in [1, 3, 4096] {
             let (mut accepting, mut asking) = (accepting(true), asking(|_| {}));
             let (end, rest) = talk(&mut accepting, &mut asking, b"first bytes", room);
@@ -382,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_and_said() {
+    fn accepting_refuses_unmet_demands_with_the_reason() {
         let path: Endpoint = "pg3:5006".parse().unwrap();
         let path = [path.as_ref()];
         type Change<'a> = &'a dyn Fn(&mut Open<'_>);
@@ -407,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_speaks_something_else_is_told_so() {
+    fn accepting_answers_other_protocols_with_an_error() {
         let mut accepting = accepting(true);
         let mut out = [0; 4096];
         let (_, Step::Read(want)) = accepting.step(Duration::from_secs(1), &[], &mut out) else { panic!() };
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_is_over_is_said_to_be() {
+    fn accepting_reports_an_expired_deadline() {
         let mut accepting = accepting(true);
         let mut out = [0; 4096];
         assert_eq!(accepting.deadline(), Some(Duration::from_secs(11)));

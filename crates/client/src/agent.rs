@@ -1,12 +1,12 @@
-//! Running agents, as programs find them (S1): a file of the user's own, locked for as long as the agent lives, says where it
-//! listens and what it wants to hear ([`phoebus_proto::agent`]).
+//! Finds running agents (S1): a file of the user, locked while the agent lives, holds its address and its secret
+//! ([`phoebus_config::agent`]).
 //!
-//! The lock is what tells a running agent from one that was killed: its port may be another user's by now, who must not get
-//! what was meant for the agent.
+//! The lock distinguishes a running agent from a killed one: the port of a killed agent may now belong to another
+//! user, who must not receive what was meant for the agent.
 
-use phoebus_proto::agent::{FILE_MAX, Place, Running, directory};
-use phoebus_proto::first_hop::{By, FirstHop};
-use phoebus_proto::settings::Settings;
+use phoebus_config::agent::{AgentFileNames, FILE_MAX, Running, directory};
+use phoebus_config::first_hop::{By, FirstHop};
+use phoebus_config::settings::Settings;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io::Read;
@@ -17,66 +17,66 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agents {
     directory: PathBuf,
-    place: Place,
+    place: AgentFileNames,
     demanded: Option<FirstHop>,
 }
 
 impl Agents {
-    /// For `settings`; none without a gateway, or where an agent is not to be used. `lookup` is usually
-    /// [`environment::variable`](crate::environment::variable).
+    /// The agents for `settings`; `None` without a gateway, or if the settings disable agents. `lookup` is usually
+    /// [`environment::variable`](phoebus_config::environment::variable).
     pub fn of(settings: &Settings, lookup: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let demanded = settings.first_hop;
         if settings.disabled || demanded.is_some_and(|hop| hop.by == By::Tcp) {
             return None;
         }
-        let place = Place::of(settings, namespace())?;
+        let place = AgentFileNames::of(settings, namespace())?;
         let directory = directory(lookup, rustix::process::geteuid().as_raw());
         Some(Self { directory, place, demanded })
     }
 
-    /// What carries the first hop, where that is demanded: then it is carried so or not at all.
+    /// The transport that the first hop must use, if the settings demand one strictly.
     pub fn demanded(&self) -> Option<FirstHop> {
         self.demanded.filter(|hop| hop.is_strict())
     }
 
-    /// What is to be said of a first hop without an agent that was to have one if there is any.
+    /// The note for a first hop without an agent, if the settings prefer one.
     pub(crate) fn missing(&self) -> Option<&'static str> {
         let auto = self.demanded.is_some_and(|hop| !hop.is_strict());
         auto.then_some("asked for auto as the first hop, in force is tcp: no agent runs")
     }
 
-    /// The directory that agents leave their files in; who starts one makes it.
+    /// The directory of the agents' files. Whoever starts an agent creates it.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The agent's file for just these settings, and the name by which any agent for the gateway is found.
+    /// Two files: the one of an agent for exactly these settings, and the one of any agent for the gateway.
     pub fn files(&self) -> [PathBuf; 2] {
         [&self.place.own, &self.place.any].map(|name| self.directory.join(name))
     }
 
-    /// The agent that runs: the one for these settings where a first hop is asked for, otherwise any for the gateway.
+    /// The running agent: the one for exactly these settings if they ask for a first hop, otherwise any for the
+    /// gateway.
     pub fn find(&self) -> Option<Running> {
-        let any = || running(&self.files()[1]);
         match self.demanded {
-            Some(hop) if hop.is_strict() => self.find_own(),
-            Some(_) => self.find_own().or_else(any),
-            None => any(),
+            // Another agent may show another certificate than these settings name.
+            Some(_) => self.find_own(),
+            None => running(&self.files()[1]),
         }
     }
 
-    /// The agent with just these settings that runs.
+    /// The running agent for exactly these settings.
     pub fn find_own(&self) -> Option<Running> {
         running(&self.files()[0])
     }
 }
 
-/// The agent whose file this is, if it is this user's and lives.
+/// The agent that owns this file, if it belongs to this user and is alive.
 fn running(path: &Path) -> Option<Running> {
     let file = File::open(path).ok()?;
     let metadata = file.metadata().ok()?;
     let ours = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    // Whoever gets the lock finds nobody who holds it.
+    // If the lock is free, the agent is dead.
     if !metadata.is_file() || !ours || flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return None;
     }
@@ -85,7 +85,7 @@ fn running(path: &Path) -> Option<Running> {
     Running::parse(&text)
 }
 
-/// The number of this process's network namespace, 0 where the system does not say.
+/// The inode of this process's network namespace; 0 if the system does not provide it.
 fn namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
 }
@@ -93,19 +93,20 @@ fn namespace() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phoebus_proto::agent::Secret;
+    use phoebus_config::agent::Secret;
     use phoebus_proto::endpoint::Endpoint;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_an_agent_that_lives_is_found() {
+    fn find_returns_only_a_live_agent() {
         let home = tempfile::tempdir().unwrap();
         let lookup = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| home.path().to_str().unwrap().to_owned());
         let path = Endpoint::parse_path("pg1").unwrap();
         let any = Settings { path, ..Settings::default() };
         let quic = Settings { first_hop: Some("quic".parse().unwrap()), ..any.clone() };
         let udt = Settings { first_hop: Some("udt".parse().unwrap()), ..any.clone() };
+        let auto = Settings { first_hop: Some("auto".parse().unwrap()), ..any.clone() };
         let tcp = Settings { first_hop: Some("tcp".parse().unwrap()), ..any.clone() };
         assert_eq!(Agents::of(&tcp, lookup), None);
         let find = |settings: &Settings| Agents::of(settings, lookup).unwrap().find();
@@ -122,6 +123,7 @@ mod tests {
         let lock = File::open(&own).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         assert_eq!((find(&quic), find(&any), find(&udt)), (Some(running), Some(running), None));
+        assert_eq!(find(&auto), None, "it may show a certificate that these settings do not name");
         fs::set_permissions(&own, Permissions::from_mode(0o644)).unwrap();
         assert_eq!(find(&quic), None, "others can read the secret");
         fs::set_permissions(&own, Permissions::from_mode(0o600)).unwrap();

@@ -1,16 +1,16 @@
-//! The memory of short paths, in the file that the preload shim uses too (S26; [`phoebus_proto::bypass`]).
+//! Remembers destinations with short paths, in a file shared with the preload shim (S26; [`phoebus_config::bypass`]).
 //!
-//! A memory that cannot be read or written costs a detour and is no error.
+//! A file that cannot be read or written only costs the detour through gateways; it is no error.
 
 use crate::options::Options;
-use phoebus_proto::bypass::{FILE_MAX, LINE_MAX, Measured, recall};
+use phoebus_config::bypass::{FILE_MAX, LINE_MAX, Measurement, recall};
 use phoebus_proto::endpoint::Host;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The round trip of an earlier session, if that was short enough to go direct.
+/// The round trip of an earlier session, if it was short enough to connect directly.
 pub(crate) fn short(options: &Options, destination: &Host) -> Option<Duration> {
     if options.bypass_rtt.is_zero() {
         return None;
@@ -22,11 +22,11 @@ pub(crate) fn short(options: &Options, destination: &Host) -> Option<Duration> {
 
 /// Remembers the round trip of a session.
 pub(crate) fn remember(options: &Options, destination: &Host, rtt_us: u64) {
-    // A hop that could not measure says 0; and who never goes direct needs no memory.
+    // A hop that could not measure reports 0. Without direct connections, no memory is needed.
     if options.bypass_rtt.is_zero() || rtt_us == 0 {
         return;
     }
-    let measured = Measured { at: now(), destination: destination.as_ref(), rtt_us, path: &options.path };
+    let measured = Measurement { at: now(), destination: destination.as_ref(), rtt_us, path: &options.path };
     let mut line = [0; LINE_MAX];
     if let (Some(len), Some(file)) = (measured.write(&mut line), &options.cache) {
         let _ = append(file, &line[..len]);
@@ -41,7 +41,7 @@ fn append(file: &Path, line: &[u8]) -> io::Result<()> {
     if memory.metadata()?.len() as usize + line.len() > FILE_MAX {
         memory.set_len(0)?;
     }
-    // One write, so that lines of programs that end at the same time do not mix.
+    // One write, so that the lines of concurrent programs do not interleave.
     memory.write_all(line)
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use phoebus_proto::endpoint::Endpoint;
 
     #[test]
-    fn short_paths_are_remembered_and_the_file_stays_small() {
+    fn bypass_remembers_short_paths_and_bounds_the_file() {
         let home = tempfile::tempdir().unwrap();
         let options = Options {
             path: Endpoint::parse_path("pg1").unwrap(),

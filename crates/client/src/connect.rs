@@ -1,4 +1,4 @@
-//! Opening a session: an [`Opening`] says where to connect and what to say, and here that is done (P8, P18, P38).
+//! Opens a session: carries out what an [`Opening`] asks for (P8, P18, P38).
 
 use crate::bypass;
 use crate::error::Error;
@@ -13,11 +13,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Read at a time, at the most: no message that a gateway sends in a handshake is longer by much.
+/// Bytes per read, at most. Handshake messages of gateways are hardly longer.
 const CHUNK: usize = 4096;
 
-/// Opens a session to `destination`. A name is resolved by the last gateway. When this returns, the destination has
-/// connected.
+/// Opens a session to `destination`. The last gateway resolves a name. When this returns, the last gateway has
+/// connected to the destination.
 ///
 /// # Errors
 /// [`Error`], which says which hop failed.
@@ -25,7 +25,7 @@ pub async fn connect(options: &Options, destination: &Endpoint) -> Result<Sessio
     open(Opening::new(options.clone(), destination.clone())).await
 }
 
-/// Carries an opening out.
+/// Carries out an opening.
 ///
 /// # Errors
 /// As for [`connect`].
@@ -57,10 +57,10 @@ impl Clock {
     }
 }
 
-/// One connection; `None` when the opening has failed on it.
+/// Tries one connection; `None` if the opening failed on it.
 async fn attempt(opening: &mut Opening, clock: Clock) -> Option<Stream> {
     let first_hop = opening.first_hop(clock.now())?;
-    let stream = match dial(opening.options(), &first_hop, opening.patience()).await {
+    let stream = match dial(opening.options(), &first_hop, opening.time_limit()).await {
         Ok(stream) => stream,
         Err(source) => {
             opening.failed(match first_hop {
@@ -74,7 +74,7 @@ async fn attempt(opening: &mut Opening, clock: Clock) -> Option<Stream> {
     if exchange(&stream, opening, clock).await {
         return Some(stream);
     }
-    // What was refused in peace ends in peace.
+    // An orderly refusal gets an orderly close.
     if opening.error().is_some_and(Error::is_refusal) {
         stream.close();
     }
@@ -90,14 +90,15 @@ async fn dial(options: &Options, to: &FirstHop, limit: Duration) -> Result<Strea
             dial::connect(&addresses, &untuned, limit).await
         }
         FirstHop::Gateway(gateway) => match resolve(gateway, limit).await?[..] {
-            // One address: HELLO and OPEN may ride in the SYN. With several, only those that answer are worth a HELLO.
+            // With one address, HELLO and OPEN may ride in the SYN. With several, HELLO goes only to the one that
+            // answers.
             [only] => tcp::connect_with_data(only, &options.profile, limit).await,
             ref addresses => dial::connect(addresses, &options.profile, limit).await,
         },
     }
 }
 
-/// Moves the opening's bytes until it has come to an end; says whether that was a good one.
+/// Moves the opening's bytes until it ends. Returns whether there is a session.
 async fn exchange(stream: &Stream, opening: &mut Opening, clock: Clock) -> bool {
     let (mut input, mut received) = ([0; CHUNK], 0);
     let mut out = [0; CHUNK];
@@ -117,7 +118,7 @@ async fn exchange(stream: &Stream, opening: &mut Opening, clock: Clock) -> bool 
         match result {
             Ok(Ok(())) => {}
             Ok(Err(source)) => opening.lost(stream.peer_addr().ok(), source),
-            // The next step says so; also when it was the connection that could not be written to.
+            // The deadline passed during the read or write; the next step returns `Failed`.
             Err(_) => opening.expire(),
         }
     }
@@ -144,7 +145,7 @@ async fn read(stream: &Stream, space: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// What the first hop's connection knows of itself.
+/// The first hop's measurements, from its connection.
 fn measured(stream: &Stream) -> Hop {
     let stats = stream.stats().unwrap_or_default();
     Hop {

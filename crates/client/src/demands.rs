@@ -1,28 +1,29 @@
-//! What a session is to have, and whether it has it (P9, S12; invariant 4).
+//! The properties that a session must have, and the check of its report against them (P9, S12; invariant 4).
 
 use crate::error::Error;
 use crate::report::Hop;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 
-/// What the hops of a session have to have: it is refused, or given up once its report is there, if they do not.
+/// The demanded properties of a session's hops. A session without them is refused, or given up once its report is
+/// there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Demands {
     /// Memory of each gateway per direction, in bytes.
     pub buffer: Option<u64>,
     /// Connections of each hop between gateways.
     pub streams: Option<u16>,
-    /// What carries each hop between gateways, by the name that reports have for it.
+    /// Transport of each hop between gateways, by its name in reports.
     pub transport: Option<String>,
-    /// The least protection of each hop between gateways.
+    /// Minimum protection of each hop between gateways.
     pub protection: Option<Security>,
-    /// Whether the destination is to take part: the last gateway asks it for the session (S5).
+    /// Whether the destination must be aware: the last gateway asks it for the session (S5).
     pub aware: bool,
 }
 
 impl Demands {
-    /// What is not as it was asked for on the hops between gateways, given those behind `gateway`: nobody but this end knows
-    /// that it was. `None` if all is.
+    /// The error for the first hop between gateways that does not meet the demands, or `None`. `hops` are those behind
+    /// `gateway`. This end checks them because no other end knows all demands.
     pub(crate) fn missing(&self, gateway: &Endpoint, hops: &[Hop]) -> Option<Error> {
         let wanted = [
             self.transport.as_ref().map(|name| format!("transport {name}")),
@@ -33,7 +34,7 @@ impl Demands {
             return None;
         }
         let wanted = wanted.join(" and ");
-        // The last one leads to the destination.
+        // The last hop leads to the destination.
         let between = hops.split_last().map_or(hops, |(_, between)| between);
         if between.is_empty() {
             let reason =

@@ -1,9 +1,11 @@
-//! Why there is no session: a code and an `errno` for programs, the hop at fault, a sentence for people (P10, P18).
+//! Why there is no session: a code and an `errno` for programs, the failed hop, a sentence for people (P10, P18).
 
-use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::first_hop::FirstHop;
+use phoebus_config::first_hop::FirstHop;
+use phoebus_proto::endpoint::{DEFAULT_PORT, Endpoint};
+use phoebus_proto::session::plan::{self, RedirectEnd};
 use phoebus_proto::session::{Code, ProtocolError};
 use phoebus_proto::units::Span;
+use std::fmt::Display;
 use std::io;
 
 /// A session that could not be opened.
@@ -14,34 +16,35 @@ pub enum Error {
     Gateway {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// Why.
+        /// The reason.
         source: phoebus_net::Error,
     },
-    /// The same, where somebody else made the connection.
+    /// The first gateway cannot be reached, where the caller made the connection.
     #[error("gateway {gateway}: cannot connect: {}", phoebus_net::reason(source))]
     Unreachable {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// The first gateway and this end do not trust each other, or differ on how to protect the connection.
+    /// Authentication between this end and the first gateway failed, or they disagree on the protection of the
+    /// connection.
     #[error("gateway {gateway}: cannot trust it: {}", phoebus_net::reason(source))]
     Untrusted {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// What it showed or said, and what was expected.
+        /// What it presented or said, and what was expected.
         source: io::Error,
     },
-    /// The session does not have what was asked for.
+    /// The session lacks a demanded property.
     #[error("{reason}")]
     Requirement {
-        /// The gateway at whose hop that is, or the first one of the path.
+        /// The gateway whose hop lacks it, or the first one of the path.
         hop: String,
-        /// What was asked for, and what there is.
+        /// What was demanded, and what the session has.
         reason: String,
     },
-    /// The agent that is to carry the first hop does not run.
+    /// The agent that must carry the first hop is not running.
     #[error(
         "no agent carries the first hop to gateway {gateway} by {first_hop} any more; phoebus run --first-hop {first_hop} \
          and phoebus connect --first-hop {first_hop} start one"
@@ -49,45 +52,45 @@ pub enum Error {
     NoAgent {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// What was demanded.
+        /// The demanded first hop.
         first_hop: FirstHop,
     },
-    /// A gateway refused, or could not reach what comes next.
+    /// A gateway refused, or could not reach the next hop.
     #[error("{}", refusal(.gateway, hop, *code, reason, redirect.as_ref()))]
     Refused {
-        /// The first gateway of the path, which passed this on.
+        /// The first gateway of the path, which passed the refusal on.
         gateway: Endpoint,
-        /// Which hop refused: a gateway's name, or an address that did not answer.
+        /// The hop that refused: a gateway's name, or an address that did not answer.
         hop: String,
-        /// Why, for programs.
+        /// The reason, as a code.
         code: Code,
-        /// Why, as that hop put it.
+        /// The reason, in that hop's words.
         reason: String,
-        /// A gateway that it says is better (P10).
+        /// A better gateway that it names (P10).
         redirect: Option<Endpoint>,
     },
-    /// The first gateway named a better one, and that led to no session either.
+    /// The first gateway named a better one, which led to no session either.
     #[error("{last}; {}", trail(.asked, *.end, last))]
     Redirected {
-        /// What the gateway asked last had to say.
+        /// The error of the gateway that was asked last.
         last: Box<Self>,
         /// The gateways that were asked, in order.
         asked: Vec<Endpoint>,
-        /// Why it was the last.
+        /// Why no further gateway was asked.
         end: RedirectEnd,
     },
-    /// The gateway wants to know who is there.
+    /// The gateway requires authentication.
     #[error("gateway {gateway} asks for authentication ({mechanisms}); {advice}")]
     Authentication {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// What it would accept.
+        /// The methods that it accepts.
         mechanisms: String,
-        /// What to do about it.
+        /// What the user can do about it.
         advice: &'static str,
     },
-    /// The first gateway broke the protocol, or speaks another.
-    #[error("gateway {gateway}: {source}")]
+    /// The first gateway broke the protocol, or speaks another one.
+    #[error("gateway {gateway}: {source}{}", hint(source))]
     Protocol {
         /// The first gateway of the path.
         gateway: Endpoint,
@@ -99,40 +102,29 @@ pub enum Error {
     Lost {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// How.
+        /// How the connection failed.
         source: io::Error,
     },
-    /// The path did not answer in time.
+    /// No answer from the path in time.
     #[error("gateway {gateway} did not say within {limit} whether {destination} has connected")]
     Timeout {
         /// The first gateway of the path.
         gateway: Endpoint,
-        /// Where the session was to end.
+        /// The session's destination.
         destination: Endpoint,
-        /// How long was waited.
+        /// How long this end waited.
         limit: Span,
     },
     /// A direct connection failed.
     #[error("{0}")]
     Direct(#[from] phoebus_net::Error),
-    /// The system gave no random bytes for a session's identifier.
+    /// The system provided no random bytes for the session's identifier.
     #[error("the system gave no random bytes: {0}")]
     Random(getrandom::Error),
 }
 
-/// Why no further gateway was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RedirectEnd {
-    /// The last one named no other.
-    Failed,
-    /// It named one that was asked before.
-    Circle,
-    /// [`Options::redirects`](crate::Options::redirects) were followed.
-    Limit,
-}
-
 impl Error {
-    /// The reason, for programs.
+    /// The reason, as a code.
     pub fn code(&self) -> Code {
         match self {
             Self::Gateway { source, .. } | Self::Direct(source) => source.code(),
@@ -150,12 +142,12 @@ impl Error {
         }
     }
 
-    /// The Linux `errno` that a direct connection would have given.
+    /// The Linux `errno` that a direct connection would give.
     pub fn errno(&self) -> i32 {
         self.code().errno()
     }
 
-    /// The hop at fault: a gateway or an address; `None` when it is this host.
+    /// The failed hop: a gateway or an address; `None` for this host.
     pub fn hop(&self) -> Option<String> {
         match self {
             Self::Gateway { gateway, .. }
@@ -172,7 +164,7 @@ impl Error {
         }
     }
 
-    /// Whether the first gateway has said no, and the connection has no fault.
+    /// Whether the first gateway refused over a connection that works.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Redirected { last, .. } => last.is_refusal(),
@@ -180,23 +172,24 @@ impl Error {
         }
     }
 
-    /// Whether no gateway was there to say anything, which is when a fallback to a direct connection is in order. A
-    /// gateway that refuses has its reasons.
+    /// Whether no gateway could be reached. Only then is a direct connection a legitimate fallback: a gateway that
+    /// refuses has its reasons.
     pub(crate) fn without_gateway(&self) -> bool {
         matches!(self, Self::Gateway { .. } | Self::Unreachable { .. })
     }
 }
 
-/// The way from gateway to gateway, for people.
-fn trail(asked: &[Endpoint], end: RedirectEnd, last: &Error) -> String {
-    let named = if let Error::Refused { redirect, .. } = last { redirect.as_ref() } else { None };
-    let way: Vec<_> = asked.iter().chain(named).map(Endpoint::to_string).collect();
-    let way = way.join(" → ");
-    match end {
-        RedirectEnd::Failed => format!("redirected: {way}"),
-        RedirectEnd::Circle => format!("gave up, for the redirects lead in a circle: {way}"),
-        RedirectEnd::Limit => format!("gave up, for the limit of redirects, {}, is reached: {way}", asked.len() - 1),
+/// The question for someone who has named another server's port.
+fn hint(error: &ProtocolError) -> String {
+    match error {
+        ProtocolError::Preface(_) => format!("; is this the gateway's port? {DEFAULT_PORT} is the default"),
+        _ => String::new(),
     }
+}
+
+fn trail<'a>(asked: &'a [Endpoint], end: RedirectEnd, last: &'a Error) -> impl Display + 'a {
+    let named = if let Error::Refused { redirect, .. } = last { redirect.as_ref() } else { None };
+    plan::trail(asked.iter().map(Endpoint::as_ref), named.map(Endpoint::as_ref), end)
 }
 
 fn refusal(gateway: &Endpoint, hop: &str, code: Code, reason: &str, redirect: Option<&Endpoint>) -> String {

@@ -16,16 +16,16 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`Options`], [`Opening`], which is all of a session's opening but the moving of bytes, [`connect`], which moves
-//! them, [`Session`] and its [`Report`], [`Error`]; [`Sessions`] is the same as a transport; [`environment`] reads variables and files; [`Agents`] finds a running agent,
-//! `bypass` remembers short paths. [`Accepting`] is the other side of an opening, for a destination that takes part in its sessions.
+//! Reading order: [`Options`]; [`Opening`], the opening of a session without its I/O; [`connect`], which adds the
+//! I/O; [`Session`] and its [`Report`]; [`Error`]. [`Sessions`] offers the same as a transport. [`environment`] reads
+//! variables and files, [`Agents`] finds a running agent, and `bypass` remembers short paths. [`Accepting`] is the
+//! other side of an opening, for an aware destination.
 
 mod accepting;
 mod agent;
 mod bypass;
 mod connect;
 mod demands;
-pub mod environment;
 mod error;
 mod opening;
 mod options;
@@ -34,14 +34,16 @@ mod session;
 mod sessions;
 mod talk;
 
-pub use accepting::{AcceptError, Accepting, Terms};
+pub use accepting::{AcceptError, AcceptOptions, Accepting};
 pub use agent::Agents;
 pub use connect::{connect, open};
 pub use demands::Demands;
-pub use error::{Error, RedirectEnd};
+pub use error::Error;
 pub use opening::{FirstHop, Opening, Step};
 pub use options::Options;
+pub use phoebus_config::environment;
 pub use phoebus_net::reason;
+pub use phoebus_proto::session::plan::RedirectEnd;
 pub use report::{Hop, Report};
 pub use session::Session;
 pub use sessions::Sessions;

@@ -1,5 +1,5 @@
-//! The opening of a session without sockets: where to connect, what to say there, how long to wait, and what to do when that fails
-//! (P8, P10, P18, P38, S26).
+//! The opening of a session without sockets: where to connect, what to send, how long to wait, and what to do after a
+//! failure (P8, P10, P18, P38, S26).
 //!
 //! ```text
 //!              first_hop, and a connection             OPENED
@@ -9,20 +9,21 @@
 //!      └ a better gateway, the gateway in place of an agent, the destination itself
 //! ```
 //!
-//! Time is an argument, counted from any origin. Random bytes come from the system, and so do the time of day and what is known of
-//! agents and short paths, once, when the opening is made.
+//! Time is an argument, counted from any origin. Random bytes come from the system. So do the time of day, the
+//! running agent and the short paths, which are read once, when the opening is created.
 
 use crate::agent::Agents;
 use crate::bypass;
-use crate::error::{Error, RedirectEnd};
+use crate::error::Error;
 use crate::options::Options;
 use crate::report::{Hop, Report};
-use crate::talk::{Broken, Talk, Turn};
+use crate::talk::{Broken, NextStep, Talk};
+use phoebus_config::agent::Running;
 use phoebus_net::tls::AuthClient;
 use phoebus_net::transport::Security;
-use phoebus_proto::agent::Running;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::message::{Auth, Open, Requirements, feature};
+use phoebus_proto::session::plan::{self, Failure, Next, Plan, Policy};
 use phoebus_proto::session::{Code, List, SessionId};
 use phoebus_proto::units::Span;
 use std::io;
@@ -32,7 +33,7 @@ use std::time::{Duration, SystemTime};
 /// Where to connect, by TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstHop {
-    /// To an agent on this host, at any of its addresses.
+    /// To an agent on this host, at any of these addresses.
     Agent(Vec<SocketAddr>),
     /// To a gateway.
     Gateway(Endpoint),
@@ -40,16 +41,16 @@ pub enum FirstHop {
     Destination(Endpoint),
 }
 
-/// What is to be done next.
+/// What the caller does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Send so many of the bytes that were given out, which is all of them.
+    /// Send this many bytes: all that were written to `out`.
     Write(usize),
     /// Receive at most so many bytes.
     Read(usize),
-    /// The destination has connected: [`Opening::report`].
+    /// The destination is connected: see [`Opening::report`].
     Done,
-    /// [`Opening::error`]; and see [`Opening::again`].
+    /// The opening failed: see [`Opening::error`] and [`Opening::again`].
     Failed,
 }
 
@@ -58,52 +59,42 @@ pub enum Step {
 pub struct Opening {
     options: Options,
     destination: Endpoint,
-    /// The gateways, the one that is asked first.
-    path: Vec<Endpoint>,
-    asked: Vec<Endpoint>,
+    plan: Plan<Vec<Endpoint>>,
     agent: Option<Running>,
     direct: bool,
     note: String,
     stage: Stage,
     begun: Duration,
     deadline: Option<Duration>,
-    /// The time of day, for certificates.
+    /// The time of day, for checking certificates.
     made: SystemTime,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// For a connection.
+    /// Waits for a connection.
     Waiting,
     Speaking(Box<Talk>),
-    /// Failed, but there is something to be sent before.
+    /// Failed, but a last message remains to be sent.
     Parting(Box<Talk>, Box<Error>),
     Done(Box<Report>),
     Failed(Box<Error>, Option<Next>),
 }
 
-/// What comes after a failure.
-#[derive(Debug)]
-enum Next {
-    Path(Vec<Endpoint>),
-    Gateway,
-    Destination,
-}
-
 impl Opening {
-    /// A session to `destination`, whose name is resolved by the last gateway. Without gateways, and where the path is known to be
-    /// short, the connection is direct.
+    /// A session to `destination`; the last gateway resolves its name. Without gateways, or if the path is known to
+    /// be short, the connection is direct.
     pub fn new(options: Options, destination: Endpoint) -> Self {
         let agent = options.agents.as_ref().and_then(Agents::find);
         let short = if options.path.is_empty() { None } else { bypass::short(&options, &destination.host) };
         let direct = options.path.is_empty() || short.is_some();
         let note =
             short.map(|rtt| format!("direct: the path measured {}, below {}", Span(rtt), Span(options.bypass_rtt)));
+        let policy = Policy { redirects: options.redirects, fallback: options.fallback };
         let mut opening = Self {
-            path: options.path.clone(),
+            plan: Plan::new(policy, options.path.first().cloned().into_iter().collect()),
             options,
             destination,
-            asked: Vec::new(),
             agent,
             direct,
             note: note.unwrap_or_default(),
@@ -116,23 +107,20 @@ impl Opening {
         opening
     }
 
-    /// A connection to `destination` itself, reported like a session with this note.
+    /// A direct connection to `destination`, with this note in its report.
     pub fn direct(options: Options, destination: Endpoint, note: &str) -> Self {
         let options = Options { path: Vec::new(), agents: None, ..options };
         Self { note: note.to_owned(), ..Self::new(options, destination) }
     }
 
-    /// Says where to connect, and that the time for it begins now. `None` where it is not waiting for that.
+    /// Returns where to connect, and starts the time limit. `None` if the opening does not wait for a connection.
     pub fn first_hop(&mut self, now: Duration) -> Option<FirstHop> {
         if !matches!(self.stage, Stage::Waiting) {
             return None;
         }
         self.begun = now;
-        self.deadline = Some(now.saturating_add(self.patience()));
-        if let Some(gateway) = self.path.first().filter(|gateway| !self.direct && self.asked.last() != Some(gateway)) {
-            self.asked.push(gateway.clone());
-        }
-        Some(match (&self.agent, self.path.first()) {
+        self.deadline = Some(now.saturating_add(self.time_limit()));
+        Some(match (&self.agent, self.gateway()) {
             _ if self.direct => FirstHop::Destination(self.destination.clone()),
             (Some(agent), _) => FirstHop::Agent(agent.addresses.into_iter().flatten().collect()),
             (None, Some(gateway)) => FirstHop::Gateway(gateway.clone()),
@@ -140,58 +128,59 @@ impl Opening {
         })
     }
 
-    /// How long to wait for the connection.
-    pub fn patience(&self) -> Duration {
+    /// The longest wait for the connection.
+    pub fn time_limit(&self) -> Duration {
         if self.direct { self.options.open_limit } else { self.options.connect_limit }
     }
 
-    /// When it will have waited long enough; `None` where it waits for nothing.
+    /// The deadline; `None` if it waits for nothing.
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline.filter(|_| matches!(self.stage, Stage::Waiting | Stage::Speaking(_)))
     }
 
-    /// Goes on, on the connection that was made: takes of `input` what belongs to the handshake, and puts what is to be sent to
-    /// `out`, which must not be empty. Gives how many bytes were taken: all, if they were no more than the last step wanted.
+    /// Continues on the connection: consumes the part of `input` that belongs to the handshake, and writes the bytes
+    /// to send into `out`, which must not be empty. Returns the next step and the number of consumed bytes: all of
+    /// them, if they were no more than the last step wanted.
     pub fn step(&mut self, now: Duration, input: &[u8], out: &mut [u8]) -> (usize, Step) {
         if matches!(self.stage, Stage::Waiting) {
-            self.speak(now);
+            self.start_handshake(now);
         }
         let mut taken = 0;
         if let Stage::Speaking(talk) = &mut self.stage {
             let result = talk.receive(input).map(|n| taken = n).and_then(|()| talk.turn());
             match result {
-                Ok(Turn::Send) => {}
-                Ok(Turn::Receive(want)) => {
+                Ok(NextStep::Send) => {}
+                Ok(NextStep::Receive(want)) => {
                     if self.deadline.is_none_or(|deadline| now < deadline) {
                         return (taken, Step::Read(want));
                     }
                     self.expire();
                 }
-                Ok(Turn::Over) => self.settle(now),
+                Ok(NextStep::Over) => self.handle_answer(now),
                 Err(broken) => self.part(broken),
             }
         }
-        (taken, self.give(out))
+        (taken, self.next_step(out))
     }
 
-    /// No connection came about, or it failed. Only while there is no session.
+    /// Reports that the connection could not be made, or failed. Only valid while there is no session.
     pub fn failed(&mut self, error: Error) {
         if matches!(self.stage, Stage::Waiting | Stage::Speaking(_)) {
             self.fail(error);
         }
     }
 
-    /// The same, said by an error of the connection to `at`, if that is known; one of the kind `UnexpectedEof` says that it has
-    /// ended.
+    /// Like `failed`, with an I/O error of the connection to `at`, if that is known; the kind `UnexpectedEof` means
+    /// that the peer closed it.
     pub fn lost(&mut self, at: Option<SocketAddr>, source: io::Error) {
         let heard = match &self.stage {
             Stage::Waiting => false,
-            // With fast open the connection itself fails only here.
+            // With TCP Fast Open, a failed connect shows only here.
             Stage::Speaking(talk) => talk.has_heard() || !refuses(&source),
             _ => return,
         };
-        let at = at.or_else(|| self.path.first().filter(|_| !self.direct)?.as_ref().socket_addr());
-        self.fail(match (self.path.first().cloned().filter(|_| !self.direct), at) {
+        let at = at.or_else(|| self.gateway().filter(|_| !self.direct)?.as_ref().socket_addr());
+        self.fail(match (self.gateway().cloned().filter(|_| !self.direct), at) {
             (Some(gateway), _) if heard => Error::Lost { gateway, source },
             (Some(gateway), Some(to)) => Error::Gateway { gateway, source: phoebus_net::Error::Connect { to, source } },
             (Some(gateway), None) => Error::Unreachable { gateway, source },
@@ -200,19 +189,19 @@ impl Opening {
         });
     }
 
-    /// The deadline is over.
+    /// Reports that the deadline has passed.
     pub fn expire(&mut self) {
         match &self.stage {
             Stage::Waiting => {
                 let source =
-                    |to: &Endpoint| phoebus_net::Error::Timeout { to: to.to_string(), limit: Span(self.patience()) };
-                self.fail(match self.path.first().filter(|_| !self.direct) {
+                    |to: &Endpoint| phoebus_net::Error::Timeout { to: to.to_string(), limit: Span(self.time_limit()) };
+                self.fail(match self.gateway().filter(|_| !self.direct) {
                     Some(gateway) => Error::Gateway { gateway: gateway.clone(), source: source(gateway) },
                     None => Error::Direct(source(&self.destination)),
                 });
             }
             Stage::Speaking(_) => {
-                if let Some(gateway) = self.path.first().cloned() {
+                if let Some(gateway) = self.gateway().cloned() {
                     let (destination, limit) = (self.destination.clone(), Span(self.options.open_limit));
                     self.fail(Error::Timeout { gateway, destination, limit });
                 }
@@ -221,23 +210,23 @@ impl Opening {
         }
     }
 
-    /// Begins anew where there is something else to try after a failure.
+    /// Starts again if there is an alternative after a failure. Returns whether there is one.
     pub fn again(&mut self) -> bool {
         let Stage::Failed(error, next @ Some(_)) = &mut self.stage else { return false };
         match next.take() {
-            Some(Next::Path(path)) => self.path = path,
+            Some(Next::Better) => {}
             Some(Next::Gateway) => self.agent = None,
             Some(Next::Destination) => {
                 self.note = format!("direct: {error}");
                 self.direct = true;
             }
-            None => return false,
+            Some(Next::Over(_)) | None => return false,
         }
         self.stage = Stage::Waiting;
         true
     }
 
-    /// Whether it goes to the destination itself.
+    /// Whether the connection goes directly to the destination.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -247,7 +236,7 @@ impl Opening {
         if let Stage::Failed(error, _) = &self.stage { Some(error) } else { None }
     }
 
-    /// The same, for good.
+    /// Why there is no session, by value.
     pub fn into_error(self) -> Error {
         match self.stage {
             Stage::Failed(error, _) => *error,
@@ -255,22 +244,22 @@ impl Opening {
         }
     }
 
-    /// What the session got, without what only the owner of the connection knows ([`Report::describe`]).
+    /// The session's report, without what only the owner of the connection knows ([`Report::describe`]).
     pub fn report(&mut self) -> Option<&mut Report> {
         if let Stage::Done(report) = &mut self.stage { Some(report) } else { None }
     }
 
-    /// With what it was asked for.
+    /// The options of the opening.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Where it is to end.
+    /// The session's destination.
     pub fn destination(&self) -> &Host {
         &self.destination.host
     }
 
-    /// Fails it if an agent is demanded and none runs.
+    /// Fails the opening if an agent is demanded and none runs.
     fn check_agent(&mut self) {
         let demanded = self.options.agents.as_ref().and_then(Agents::demanded);
         if let (Some(first_hop), None, false, Some(gateway)) =
@@ -280,8 +269,8 @@ impl Opening {
         }
     }
 
-    /// There is a connection.
-    fn speak(&mut self, now: Duration) {
+    /// Handles the new connection.
+    fn start_handshake(&mut self, now: Duration) {
         if self.direct && self.options.demands.aware {
             let reason =
                 format!("{} is to take part in the session (aware), but the connection is direct", self.destination);
@@ -300,11 +289,9 @@ impl Opening {
     }
 
     fn talk(&mut self) -> Result<Talk, Box<Error>> {
-        let Some(gateway) = self.path.first().cloned() else { return Err(self.unfinished().into()) };
+        let Some(gateway) = self.gateway().cloned() else { return Err(self.unfinished().into()) };
         let agent = &self.agent;
-        // What is to be visited after whoever is asked.
-        let later = if agent.is_some() { &self.path[..] } else { &self.path[1..] };
-        let later: Vec<EndpointRef> = later.iter().map(Endpoint::as_ref).collect();
+        let onward: Vec<EndpointRef> = self.plan.onward(&self.options.path, agent.is_some()).collect();
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(Error::Random)?;
         let demands = &self.options.demands;
@@ -317,29 +304,24 @@ impl Opening {
         let destination = self.destination.as_ref();
         let required = if demands.aware { feature::AWARE } else { 0 };
         let open =
-            Open { path: List::new(&later), requirements, required, ..Open::new(SessionId(session), destination) };
-        let auth = match (agent, &self.options.user) {
-            // It says itself who its user is.
-            (Some(agent), _) => Some(Auth { mechanism: Auth::AGENT, data: &agent.secret.0 }),
-            (None, Some(user)) => Some(Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() }),
-            (None, None) => None,
-        };
+            Open { path: List::new(&onward), requirements, required, ..Open::new(SessionId(session), destination) };
+        let auth = plan::auth(agent.as_ref().map(|agent| &agent.secret.0[..]), self.options.user.as_deref());
         let tls = self.options.auth.as_ref().filter(|_| agent.is_none());
         let tls = tls.map(|credentials| AuthClient::new(credentials, &gateway.host.to_string(), self.made)).transpose();
         let tls = tls.map_err(|source| Error::Untrusted { gateway: gateway.clone(), source })?;
         Talk::new(tls, auth.as_ref(), &open).map_err(|source| Error::Protocol { gateway, source }.into())
     }
 
-    /// What is said of an opening whose caller gave up on it.
+    /// The error for an opening whose caller gave up on it.
     fn unfinished(&self) -> Error {
-        let gateway = self.path.first().unwrap_or(&self.destination).clone();
+        let gateway = self.gateway().unwrap_or(&self.destination).clone();
         Error::Lost { gateway, source: io::ErrorKind::Interrupted.into() }
     }
 
-    /// The other end has answered.
-    fn settle(&mut self, now: Duration) {
+    /// Handles the answer of the first hop.
+    fn handle_answer(&mut self, now: Duration) {
         let Stage::Speaking(talk) = std::mem::replace(&mut self.stage, Stage::Waiting) else { return };
-        let Some(gateway) = self.path.first() else { return };
+        let Some(gateway) = self.gateway() else { return };
         let Some(opened) = talk.opened() else {
             let error = refusal(&talk, gateway, &self.options);
             return self.fail(error);
@@ -355,7 +337,7 @@ impl Opening {
             if self.agent.is_none() && self.options.auth.is_some() { Security::Auth } else { Security::None };
         let next = hops.first().map_or_else(|| gateway.to_string(), |hop| hop.from.clone());
         hops.insert(0, Hop { to: next, ..own_hop(security) });
-        if let [first, .., last] = &self.asked[..] {
+        if let Some((first, last)) = self.plan.redirected() {
             self.note = format!("redirected from {first} to {last}");
         } else if let Some(missing) =
             self.options.agents.as_ref().filter(|_| self.agent.is_none()).and_then(Agents::missing)
@@ -376,9 +358,9 @@ impl Opening {
         }
     }
 
-    /// Fails once the other end has been told what TLS has to say to it.
+    /// Fails once the TLS alert for the peer is sent.
     fn part(&mut self, broken: Broken) {
-        let Some(gateway) = self.path.first().cloned() else { return };
+        let Some(gateway) = self.gateway().cloned() else { return };
         let error = match broken {
             Broken::Protocol(source) => Error::Protocol { gateway, source },
             Broken::Tls(source) if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -391,8 +373,8 @@ impl Opening {
         }
     }
 
-    /// Gives out what is to be sent, or says how it stands.
-    fn give(&mut self, out: &mut [u8]) -> Step {
+    /// Writes the bytes to send, or returns the current state.
+    fn next_step(&mut self, out: &mut [u8]) -> Step {
         if let Stage::Speaking(talk) | Stage::Parting(talk, _) = &mut self.stage {
             let n = talk.outgoing().len().min(out.len());
             if n > 0 {
@@ -410,44 +392,32 @@ impl Opening {
 
     fn fail(&mut self, error: Error) {
         let demanded = self.options.agents.as_ref().and_then(Agents::demanded);
-        let (next, end) = self.next(&error);
-        let error = match (end, demanded, self.path.first()) {
-            (Some(end), ..) => Error::Redirected { last: Box::new(error), asked: self.asked.clone(), end },
-            (None, Some(first_hop), Some(gateway)) if self.agent.is_some() && error.without_gateway() => {
+        let hop = match &self.agent {
+            _ if self.direct => plan::Hop::Destination,
+            Some(_) => plan::Hop::Agent { demanded: demanded.is_some() },
+            None => plan::Hop::Gateway,
+        };
+        let failure = match &error {
+            error if error.without_gateway() => Failure::Absent,
+            Error::Refused { redirect, .. } => Failure::Refused(redirect.as_ref().map(Endpoint::as_ref)),
+            _ => Failure::Broken,
+        };
+        let next = self.plan.failed(&self.options.path, hop, failure);
+        let error = match (next, demanded, self.gateway()) {
+            (Next::Over(Some(end)), ..) => {
+                Error::Redirected { last: Box::new(error), asked: self.plan.asked().clone(), end }
+            }
+            (Next::Over(None), Some(first_hop), Some(gateway)) if self.agent.is_some() && error.without_gateway() => {
                 Error::NoAgent { gateway: gateway.clone(), first_hop }
             }
             _ => error,
         };
-        self.stage = Stage::Failed(Box::new(error), next);
+        self.stage = Stage::Failed(Box::new(error), Some(next).filter(|next| !matches!(next, Next::Over(_))));
     }
 
-    /// What there is to try after this error, and how a chain of gateways has come to its end if it has.
-    fn next(&self, error: &Error) -> (Option<Next>, Option<RedirectEnd>) {
-        if self.agent.is_some() && error.without_gateway() {
-            let demanded = self.options.agents.as_ref().and_then(Agents::demanded).is_some();
-            return ((!demanded).then_some(Next::Gateway), None);
-        }
-        let better = if let Error::Refused { redirect, .. } = error { redirect.as_ref() } else { None };
-        let end = match better {
-            Some(better) if self.asked.contains(better) => RedirectEnd::Circle,
-            Some(_) if self.asked.len() > self.options.redirects.into() => RedirectEnd::Limit,
-            Some(better) => {
-                let mut path: Vec<Endpoint> = self.path.iter().skip(1).cloned().collect();
-                // It may be the one that was to come next.
-                if path.first() != Some(better) {
-                    path.insert(0, better.clone());
-                }
-                return (Some(Next::Path(path)), None);
-            }
-            None => RedirectEnd::Failed,
-        };
-        match (self.asked.len(), end) {
-            (0 | 1, RedirectEnd::Failed) if self.options.fallback && error.without_gateway() => {
-                (Some(Next::Destination), None)
-            }
-            (0 | 1, RedirectEnd::Failed | RedirectEnd::Limit) => (None, None),
-            _ => (None, Some(end)),
-        }
+    /// The gateway that is being asked.
+    fn gateway(&self) -> Option<&Endpoint> {
+        self.plan.asked().last()
     }
 }
 
@@ -462,7 +432,7 @@ fn own_hop(security: Security) -> Hop {
     }
 }
 
-/// Whether an error means that nobody accepted the connection.
+/// Whether the error means that nobody accepted the connection.
 fn refuses(error: &io::Error) -> bool {
     use Code::{HostUnreachable, NetworkUnreachable, Refused, TimedOut};
     matches!(phoebus_net::code_of(error), Refused | TimedOut | HostUnreachable | NetworkUnreachable)

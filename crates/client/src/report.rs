@@ -1,4 +1,4 @@
-//! What a session got, hop by hop (S20, R12; invariant 4: what was asked for and not had is said).
+//! What a session got, hop by hop (S20, R12; invariant 4: everything not granted as asked is reported).
 
 use phoebus_proto::session::message::HopReport;
 use serde::Serialize;
@@ -9,21 +9,21 @@ use std::fmt;
 pub struct Report {
     /// The session's identifier; empty for a direct connection.
     pub session: String,
-    /// Where it ends.
+    /// The destination.
     pub destination: String,
-    /// Its hops, from this host on.
+    /// The hops, starting at this host.
     pub hops: Vec<Hop>,
-    /// Round trip of all hops, in microseconds.
+    /// Sum of the hops' round trips, in microseconds.
     pub rtt_us: u64,
-    /// How long it took to open, in microseconds.
+    /// Duration of the opening, in microseconds.
     pub opened_in_us: u64,
-    /// Why the connection is direct although gateways were set, or leads through other gateways; empty if nothing is to
-    /// be said.
+    /// Why the connection is direct although gateways were set, or why it uses other gateways; empty without a
+    /// remark.
     pub note: String,
 }
 
 impl Report {
-    /// Says what is known of the first hop's connection, of which `own` has the measurements.
+    /// Adds the properties of the first hop's connection; `own` has the measurements.
     pub fn describe(&mut self, own: Hop) {
         if let Some(first) = self.hops.first_mut() {
             let Hop { congestion_control, rtt_us, send_buffer, receive_buffer, note, .. } = own;
@@ -36,29 +36,29 @@ impl Report {
 /// A hop of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Hop {
-    /// Who opened it: a gateway's name, or `client`.
+    /// The end that opened it: a gateway's name, or `client`.
     pub from: String,
-    /// Where it leads: a gateway's name or the destination's address.
+    /// The end that it leads to: a gateway's name or the destination's address.
     pub to: String,
     /// `tcp`, `tls`, `quic`, `udt`.
     pub transport: String,
-    /// The congestion control in force at its beginning.
+    /// Congestion control in force at the start.
     pub congestion_control: String,
     /// `none`, `auth` or `encrypt`.
     pub security: String,
-    /// Round trip in microseconds, 0 where it is not known.
+    /// Round trip in microseconds, 0 if unknown.
     pub rtt_us: u64,
     /// Send buffer in force, in bytes.
     pub send_buffer: u64,
     /// Receive buffer in force, in bytes.
     pub receive_buffer: u64,
-    /// Whether its connection had carried a session before.
+    /// Whether its connection has carried a session before.
     pub warm: bool,
-    /// Connections that make it up, at most.
+    /// Maximum number of connections in the hop.
     pub streams: u16,
-    /// The most that the session may send on it, in bits per second; 0 without a bound.
+    /// Limit of the session's sending rate, in bits per second; 0 without a limit.
     pub rate: u64,
-    /// What was asked for and not had; empty if nothing.
+    /// What was not granted as asked; empty if nothing.
     pub note: String,
 }
 

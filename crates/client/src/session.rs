@@ -1,4 +1,4 @@
-//! An open session: two byte streams that end on their own, or together by an error (invariant 1, S21).
+//! An open session: two byte streams that end separately, or together by an error (invariant 1, S21).
 
 use crate::report::Report;
 use phoebus_net::tcp::Plain;
@@ -10,16 +10,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A session. Both it and a reference to it read and write, so that two tasks can do one each. Dropped, it is reset, and
-/// the destination reads an error; [`Session::finish`] ends it in peace.
+/// A session. Both the session and a reference to it implement reading and writing, so that two tasks can do one
+/// each. Dropping it resets it, and the destination reads an error; [`Session::finish`] closes it in order.
 #[derive(Debug)]
 pub struct Session {
     stream: Stream,
     report: Report,
     finish_limit: Duration,
-    /// This end's stream was shut down.
+    /// Whether this end's stream was shut down.
     sent_all: AtomicBool,
-    /// The destination's stream was read to its end.
+    /// Whether the destination's stream was read to its end.
     read_all: AtomicBool,
 }
 
@@ -28,7 +28,7 @@ impl Session {
         Self { stream, report, finish_limit, sent_all: AtomicBool::new(false), read_all: AtomicBool::new(false) }
     }
 
-    /// What the session got, hop by hop.
+    /// The session's report, hop by hop.
     pub fn report(&self) -> &Report {
         &self.report
     }
@@ -36,21 +36,21 @@ impl Session {
     /// Statistics of the first hop.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the kernel does not provide them.
     pub fn stats(&self) -> io::Result<Stats> {
         self.stream.stats()
     }
 
-    /// Waits until the session fails, and says how; for a time in which nobody reads or writes.
+    /// Waits until the session fails, and returns the error; for times without a pending read or write.
     pub async fn failed(&self) -> io::Error {
         self.stream.failed().await
     }
 
-    /// Ends this end's stream if [`AsyncWrite::poll_shutdown`] has not, waits until the next hop has acknowledged all of
-    /// it, and closes. To be called when the destination's stream has been read to its end.
+    /// Ends this end's stream if [`AsyncWrite::poll_shutdown`] has not, waits until the next hop has acknowledged all
+    /// of it, and closes. Call this after the destination's stream has been read to its end.
     ///
     /// # Errors
-    /// When the session fails first, or the destination's stream has not ended: then the session is reset.
+    /// The session failed first, or the destination's stream has not ended, in which case the session is reset.
     pub async fn finish(self) -> io::Result<()> {
         if !self.read_all.load(Relaxed) {
             let why = "the session was finished before the destination's stream had been read to its end";
@@ -62,16 +62,16 @@ impl Session {
         Ok(())
     }
 
-    /// The session as a connection of the program's own, without a runtime, and what is known of it.
+    /// The session as a connection without a runtime, which the caller then owns, and its report.
     ///
     /// # Errors
-    /// When the first hop is no TCP connection whose bytes are the session's.
+    /// If the first hop is not a TCP connection that carries the session's bytes raw.
     pub fn into_plain(self) -> io::Result<(Plain, Report)> {
         Ok((self.stream.into_plain()?, self.report))
     }
 
-    /// The session as a connection of whatever transport, for those who carry bytes over any, and what is known of it. How it ends
-    /// is then theirs to see to.
+    /// The session as a connection of any transport, for callers that carry bytes over any, and its report. The
+    /// caller is then responsible for an orderly end.
     pub fn into_stream(self) -> (Stream, Report) {
         (self.stream, self.report)
     }
@@ -114,7 +114,7 @@ impl AsyncWrite for &Session {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends this end's stream; the destination's goes on.
+    /// Ends this end's stream; the destination's continues.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.end_stream())
     }

@@ -1,5 +1,5 @@
-//! Sessions as a transport (S19, U9): for those who make connections by whatever transport they are given, such as the data
-//! connections of GridFTP (U7, U12).
+//! Sessions as a transport (S19, U9), for code that connects over any given transport, such as GridFTP's data
+//! connections (U7, U12).
 
 use crate::connect::connect;
 use crate::options::Options;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use std::{fmt, io};
 use tokio::time::timeout;
 
-/// Sessions, all made alike. The profile of a connection is not used: the first hop has the one of [`Options`], and the others have
-/// those of their gateways.
+/// Opens sessions with the same options. A connection's profile is ignored: the first hop uses the profile of
+/// [`Options`], and the other hops those of their gateways.
 #[derive(Clone)]
 pub struct Sessions {
     options: Options,
@@ -24,12 +24,12 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Sessions made as `options` say; of each that is open, `told` hears.
+    /// Sessions with these options; `told` is called for each that is open.
     pub fn new(options: Options, told: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         Self { options, told: Arc::new(told) }
     }
 
-    /// Opens one to `destination` within `limit`. A name is resolved by the last gateway.
+    /// Opens a session to `destination` within `limit`. The last gateway resolves a name.
     ///
     /// # Errors
     /// [`Error::Carrier`], which names the hop, and [`Error::Timeout`].

@@ -1,4 +1,4 @@
-//! The exchange of one handshake with the first hop, in the clear or within TLS that ends with it (`auth`): bytes in, bytes out.
+//! The handshake with the first hop, in the clear or inside TLS that ends with it (`auth`): bytes in, bytes out.
 
 use phoebus_net::tls::AuthClient;
 use phoebus_proto::session::initiator::State;
@@ -6,13 +6,13 @@ use phoebus_proto::session::message::{Auth, Challenge, Hello, Open, Opened, Refu
 use phoebus_proto::session::{Initiator, ProtocolError};
 use std::io;
 
-/// Room for PREFACE, HELLO, AUTH and an OPEN with the longest path there is.
+/// Room for PREFACE, HELLO, AUTH and an OPEN with the longest possible path.
 const OUT_SIZE: usize = 8 * 1024;
 
-/// How the exchange went wrong.
+/// How the handshake failed.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The other end broke the protocol.
+    /// The peer broke the protocol.
     Protocol(ProtocolError),
     /// TLS failed.
     Tls(io::Error),
@@ -30,14 +30,14 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// Where the exchange stands.
+/// The state of the handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// There is something to send.
+pub(crate) enum NextStep {
+    /// There are bytes to send.
     Send,
-    /// As many bytes surely belong to it, of those that come next.
+    /// At least this many of the next bytes belong to the handshake.
     Receive(usize),
-    /// The other end has answered, and the next byte is the stream's if the answer is OPENED.
+    /// The peer has answered. If the answer is OPENED, the next byte belongs to the stream.
     Over,
 }
 
@@ -46,12 +46,12 @@ pub(crate) enum Turn {
 pub(crate) struct Talk {
     initiator: Initiator<Vec<u8>, Vec<u8>>,
     tls: Option<AuthClient>,
-    /// Whether the other end has said anything.
+    /// Whether the peer has sent anything.
     heard: bool,
 }
 
 impl Talk {
-    /// Asks for a session at once, inside `tls` if there is one.
+    /// Requests a session at once, inside `tls` if there is one.
     pub(crate) fn new(tls: Option<AuthClient>, auth: Option<&Auth>, open: &Open) -> Result<Self, ProtocolError> {
         let initiator = Initiator::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(""), auth, open)?;
         Ok(Self { initiator, tls, heard: false })
@@ -61,7 +61,7 @@ impl Talk {
         self.heard
     }
 
-    /// What is to be sent; also after a failure.
+    /// The bytes to send, after a failure too.
     pub(crate) fn outgoing(&self) -> &[u8] {
         self.tls.as_ref().map_or_else(|| self.initiator.outgoing(), AuthClient::outgoing)
     }
@@ -73,25 +73,25 @@ impl Talk {
         }
     }
 
-    /// What is to be done next.
-    pub(crate) fn turn(&mut self) -> Result<Turn, Broken> {
+    /// What the caller does next.
+    pub(crate) fn turn(&mut self) -> Result<NextStep, Broken> {
         if !self.outgoing().is_empty() {
-            return Ok(Turn::Send);
+            return Ok(NextStep::Send);
         }
         let Some(tls) = &mut self.tls else {
             return Ok(match self.initiator.want() {
-                0 => Turn::Over,
-                want => Turn::Receive(want),
+                0 => NextStep::Over,
+                want => NextStep::Receive(want),
             });
         };
         Ok(match tls.want() {
-            _ if self.initiator.state() != State::Opened && is_answered(&self.initiator) => Turn::Over,
-            0 => Turn::Over,
-            want => Turn::Receive(want),
+            _ if self.initiator.state() != State::Opened && is_answered(&self.initiator) => NextStep::Over,
+            0 => NextStep::Over,
+            want => NextStep::Receive(want),
         })
     }
 
-    /// Takes what belongs to the exchange, and says how many bytes that were.
+    /// Consumes the bytes that belong to the handshake, and returns their number.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<usize, Broken> {
         self.heard |= !input.is_empty();
         let mut taken = 0;
@@ -116,7 +116,7 @@ impl Talk {
         Ok(taken)
     }
 
-    /// Moves what it can between the handshake and the TLS around it.
+    /// Moves bytes between the handshake and the TLS around it.
     fn pass(&mut self) -> Result<(), Broken> {
         let Some(tls) = self.tls.as_mut().filter(|tls| tls.is_ready()) else { return Ok(()) };
         while !self.initiator.outgoing().is_empty() {
@@ -133,7 +133,7 @@ impl Talk {
             }
         }
         if self.initiator.state() == State::Opened {
-            // Each side ends its TLS behind the last message that it protects.
+            // Each side ends its TLS after the last message that it protects.
             if !tls.is_closed() {
                 tls.close()?;
             }

@@ -170,7 +170,8 @@ pub enum Error {
         /// As the system says it.
         source: io::Error,
     },
-    /// What a store lists as a directory may be a symbolic link to one, and what is in it was to be removed or taken away.
+    /// What a store lists as a directory may be a symbolic link to one, and what is in it was to be removed or taken
+    /// away.
     #[error(
         "{name} may be a symbolic link to a directory, which the server does not tell: what is in it stays \
          (--trust-listings takes it for a directory)"
@@ -187,13 +188,13 @@ pub enum Error {
         /// The store's sentence.
         reason: String,
         /// What sort of failure it is.
-        sort: Sort,
+        kind: ErrorKind,
     },
 }
 
 /// Sorts of failure, for exit codes and for whether to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Sort {
+pub enum ErrorKind {
     /// Something is not there.
     NotFound,
     /// Something is there already.
@@ -216,23 +217,23 @@ pub enum Sort {
 
 impl Error {
     /// What sort of failure this is.
-    pub fn sort(&self) -> Sort {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotFound { .. } | Self::NoParent { .. } => Sort::NotFound,
-            Self::Exists { .. } => Sort::Exists,
-            Self::NoSpace { .. } => Sort::NoSpace,
-            Self::Denied { .. } | Self::Escapes { .. } => Sort::Denied,
-            Self::Mismatch { .. } | Self::Unverifiable { .. } => Sort::Verification,
-            Self::Changed { .. } | Self::Short { .. } => Sort::Changed,
-            Self::Stalled { .. } | Self::Busy { .. } | Self::Incomplete { .. } => Sort::Passing,
+            Self::NotFound { .. } | Self::NoParent { .. } => ErrorKind::NotFound,
+            Self::Exists { .. } => ErrorKind::Exists,
+            Self::NoSpace { .. } => ErrorKind::NoSpace,
+            Self::Denied { .. } | Self::Escapes { .. } => ErrorKind::Denied,
+            Self::Mismatch { .. } | Self::Unverifiable { .. } => ErrorKind::Verification,
+            Self::Changed { .. } | Self::Short { .. } => ErrorKind::Changed,
+            Self::Stalled { .. } | Self::Busy { .. } | Self::Incomplete { .. } => ErrorKind::Passing,
             Self::Kind { .. }
             | Self::IntoItself { .. }
             | Self::Beyond { .. }
             | Self::Limit { .. }
             | Self::Unsupported { .. }
-            | Self::MayBeLink { .. } => Sort::Request,
-            Self::Io { .. } | Self::Stopped { .. } => Sort::Other,
-            Self::Store { sort, .. } => *sort,
+            | Self::MayBeLink { .. } => ErrorKind::Request,
+            Self::Io { .. } | Self::Stopped { .. } => ErrorKind::Other,
+            Self::Store { kind, .. } => *kind,
         }
     }
 
@@ -244,7 +245,7 @@ impl Error {
                 source.kind(),
                 io::ErrorKind::Interrupted | io::ErrorKind::TimedOut | io::ErrorKind::ResourceBusy
             ),
-            other => matches!(other.sort(), Sort::Passing | Sort::Changed),
+            other => matches!(other.kind(), ErrorKind::Passing | ErrorKind::Changed),
         }
     }
 
@@ -277,8 +278,8 @@ impl Error {
             Self::Unsupported { name, what } => Self::Unsupported { name: name.clone(), what },
             Self::MayBeLink { name } => Self::MayBeLink { name: name.clone() },
             Self::Io { name, act, source } => Self::Io { name: name.clone(), act, source: same(source) },
-            Self::Store { name, reason, sort } => {
-                Self::Store { name: name.clone(), reason: reason.clone(), sort: *sort }
+            Self::Store { name, reason, kind } => {
+                Self::Store { name: name.clone(), reason: reason.clone(), kind: *kind }
             }
         }
     }
@@ -314,17 +315,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_again_is_the_same() {
+    fn repeated_error_is_the_same() {
         let name = || "x".to_owned();
         for error in [
             Error::NotFound { name: name() },
             Error::Short { name: name(), at: 1, expected: 2 },
-            Error::Store { name: name(), reason: "gone".into(), sort: Sort::NoSpace },
+            Error::Store { name: name(), reason: "gone".into(), kind: ErrorKind::NoSpace },
             Error::Io { name: name(), act: "read", source: io::Error::from_raw_os_error(5) },
             Error::NoSpace { name: name(), source: io::Error::new(io::ErrorKind::StorageFull, "the quota is used up") },
         ] {
             let again = error.again();
-            assert_eq!((again.to_string(), again.sort()), (error.to_string(), error.sort()));
+            assert_eq!((again.to_string(), again.kind()), (error.to_string(), error.kind()));
             assert_eq!(format!("{again:?}"), format!("{:?}", error.again()));
         }
     }

@@ -1,10 +1,11 @@
-//! Whose calls of the system are: a process that is root can do what it does with files as the user whom it serves, so that the kernel
-//! itself says what he may, and files are his.
+//! User identities for system calls. A process of root can act on files as the user that it serves: the kernel checks
+//! permissions, and new files are the user's.
 //!
-//! On Linux a thread has an identity of its own, and what the POSIX calls change is each thread's (setresuid(2), C library/kernel
-//! differences). Each call of a store runs on one thread from its beginning to its end, which takes the user's identity before
-//! and the process's after. Threads that read or write an open file by themselves do the same ([`UserFile`](crate::local::UserFile)). A helper process for each user would do the same with a process more for everybody who logs in, and all
-//! bytes going through it. Real and saved identity stay the process's: the user can neither signal nor trace it.
+//! On Linux each thread has its own identity, which the raw system calls change (setresuid(2), "C library/kernel
+//! differences"). Each call of a store runs on one thread, which takes the user's identity before and returns to the
+//! process's after. Threads that use an open file directly do the same ([`UserFile`](crate::local::UserFile)). The
+//! alternative, a process for each user, would copy all bytes once more. Real and saved identity stay the process's, so
+//! the user can neither signal nor trace it.
 
 use rustix::fs::{Gid, Uid};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getgroups, pidfd_open, pidfd_send_signal};
@@ -14,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A user of the system, with his groups.
+/// A user of the system with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     uid: Uid,
@@ -22,25 +23,25 @@ pub struct Identity {
     groups: Vec<Gid>,
 }
 
-/// The identity of the process, to which a thread returns.
-struct Own {
+/// The identity of the process, to which threads return.
+struct RestoreIdentity {
     uid: Uid,
     gid: Gid,
     groups: Vec<Gid>,
 }
 
 impl Identity {
-    /// The user of this name, as the system's own sources of names have him, which may take so long to say.
+    /// Looks up the user `name` in the system's name service, within a time limit.
     ///
     /// # Errors
-    /// There is no such user, they did not say in time, or this process is not root and could not become him.
-    pub fn named(user: &str, patience: Duration) -> io::Result<Self> {
-        let until = Instant::now() + patience;
+    /// There is no such user, the name service is too slow, or the process is not root and cannot act as the user.
+    pub fn named(user: &str, time_limit: Duration) -> io::Result<Self> {
+        let until = Instant::now() + time_limit;
         let ids = |what: &str| {
-            // Of the name service, which has more than files; `--` before what might look like an option.
+            // `id` uses the name service, not only files. `--` protects names that look like options.
             let output = said_by(Command::new("id").args([what, "--", user]), until)?;
             let output = output.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::TimedOut, format!("id {what} has not answered within {patience:?}"))
+                io::Error::new(io::ErrorKind::TimedOut, format!("id {what} has not answered within {time_limit:?}"))
             })?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
@@ -48,7 +49,7 @@ impl Identity {
             }
             let text = String::from_utf8_lossy(&output.stdout);
             let ids = text.split_whitespace().map(str::parse::<u32>).collect::<Result<Vec<_>, _>>();
-            // -1 is nobody's: it means "as it is".
+            // -1 means "unchanged" to the kernel.
             let ids = ids.ok().filter(|ids| !ids.is_empty() && !ids.contains(&u32::MAX));
             ids.ok_or_else(|| {
                 io::Error::other(format!("id {what}: numbers were expected, and \"{}\" came", text.trim()))
@@ -64,15 +65,15 @@ impl Identity {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
     }
 
-    /// Makes `call` as this user, on this thread. Within such a call another one as the same user costs one system call.
+    /// Makes `call` as this user, on this thread. A nested call as the same user costs one system call.
     ///
     /// # Errors
-    /// When the system does not let this thread become him.
+    /// The system refuses the change of identity.
     pub fn act<T>(&self, call: impl FnOnce() -> T) -> io::Result<T> {
         if geteuid() == self.uid {
             return Ok(call());
         }
-        let _back = Own { uid: geteuid(), gid: getegid(), groups: getgroups()? };
+        let _back = RestoreIdentity { uid: geteuid(), gid: getegid(), groups: getgroups()? };
         set_thread_groups(&self.groups)?;
         set_thread_res_gid(None, self.gid, None)?;
         set_thread_res_uid(None, self.uid, None)?;
@@ -80,12 +81,13 @@ impl Identity {
     }
 }
 
-/// What a program says that ends by then; none if it does not, and it is killed. Directories of users may be far away, and silent.
+/// The output of a program, or `None` if it does not end in time; then it is killed. Name services may be remote and
+/// silent.
 fn said_by(command: &mut Command, until: Instant) -> io::Result<Option<Output>> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     let (says, said) = mpsc::channel();
-    // It waits for whatever the program has started, too, if that takes longer.
+    // Waits for the program's children too, if they take longer.
     std::thread::Builder::new().spawn(move || says.send(child.wait_with_output()))?;
     if let Ok(output) = said.recv_timeout(until.saturating_duration_since(Instant::now())) {
         return output.map(Some);
@@ -96,7 +98,7 @@ fn said_by(command: &mut Command, until: Instant) -> io::Result<Option<Output>> 
     Ok(None)
 }
 
-impl Drop for Own {
+impl Drop for RestoreIdentity {
     fn drop(&mut self) {
         let back = || {
             set_thread_res_uid(None, self.uid, None)?;
@@ -104,7 +106,7 @@ impl Drop for Own {
             set_thread_groups(&self.groups)
         };
         if back().is_err() {
-            // What the thread does next would be done as somebody else.
+            // Otherwise the thread's next work would run as somebody else.
             std::process::abort();
         }
     }
@@ -116,12 +118,12 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    /// Far beyond what any of it takes.
+    /// Far longer than anything here takes.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Needs root, as the tests of networks do.
     #[test]
-    fn a_thread_is_somebody_else_for_one_call() {
+    fn thread_has_another_identity_for_one_call() {
         let nobody = Identity::named("nobody", PATIENCE).unwrap();
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -140,8 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_not_waited_for() {
-        let said = |script: &str, patience| said_by(Command::new("sh").args(["-c", script]), Instant::now() + patience);
+    fn endless_program_is_not_waited_for() {
+        let said =
+            |script: &str, time_limit| said_by(Command::new("sh").args(["-c", script]), Instant::now() + time_limit);
         let output = said("echo it; echo that >&2; exit 3", PATIENCE).unwrap().unwrap();
         assert_eq!(
             (&output.stdout[..], &output.stderr[..], output.status.code()),
@@ -151,13 +154,13 @@ mod tests {
         let mark = dir.path().join("mark").display().to_string();
         let script = format!("echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 1000");
         let begin = Instant::now();
-        let mut patience = Duration::from_millis(50);
+        let mut time_limit = Duration::from_millis(50);
         let pid = loop {
-            assert!(said(&script, patience).unwrap().is_none() && begin.elapsed() < PATIENCE);
+            assert!(said(&script, time_limit).unwrap().is_none() && begin.elapsed() < PATIENCE);
             match fs::read_to_string(&mark) {
                 Ok(pid) => break pid,
                 // It had not come so far yet.
-                Err(_) => patience *= 2,
+                Err(_) => time_limit *= 2,
             }
         };
         // It is killed, and nothing of it is left.

@@ -1,10 +1,10 @@
-//! The journal of a draft: which of its bytes are safe, in a file beside it.
+//! The journal of a draft: a file beside it that records which bytes are synced.
 //!
-//! It is a header and then records that are only ever appended, each after the bytes that it names were synced. A record is
-//! `u32 length | u32 check | payload`, big-endian; the check is CRC-32C over the payload, begun with the check of the record
-//! before, so that what was torn, or is left of an older file, ends the journal where it lies and loses what came after:
-//! nothing is believed that was not written whole. A journal is read by [`read`], and its parts are printed by [`header`] and
-//! [`record`]; who writes them when is the affair of drafts.
+//! A header is followed by records that are only appended, each after the bytes that it names were synced. A record is
+//! `u32 length | u32 check | payload`, big-endian. The check is CRC-32C over the payload, seeded with the check of the
+//! previous record, so a torn record or the rest of an older file ends the journal there: nothing counts that was not
+//! written completely. [`read`] parses a journal; [`header`] and [`record`] print its parts. `draft` decides when to
+//! write.
 //!
 //! ```text
 //! header   "PHBJ" | u8 version | u64 draft | u64 size | u8 dated | i64 seconds | u32 nanos | u8 sum | source…
@@ -15,57 +15,57 @@ use crate::meta::Time;
 use crate::range::{Extent, Ranges};
 use crate::sum::{Combining, Tally};
 
-/// The longest journal that is read. One of a transfer of ten hours over eight streams is a tenth of it.
+/// Longest journal that is read. A transfer of ten hours over eight streams needs a tenth of it.
 pub const MAX_JOURNAL: u64 = 64 << 20;
 
-/// The longest record that is written or believed.
+/// Longest record that is written or accepted.
 const MAX_RECORD: usize = 1 << 20;
 
-/// The longest name of a source.
+/// Longest name of a source.
 pub const MAX_SOURCE: usize = 16 << 10;
 
 const MAGIC: &[u8; 5] = b"PHBJ\x01";
 
-/// What a journal is of.
+/// The subject of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Which file holds the bytes, whatever its name: its inode number.
+    /// Inode number of the draft's file.
     pub draft: u64,
-    /// How many bytes it will have.
+    /// Its final size in bytes.
     pub size: u64,
     /// The source, without credentials.
     pub source: String,
-    /// When the source was modified, if that is known.
+    /// Time of modification of the source, if known.
     pub modified: Option<Time>,
-    /// The checksum that records carry.
+    /// Algorithm of the checksums in records.
     pub sum: Option<Combining>,
 }
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
-    /// What it is of.
+    /// Its subject.
     pub header: Header,
-    /// The bytes that are safe, and their checksums.
+    /// Synced ranges, and their checksums.
     pub parts: Parts,
 }
 
-/// Bytes that are there, and their checksums where one is kept.
+/// Ranges with optional checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
-    /// Which they are.
+    /// The ranges.
     pub ranges: Ranges,
-    /// Their checksums, range by range.
+    /// Their checksums.
     pub tally: Option<Tally>,
 }
 
 impl Parts {
-    /// None yet.
+    /// No range.
     pub fn new(sum: Option<Combining>) -> Self {
         Self { ranges: Ranges::new(), tally: sum.map(Tally::new) }
     }
 
-    /// Adds `extent`, none of which is there yet; false if some is.
+    /// Adds `extent`. False if it overlaps a range.
     pub fn add(&mut self, extent: Extent, sum: u32) -> bool {
         let new =
             !self.ranges.touches(extent) && self.tally.as_mut().is_none_or(|tally| tally.add(extent, sum).is_ok());
@@ -75,12 +75,12 @@ impl Parts {
         new
     }
 
-    /// Adds all of `other`; false if some of it is there already.
+    /// Adds all of `other`. False if it overlaps.
     pub fn merge(&mut self, other: &Self) -> bool {
         other.iter().all(|(extent, sum)| self.add(extent, sum))
     }
 
-    /// The ranges and their checksums; zero where none is kept.
+    /// Ranges and checksums; zero without a checksum.
     pub fn iter(&self) -> Box<dyn Iterator<Item = (Extent, u32)> + '_> {
         match &self.tally {
             Some(tally) => Box::new(tally.iter()),
@@ -89,8 +89,8 @@ impl Parts {
     }
 }
 
-/// Prints `header`, and gives the check that the first record begins with. A source that is too long is cut, which makes it
-/// another source than any.
+/// Prints `header`. Also returns the check that seeds the first record. A source that is too long is cut, and so
+/// matches no source.
 pub fn header(header: &Header, out: &mut Vec<u8>) -> u32 {
     let mut payload = MAGIC.to_vec();
     payload.extend(header.draft.to_be_bytes());
@@ -108,7 +108,7 @@ pub fn header(header: &Header, out: &mut Vec<u8>) -> u32 {
     frame(&payload, 0, out)
 }
 
-/// Prints that `parts` are safe, in as many records as it takes, and gives the check that the next begins with.
+/// Prints records for `parts`. Returns the check that seeds the next record.
 pub fn record(parts: &Parts, mut check: u32, out: &mut Vec<u8>) -> u32 {
     let mut payload = Vec::new();
     for (extent, sum) in parts.iter() {
@@ -125,7 +125,7 @@ pub fn record(parts: &Parts, mut check: u32, out: &mut Vec<u8>) -> u32 {
     if payload.is_empty() { check } else { frame(&payload, check, out) }
 }
 
-/// Reads a journal as far as it is whole. None if not even its header is, or it is of another version.
+/// Parses a journal up to its first damage. `None` if the header is damaged or of another version.
 pub fn read(mut bytes: &[u8]) -> Option<Journal> {
     let mut check = 0;
     let header = parse_header(unframe(&mut bytes, &mut check)?)?;
@@ -140,7 +140,7 @@ pub fn read(mut bytes: &[u8]) -> Option<Journal> {
 
 fn frame(payload: &[u8], before: u32, out: &mut Vec<u8>) -> u32 {
     let check = crc32c::crc32c_append(before, payload);
-    // Payloads are bounded by MAX_RECORD and MAX_SOURCE.
+    // MAX_RECORD and MAX_SOURCE bound payloads.
     out.extend((payload.len() as u32).to_be_bytes());
     out.extend(check.to_be_bytes());
     out.extend(payload);
@@ -151,7 +151,7 @@ fn unframe<'a>(bytes: &mut &'a [u8], before: &mut u32) -> Option<&'a [u8]> {
     let (len, rest) = bytes.split_first_chunk()?;
     let (check, rest) = rest.split_first_chunk()?;
     let (len, check) = (u32::from_be_bytes(*len) as usize, u32::from_be_bytes(*check));
-    // No payload is empty: a file that ends in zeros, as some do after a loss of power, ends there.
+    // Payloads are never empty, so trailing zeros, which power loss may leave, end the journal.
     if len == 0 || len > MAX_RECORD {
         return None;
     }
@@ -182,7 +182,7 @@ fn parse_header(payload: &[u8]) -> Option<Header> {
     Some(Header { draft, size, source, modified, sum })
 }
 
-/// Adds what a record says, unless it says what cannot be.
+/// Adds a record, unless it is contradictory.
 fn parse_record(mut payload: &[u8], header: &Header, parts: &mut Parts) -> bool {
     while !payload.is_empty() {
         let Some((start, len)) = take(&mut payload).zip(take(&mut payload)) else { return false };
@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(extents in proptest::collection::vec((0..1u64 << 38, 1..1u64 << 30), 0..20)) {
+        fn written_journal_reads_back(extents in proptest::collection::vec((0..1u64 << 38, 1..1u64 << 30), 0..20)) {
             for sum in [None, Some(Combining::Crc32c), Some(Combining::Adler32)] {
                 let (journal, bytes, _) = example(sum, &extents);
                 prop_assert_eq!(read(&bytes), Some(journal));
@@ -237,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_torn_or_changed_ends_it_there(
+        fn journal_ends_at_torn_or_changed_records(
             extents in proptest::collection::vec((0..1u64 << 38, 1..1u64 << 30), 0..10),
             at: proptest::sample::Index,
             flip in 1..=255u8,
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(read(&bytes), Some(journal));
     }
 
-    /// The check that the next record begins with.
+    /// The check that seeds the next record.
     fn crc32c_of(mut bytes: &[u8]) -> u32 {
         let mut check = 0;
         while unframe(&mut bytes, &mut check).is_some() {}

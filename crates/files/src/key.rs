@@ -1,17 +1,17 @@
-//! Names of objects in a store: paths that cannot lead anywhere but down.
+//! Names of objects in a store: paths that cannot lead upwards.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The longest path that is taken, as in PATH_MAX without its NUL.
+/// Longest path in bytes: PATH_MAX without its NUL.
 pub const MAX_PATH: usize = 4095;
 
-/// The longest component, as in NAME_MAX.
+/// Longest component in bytes: NAME_MAX.
 pub const MAX_NAME: usize = 255;
 
-/// Text that is no path in a store.
+/// A text that is no valid path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{path}\" is no path here: {reason}")]
 pub struct KeyError {
@@ -19,8 +19,8 @@ pub struct KeyError {
     reason: &'static str,
 }
 
-/// A path beneath the root of a store: components between slashes, none of them empty, `.` or `..`, without NUL. The root
-/// itself is the path of no components. Bytes, not text: file systems do not promise UTF-8.
+/// A path below the root of a store: components separated by slashes, none of them empty, `.` or `..`, without NUL. The
+/// root has no components. Paths are bytes, because file systems do not guarantee UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key(Vec<u8>);
 
@@ -28,8 +28,7 @@ impl Key {
     /// The root.
     pub const ROOT: Self = Self(Vec::new());
 
-    /// Reads a path. Slashes at either end, repeated ones and `.` are dropped; `..` is taken back where something precedes
-    /// it.
+    /// Parses a path. Extra slashes and `.` are dropped; `..` removes the component before it.
     ///
     /// # Errors
     /// It leads above the root, has a NUL, or is too long.
@@ -53,10 +52,10 @@ impl Key {
         Ok(Self(parts.join(&b'/')))
     }
 
-    /// The key of `name` in the directory that this one names.
+    /// The key of `name` in this directory.
     ///
     /// # Errors
-    /// `name` is not one component, or the path would be too long.
+    /// `name` is not one component, or the path is too long.
     pub fn join(&self, name: impl AsRef<[u8]>) -> Result<Self, KeyError> {
         let name = name.as_ref();
         let joined = [&self.0[..], name].join(if self.is_root() { &b""[..] } else { b"/" });
@@ -72,15 +71,15 @@ impl Key {
         }
     }
 
-    /// The key that `below`, taken from this one, leads to.
+    /// The key at the path `below` under this one.
     ///
     /// # Errors
-    /// The path would be too long.
+    /// The path is too long.
     pub fn beneath(&self, below: &Self) -> Result<Self, KeyError> {
         Self::parse([&self.0[..], &below.0[..]].join(&b'/'))
     }
 
-    /// What remains of the path below `above`, if it lies there.
+    /// The path relative to `above`, if this key is below it.
     pub fn below(&self, above: &Self) -> Option<Self> {
         match self.0.strip_prefix(&above.0[..])? {
             rest if above.is_root() || rest.is_empty() => Some(Self(rest.to_vec())),
@@ -94,7 +93,7 @@ impl Key {
         self.0.is_empty()
     }
 
-    /// The directory that it is in, and its last component; none of the root.
+    /// Parent directory and last component. `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
         if self.is_root() {
             return None;
@@ -105,12 +104,12 @@ impl Key {
         })
     }
 
-    /// The directory that it is in; the root's is itself.
+    /// The parent directory. The root is its own.
     pub fn parent(&self) -> Self {
         self.split().map(|(parent, _)| parent).unwrap_or_default()
     }
 
-    /// The last component; empty of the root.
+    /// The last component; empty for the root.
     pub fn name(&self) -> &[u8] {
         self.split().map_or(&[], |(_, name)| name)
     }
@@ -120,18 +119,18 @@ impl Key {
         self.0.split(|&b| b == b'/').filter(|part| !part.is_empty())
     }
 
-    /// The whole path, without a slash at either end.
+    /// The whole path without outer slashes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The same for calls of the system, where the root is `.`.
+    /// The same for system calls, where the root is `.`.
     pub fn as_path(&self) -> &Path {
         if self.is_root() { Path::new(".") } else { Path::new(OsStr::from_bytes(&self.0)) }
     }
 }
 
-/// Bytes that are no text, and what could move a terminal's cursor, are shown as `\x1b`.
+/// Invalid UTF-8 and terminal control characters appear as `\x1b`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown(&self.0, MAX_PATH))

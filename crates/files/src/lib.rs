@@ -1,26 +1,27 @@
-//! The file engine: ranges of bytes of stores, moved, verified and published.
+//! The file engine: moves ranges of bytes between stores, verifies them, and publishes files.
 //!
 //! ```text
 //!   job ── plan ──► which objects        transfer ──► one object: flow ─► carriers ─► draft, verified, published
 //!                                                       │                              │
-//!   stores behind one trait (store):        local, container … and whatever has bytes at a distance
+//!   stores behind one trait (store):        local, container … and anything that has bytes at a distance
 //! ```
 //!
-//! Read it in this order:
+//! Read in this order:
 //!
-//! - [`store`]: the seam. Stores have objects; objects give flows of blocks of any ranges, or bytes at random; drafts
-//!   become objects.
-//! - [`transfer()`]: what is missing of an object is carried, verified as [`Verify`] says, and published; [`pour`] and
-//!   [`drain`] for streams.
-//! - [`local`]: directories of this machine. `disk` keeps paths beneath their root; `draft` is how an object comes to be
-//!   there without ever being there in part, and continues after a loss of power; [`journal`] is what it remembers by.
+//! - [`store`]: the interface. Stores have objects; objects give flows of blocks, or bytes at random; drafts become
+//!   objects.
+//! - [`transfer()`]: carries what is missing of an object, verifies it as [`Verify`] says, and publishes it. [`pour`]
+//!   and [`drain`] for streams.
+//! - [`local`]: directories of this machine. `disk` keeps paths below their root; `draft` makes objects appear whole or
+//!   not at all, and survives power loss; [`journal`] is its record.
 //! - [`container`]: ranges of several objects as one, and one object as several.
-//! - [`job`] and [`plan`]: trees, patterns, lists and filters, against what is there already, several objects at a time.
+//! - [`job`] and [`plan`]: trees, patterns, lists and filters, compared with the destination, several objects at a
+//!   time.
 //! - [`sum`], [`block`], [`key`], [`range`]: checksums, buffers, names and sets of bytes.
 //!
-//! What holds throughout (L2, L10, U6): nothing that was cut ever has the name of what is whole; what a checkpoint called
-//! safe survives the machine; the bytes of both ends are compared unless somebody said not to; memory is bounded by the
-//! buffers of a pool; and an error names the file.
+//! Invariants (L2, L10, U6): a cut transfer never has the name of a complete file; bytes that a checkpoint reports
+//! survive a crash of the machine; both ends' bytes are compared unless the user declined; pools bound memory; errors
+//! name the file.
 
 pub mod block;
 mod clean;
@@ -37,6 +38,7 @@ pub mod local;
 mod meta;
 mod own;
 pub mod plan;
+mod pool;
 mod retry;
 mod spawned;
 pub mod store;
@@ -50,9 +52,11 @@ pub use draft::{
     draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, is_part, moved_from, moved_name, moved_stem,
     part_of, random_tag,
 };
-pub use error::{Error, Sort};
+pub use error::{Error, ErrorKind};
 pub use links::{Doubts, NamedDirs, Next, begin_to_remove, own_dirs};
-pub use own::{Own, OwnDirs};
+pub use own::{DirNature, OwnDirs};
 pub use phoebus_proto::range;
 pub use retry::Retry;
-pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};
+pub use transfer::{
+    Check, Done, Progress, Side, Stop, Throttle, TransferOptions, Verify, carry, drain, fill, pour, transfer,
+};

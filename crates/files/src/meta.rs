@@ -1,62 +1,66 @@
-//! What is known of objects beside their bytes.
+//! Metadata of objects.
 
 use std::fmt;
 use std::time::SystemTime;
 
-/// What is set beside bytes; what is none stays what it is.
+/// Attributes to set. `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Permissions, the lower twelve bits; those above the lower nine are not given to anything (set-user-ID and the like).
+    /// Permissions, the lower twelve bits. Only the lower nine are ever set, and [`STICKY`] of directories: set-user-ID
+    /// and set-group-ID mean an owner, and owners are not copied.
     pub mode: Option<u32>,
     /// When it was modified.
     pub modified: Option<Time>,
 }
 
-/// What is known of an object or directory.
+/// The bit of a directory's permissions with which nobody can remove what belongs to others (`/tmp`).
+pub const STICKY: u32 = 0o1000;
+
+/// Metadata of an object or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// How many bytes it has, if that can be said: devices and streams have no size.
+    /// Size in bytes. `None` for devices and streams.
     pub size: Option<u64>,
     /// When its bytes were last modified.
     pub modified: Option<Time>,
     /// Permissions, the lower twelve bits.
     pub mode: Option<u32>,
-    /// Whether it is known to have holes: to take less space than it has bytes.
+    /// Whether it is known to have holes.
     pub sparse: bool,
-    /// Which file it is, whatever its name, where that is known: on disks of this machine.
+    /// Identity of the file, for files of this machine.
     pub identity: Option<FileId>,
 }
 
-/// Which file of a machine it is, whatever its name.
+/// The identity of a file of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId {
-    /// The device that it is on.
+    /// Its device.
     pub device: u64,
-    /// Its number there. Another file may have it once this one is gone.
+    /// Its inode number. A later file may have the same.
     pub number: u64,
-    /// How many names it has.
+    /// Its number of names (hard links).
     pub links: u64,
-    /// When anything of it was changed last, its names among it, which nobody can set.
+    /// Time of its last change of any kind (ctime), which nobody can set.
     pub changed: Time,
 }
 
 impl FileId {
-    /// Whether both are one file.
+    /// Whether both are the same file.
     pub fn is(&self, other: &Self) -> bool {
         (self.device, self.number) == (other.device, other.number)
     }
 }
 
-/// What there is under a name.
+/// The kind of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Bytes.
+    /// A file.
     File,
-    /// Other names.
+    /// A directory.
     Dir,
-    /// Another path.
+    /// A symbolic link.
     Link,
     /// A character device, such as `/dev/zero`: bytes without a size.
     Device,
@@ -65,7 +69,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As errors have it, with an article.
+    /// Description for errors, with an article.
     pub fn described(self) -> &'static str {
         match self {
             Self::File => "a file",
@@ -80,13 +84,13 @@ impl Kind {
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its last component.
+    /// Its name.
     pub name: Vec<u8>,
-    /// Of itself, not of what a link leads to.
+    /// Its own metadata, not those of a link's target.
     pub meta: Meta,
 }
 
-/// A moment, in seconds and nanoseconds since 1970.
+/// A time in seconds and nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds, negative before 1970.
@@ -96,13 +100,13 @@ pub struct Time {
 }
 
 impl Time {
-    /// Whether this is later than `other`, as far as can be told: where one of the two has whole seconds, as most protocols
-    /// carry them, only seconds are compared.
+    /// Whether this is later than `other`. If one of them has whole seconds, as in most protocols, only seconds are
+    /// compared.
     pub fn is_after(self, other: Self) -> bool {
         if self.nanos == 0 || other.nanos == 0 { self.seconds > other.seconds } else { self > other }
     }
 
-    /// Whether the two are the same, as far as can be told.
+    /// Whether the two are equal, in the same way.
     pub fn is_about(self, other: Self) -> bool {
         !self.is_after(other) && !other.is_after(self)
     }

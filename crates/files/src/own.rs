@@ -1,53 +1,54 @@
-//! What the names in a directory are that are listed as directories: directories themselves, or symbolic links.
+//! Whether names that a store lists as directories are directories or symbolic links.
 
 use std::collections::HashMap;
 
-/// What a name is that a store lists as a directory.
+/// The nature of a name that a store lists as a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Own {
-    /// A directory itself.
+pub enum DirNature {
+    /// A directory.
     Yes,
-    /// A directory itself, unless the server was told to hide links: [`Store::try_dir`](crate::store::Store::try_dir) tells, of one that has something in it.
+    /// A directory, unless the server was configured to hide links. [`Store::try_dir`](crate::store::Store::try_dir)
+    /// tells for a nonempty one.
     Likely,
     /// A symbolic link to a directory.
     Link,
-    /// One of the two: nobody tells.
+    /// Unknown.
     Unknown,
 }
 
-/// What the names in one directory are that are listed as directories.
+/// The nature of the listed directories in one directory.
 #[derive(Debug, Clone)]
 pub struct OwnDirs {
-    known: HashMap<Vec<u8>, Own>,
-    others: Own,
+    known: HashMap<Vec<u8>, DirNature>,
+    others: DirNature,
 }
 
 impl OwnDirs {
-    /// All of them are `own`, but those that are noted otherwise.
-    pub fn all(own: Own) -> Self {
+    /// All are `own`, except recorded ones.
+    pub fn all(own: DirNature) -> Self {
         Self { known: HashMap::new(), others: own }
     }
 
-    /// Notes what `name` is. If it is said twice and not the same, it is not known.
-    pub fn note(&mut self, name: Vec<u8>, own: Own) {
+    /// Records the nature of `name`. Contradictory records make it unknown.
+    pub fn note(&mut self, name: Vec<u8>, own: DirNature) {
         let known = self.known.entry(name).or_insert(own);
         if *known != own {
-            *known = Own::Unknown;
+            *known = DirNature::Unknown;
         }
     }
 
-    /// What `name` is, which is listed as a directory.
-    pub fn is(&self, name: &[u8]) -> Own {
+    /// The nature of `name`.
+    pub fn is(&self, name: &[u8]) -> DirNature {
         self.known.get(name).copied().unwrap_or(self.others)
     }
 
-    /// How many names are noted.
+    /// The number of recorded names.
     pub fn noted(&self) -> usize {
         self.known.len()
     }
 
-    /// What those are that are not noted.
-    pub fn others(&self) -> Own {
+    /// The nature of names without a record.
+    pub fn others(&self) -> DirNature {
         self.others
     }
 }
@@ -57,14 +58,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_twice_and_not_the_same_is_unknown() {
-        let mut dirs = OwnDirs::all(Own::Unknown);
-        for (name, own) in [("a", Own::Yes), ("l", Own::Link), ("b", Own::Likely), ("a", Own::Yes), ("l", Own::Yes)] {
+    fn contradictory_listings_are_unknown() {
+        let mut dirs = OwnDirs::all(DirNature::Unknown);
+        for (name, own) in [
+            ("a", DirNature::Yes),
+            ("l", DirNature::Link),
+            ("b", DirNature::Likely),
+            ("a", DirNature::Yes),
+            ("l", DirNature::Yes),
+        ] {
             dirs.note(name.into(), own);
         }
         assert_eq!(
             ["a", "l", "b", "c"].map(|name| dirs.is(name.as_bytes())),
-            [Own::Yes, Own::Unknown, Own::Likely, Own::Unknown]
+            [DirNature::Yes, DirNature::Unknown, DirNature::Likely, DirNature::Unknown]
         );
     }
 }

@@ -1,27 +1,27 @@
-//! When what failed is tried again.
+//! Retry policy.
 
 use std::time::Duration;
 
-/// When what failed is tried again.
+/// Retry policy: number of attempts, and pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// How often in all.
+    /// Attempts in total.
     pub attempts: u32,
-    /// How long is waited before the second attempt; twice as long before each other one.
+    /// Pause before the second attempt. It doubles before each further one.
     pub first: Duration,
-    /// How long is waited at most.
+    /// Longest pause.
     pub most: Duration,
 }
 
 impl Default for Retry {
-    /// Five attempts in some fifteen seconds: longer than a server takes to be started again.
+    /// Five attempts in about fifteen seconds, longer than the restart of a server.
     fn default() -> Self {
         Self { attempts: 5, first: Duration::from_secs(1), most: Duration::from_secs(30) }
     }
 }
 
 impl Retry {
-    /// How long is waited after attempt number `attempt`.
+    /// The pause after attempt number `attempt`.
     pub fn wait(&self, attempt: u32) -> Duration {
         let factor = 1u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.most)

@@ -1,8 +1,8 @@
-//! A task that ends with whoever waits for it.
+//! A task that is aborted when its handle is dropped.
 
 use tokio::task::{JoinError, JoinHandle};
 
-/// A task that is under way. Dropped, it is ended.
+/// The handle of a task. Dropping it aborts the task.
 #[derive(Debug)]
 pub(crate) struct Spawned<T>(JoinHandle<T>);
 
@@ -14,17 +14,17 @@ impl<T: Send + 'static> Spawned<T> {
 }
 
 impl<T> Spawned<T> {
-    /// Whether it has ended.
+    /// Whether the task has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_finished()
     }
 
-    /// What it comes to.
+    /// Waits for the result.
     pub(crate) async fn end(mut self) -> Result<T, JoinError> {
         self.ended().await
     }
 
-    /// The same, once: whoever does not wait for it to the end may wait again.
+    /// The same for callers that may give up waiting and wait again later.
     pub(crate) async fn ended(&mut self) -> Result<T, JoinError> {
         (&mut self.0).await
     }

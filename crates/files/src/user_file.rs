@@ -1,15 +1,15 @@
 //! An open file together with the user as whom it is used.
 //!
-//! The rights to an open file were checked when it was opened, but the kernel looks at the thread again when it writes: a set-user-ID
-//! bit is cleared, a quota holds and the blocks reserved for root are refused only if the thread that writes is no root (`file_remove_privs`
-//! and `dquot_alloc_space` in Linux). So the file is not given away without its user.
+//! Access was checked when the file was opened, but the kernel checks the thread again on writes: set-user-ID bits are
+//! cleared, quotas hold and reserved blocks are refused only if the writing thread is not root (`file_remove_privs` and
+//! `dquot_alloc_space` in Linux). So the file is only used as its user.
 
 use crate::identity::Identity;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// An open file of this machine, and as whom it is used. Clones are the same open file.
+/// An open local file with its user. Clones share the open file.
 #[derive(Debug, Clone)]
 pub struct UserFile {
     file: Arc<File>,
@@ -17,20 +17,20 @@ pub struct UserFile {
 }
 
 impl UserFile {
-    /// `file`, used as `user`, or as the process if there is none.
+    /// `file` with its user; `None` is the process's.
     pub fn new(file: Arc<File>, user: Option<Arc<Identity>>) -> Self {
         Self { file, user }
     }
 
-    /// As whom it is used, if not as the process.
+    /// The user, if not the process's.
     pub fn user(&self) -> Option<&Arc<Identity>> {
         self.user.as_ref()
     }
 
-    /// Makes `call` with the file as its user. Costs one system call where the thread [acts](Identity::act) as him already.
+    /// Makes `call` as the file's user. Costs one system call if the thread [acts](Identity::act) as that user already.
     ///
     /// # Errors
-    /// Those of `call`, and when the system does not let this thread become the user.
+    /// Those of `call`, or the change of identity is refused.
     pub fn act<T>(&self, call: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         match &self.user {
             Some(user) => user.act(|| call(&self.file))?,

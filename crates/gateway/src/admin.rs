@@ -1,10 +1,10 @@
-//! The administration socket: a Unix socket on which a request is a line of JSON, and so is the answer.
+//! The administration socket: a Unix socket with one JSON request per line, and one line of JSON as the answer.
 //!
 //! ```text
 //! {"command":"status"}      → {"name":"pg1", … }
 //! ```
 
-use crate::quota::{Quota, Slot};
+use crate::quota::Quota;
 use crate::shared::Shared;
 use crate::status::Status;
 use serde::Deserialize;
@@ -17,14 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Longest request; a command is a word.
+/// Longest request in bytes; a command is one word.
 const REQUEST_MAX: usize = 4096;
 
-/// How long nothing may be asked on a connection: programs ask as soon as they have it.
+/// Longest wait for the first request of a connection. Programs send it at once.
 const FIRST_LINE: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -33,8 +32,8 @@ enum Command {
     Status,
 }
 
-/// A socket at `path`, for the gateway's own user and group. One that a dead gateway left behind is replaced; one that is
-/// in use is not.
+/// Listens on a socket at `path`, for the gateway's own user and group. Replaces a socket that a dead gateway left
+/// behind, but not one that is in use.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
@@ -49,77 +48,62 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// What the errors of [`listen`] mean for whoever chose the name.
-pub(crate) fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::AlreadyExists => "something that is no socket has this name; expected a free one".to_owned(),
-        io::ErrorKind::AddrInUse => "another process is listening on it".to_owned(),
-        io::ErrorKind::NotFound => "there is no such directory".to_owned(),
-        _ => phoebus_net::reason(error),
-    }
-}
-
-/// A place among those that are served, and who is told when it is free.
-struct Served {
-    slot: Option<Slot>,
-    left: Arc<Notify>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.slot = None;
-        self.left.notify_one();
-    }
-}
-
-/// A connection on which nothing was asked yet, as far as is known.
+/// A connection without a request so far, as far as known.
 struct Silent {
     task: AbortHandle,
-    /// Something was.
+    /// Set at the first request.
     asked: Arc<AtomicBool>,
     stream: Weak<UnixStream>,
 }
 
 impl Silent {
-    /// Whether something has come that was not read yet.
+    /// Whether received bytes wait to be read.
     fn speaks(&self) -> bool {
         self.stream.upgrade().is_some_and(|stream| rustix::io::ioctl_fionread(&*stream).is_ok_and(|n| n > 0))
     }
 }
 
-/// Answers until dropped: so many at a time (`limits.admin_connections`), each for as long as a handshake may take. One more is
-/// accepted, for which the oldest one makes room that has asked nothing, or which waits until one ends. Others cost no descriptor.
+/// Serves until dropped: `limits.admin_connections` connections at a time, each for at most the handshake time-out.
+/// When all are in use, one more is accepted. The oldest connection without a request makes room for it, or else it
+/// waits until one ends. Connections beyond that cost no descriptor.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
     let served: Arc<Quota> = Arc::default();
-    let left = Arc::new(Notify::new());
+    let mut tasks = JoinSet::new();
     let mut silent: VecDeque<Silent> = VecDeque::new();
     loop {
+        while tasks.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (slot, limit) = loop {
                     let limits = shared.setup().config.limits;
                     silent.retain(|one| !one.asked.load(Relaxed) && !one.task.is_finished());
-                    // All who can connect are this user or its group: one source.
+                    // All clients are this user or its group, so they count as one source.
                     match served.take(Ipv4Addr::LOCALHOST.into(), limits.admin_connections.get(), u32::MAX) {
                         Ok(slot) => break (slot, limits.handshake_timeout.0),
                         Err(_) => {
                             let oldest = silent.iter().position(|one| !one.speaks());
-                            if let Some(oldest) = oldest.and_then(|at| silent.remove(at)) {
+                            let cut = oldest.and_then(|at| silent.remove(at)).map(|oldest| {
                                 oldest.task.abort();
+                                oldest.task.id()
+                            });
+                            // A connection that ended earlier has freed its slot already; the one just aborted has not.
+                            while let Some(ended) = tasks.join_next_with_id().await {
+                                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                                if cut.is_none_or(|cut| cut == id) {
+                                    break;
+                                }
                             }
-                            left.notified().await;
                         }
                     }
                 };
-                let place = Served { slot: Some(slot), left: left.clone() };
                 let (shared, asked) = (shared.clone(), Arc::<AtomicBool>::default());
                 let (has_asked, stream) = (asked.clone(), Arc::new(stream));
                 let watched = Arc::downgrade(&stream);
-                let task = tokio::spawn(async move {
-                    let _place = place;
+                let task = tasks.spawn(async move {
+                    let _slot = slot;
                     let _ = timeout(limit, answer(&shared, &stream, &has_asked)).await;
                 });
-                silent.push_back(Silent { task: task.abort_handle(), asked, stream: watched });
+                silent.push_back(Silent { task, asked, stream: watched });
             }
             Err(error) => {
                 tracing::warn!("the administration socket: {error}");
@@ -129,7 +113,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
     }
 }
 
-/// Answers each line; `asked` is set at the first, which has to come soon.
+/// Answers each line. Sets `asked` at the first one, which must arrive within `FIRST_LINE`.
 async fn answer(shared: &Shared, stream: &UnixStream, asked: &AtomicBool) -> io::Result<()> {
     let (mut input, mut room, first) = (Vec::new(), [0; REQUEST_MAX], Instant::now() + FIRST_LINE);
     let mut left = REQUEST_MAX;
@@ -153,6 +137,11 @@ async fn answer(shared: &Shared, stream: &UnixStream, asked: &AtomicBool) -> io:
             timeout_at(first, stream.readable()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         }
         match stream.try_read(&mut room[..left]) {
+            // The last line needs no newline.
+            Ok(0) if !input.is_empty() => {
+                input.push(b'\n');
+                left = 0;
+            }
             Ok(0) => return Ok(()),
             Ok(n) => {
                 input.extend_from_slice(&room[..n]);

@@ -1,9 +1,9 @@
-//! A destination that takes part in its session (S5): the last gateway asks it, as it would ask another gateway. What follows goes
-//! raw, since the program there owns the connection.
+//! A destination that takes part in its session (S5): the last gateway sends it a request, as to another gateway. The
+//! session then continues in raw mode, since the program there owns the connection.
 
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
-use crate::request::{Manner, Request};
+use crate::request::{HopOptions, Request};
 use phoebus_net::{Stream, code_of};
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::Hello;
@@ -12,15 +12,15 @@ use phoebus_proto::units::Span;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Room for HELLO and an OPEN with names of ordinary length.
+/// Buffer for HELLO and an OPEN with names of ordinary length, in bytes.
 const OUT_SIZE: usize = 4096;
 
-/// Asks the destination of `request`, which has accepted the connection `stream`, to take the session. It has to say so within
-/// `limit`. The next byte is the session's then.
+/// Asks the destination of `request`, which has accepted the connection `stream`, to take the session. It must answer
+/// within `limit`. After success, the next byte belongs to the session.
 pub(crate) async fn ask(name: &str, request: &Request, stream: &Stream, limit: Duration) -> Result<(), Refusal> {
     let destination = request.destination.to_string();
     let refused = |code, reason| Refusal::at(&destination, code, reason);
-    let manner = Manner { mode: Mode::Raw, streams: 1, padding: 0 };
+    let manner = HopOptions { mode: Mode::Raw, streams: 1, padding: 0 };
     let asking = request
         .onward(name, manner, |open| Asking::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(name), None, open));
     let mut asking = asking.map_err(|error| {

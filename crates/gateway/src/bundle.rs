@@ -1,16 +1,15 @@
-//! Bundles at this gateway: who may join which session, and how a connection gets to its relay (`docs/protocol/session.md`
-//! §6.7).
+//! Bundles at this gateway: which connections may join which session, and how they reach its relay
+//! (`docs/protocol/session.md` §6.7).
 //!
 //! ```text
-//!   ATTACH ──► Bundles::claim ──► Seat ── OPENED sent ──► Seat::take ──┐
-//!                                                                      ├──► Roster ──► relay
-//!   Pool::attach ──► Roster::seat ──► Seat ── OPENED heard ────────────┘
+//!   ATTACH ──► Bundles::claim ──► JoinPermit ── OPENED sent ──► JoinPermit::take ──┐
+//!                                                                                  ├──► BundleMembers ──► relay
+//!   Pool::attach ──► BundleMembers::seat ──► JoinPermit ── OPENED received ────────┘
 //! ```
 //!
-//! A seat is held while a connection is on its way in, and no relay ends before its seats are taken or given up. Otherwise one
-//! end could be through with a connection that the other has just taken in.
+//! A permit is held while a connection is joining, and no relay ends before its permits are used or dropped. Otherwise
+//! one end could be done with a connection that the other has just added.
 
-use crate::pool::{Pool, Unplugged};
 use crate::quota::Slot;
 use crate::refusal::Refusal;
 use phoebus_net::Stream;
@@ -18,83 +17,83 @@ use phoebus_proto::session::bundle::TOKEN_LEN;
 use phoebus_proto::session::message::Attach;
 use phoebus_proto::session::{Code, SessionId};
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
-use tokio::sync::oneshot;
 
-/// Connections on their way into one bundle.
+/// The connections that are joining one bundle.
 #[derive(Debug)]
-pub(crate) struct Roster {
-    /// In all, the first included.
+pub(crate) struct BundleMembers {
+    /// The total, including the first.
     streams: u16,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Connections that may still come, those with a seat among them.
+    /// Connections that may still join, including those with a permit.
     expected: u16,
-    /// Seats that are held.
+    /// Permits that are held.
     seats: u16,
-    arrived: Vec<Newcomer>,
+    arrived: Vec<JoinedConnection>,
     closed: bool,
     relay: Option<Waker>,
 }
 
-/// A connection that has joined, and who gets it back.
+/// A connection that has joined, and its lender.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct JoinedConnection {
     pub(crate) stream: Arc<Stream>,
-    pub(crate) lender: Lender,
+    pub(crate) lender: ReturnHandle,
 }
 
-/// Who has lent a connection to a bundle.
-#[derive(Debug)]
-pub(crate) enum Lender {
-    /// The pool of the peer that it leads to.
-    Pool(Arc<Pool>, Unplugged),
-    /// The task that has accepted it.
-    Caller(oneshot::Sender<Arc<Stream>>),
-}
+/// Returns a connection of a bundle to its lender, for another session.
+pub(crate) struct ReturnHandle(Box<dyn FnOnce(Arc<Stream>) + Send + Sync>);
 
-impl Lender {
-    /// Gives back `stream`, which is free for another session.
+impl ReturnHandle {
+    pub(crate) fn new(give_back: impl FnOnce(Arc<Stream>) + Send + Sync + 'static) -> Self {
+        Self(Box::new(give_back))
+    }
+
+    /// Returns `stream`, which is free for another session.
     pub(crate) fn give_back(self, stream: Arc<Stream>) {
-        match self {
-            Self::Pool(pool, unplugged) => pool.put_back(unplugged.plug(stream)),
-            // A caller that is gone leaves it to be reset.
-            Self::Caller(caller) => drop(caller.send(stream)),
-        }
+        (self.0)(stream);
     }
 }
 
-impl Roster {
+impl fmt::Debug for ReturnHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReturnHandle")
+    }
+}
+
+impl BundleMembers {
     /// For a bundle that `expected` connections may join.
     pub(crate) fn new(expected: u16) -> Arc<Self> {
         let state = Mutex::new(State { expected, ..State::default() });
         Arc::new(Self { streams: expected + 1, state })
     }
 
-    /// The right to bring a connection, while the bundle takes any.
-    pub(crate) fn seat(self: &Arc<Self>) -> Option<Seat> {
+    /// A permit to bring a connection, unless the bundle is closed.
+    pub(crate) fn seat(self: &Arc<Self>) -> Option<JoinPermit> {
         let mut state = self.lock();
         if state.closed {
             return None;
         }
         state.seats += 1;
-        Some(Seat { roster: self.clone(), held: true })
+        Some(JoinPermit { members: self.clone(), held: true })
     }
 
-    /// One that was expected will not come.
+    /// Records that an expected connection will not join.
     pub(crate) fn expect_one_less(&self) {
         let mut state = self.lock();
         state.expected = state.expected.saturating_sub(1);
         state.wake();
     }
 
-    /// Those that have come since the last time; wakes the caller when there are more.
-    pub(crate) fn arrived(&self, cx: &Context<'_>) -> Vec<Newcomer> {
+    /// The connections that have joined since the last call. Wakes the caller when there are more.
+    pub(crate) fn arrived(&self, cx: &Context<'_>) -> Vec<JoinedConnection> {
         let mut state = self.lock();
         if !state.relay.as_ref().is_some_and(|relay| relay.will_wake(cx.waker())) {
             state.relay = Some(cx.waker().clone());
@@ -102,13 +101,13 @@ impl Roster {
         std::mem::take(&mut state.arrived)
     }
 
-    /// Whether nobody is to come any more.
+    /// Whether no more connections will join.
     pub(crate) fn is_complete(&self) -> bool {
         let state = self.lock();
         state.arrived.is_empty() && state.seats == 0 && (state.expected == 0 || state.closed)
     }
 
-    /// Takes nobody in any more; false while someone is on the way in.
+    /// Closes the bundle to new connections. Fails, and returns false, while a connection is joining.
     pub(crate) fn close(&self) -> bool {
         let mut state = self.lock();
         let empty = state.seats == 0 && state.arrived.is_empty();
@@ -116,7 +115,7 @@ impl Roster {
         empty
     }
 
-    /// Takes nobody in any more, and lets go who has come: the session has failed.
+    /// Closes the bundle and drops the connections that have just joined, because the session has failed.
     pub(crate) fn give_up(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -138,23 +137,23 @@ impl State {
     }
 }
 
-/// The right to bring a connection into a bundle, given up when dropped.
+/// The right to bring a connection into a bundle, given up on drop.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    roster: Arc<Roster>,
+pub(crate) struct JoinPermit {
+    members: Arc<BundleMembers>,
     held: bool,
 }
 
-impl Seat {
-    /// Connections that the bundle may consist of.
+impl JoinPermit {
+    /// The most connections that the bundle may have.
     pub(crate) fn streams(&self) -> u16 {
-        self.roster.streams
+        self.members.streams
     }
 
-    /// Brings `newcomer`. Where the session has failed meanwhile, it is reset.
-    pub(crate) fn take(mut self, newcomer: Newcomer) {
+    /// Adds `newcomer`. If the session has failed meanwhile, the connection is reset.
+    pub(crate) fn take(mut self, newcomer: JoinedConnection) {
         self.held = false;
-        let mut state = self.roster.lock();
+        let mut state = self.members.lock();
         state.seats -= 1;
         state.expected = state.expected.saturating_sub(1);
         if !state.closed {
@@ -164,27 +163,27 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for JoinPermit {
     fn drop(&mut self) {
         if self.held {
-            let mut state = self.roster.lock();
+            let mut state = self.members.lock();
             state.seats -= 1;
             state.wake();
         }
     }
 }
 
-/// Who has opened a session, and alone may add connections to it.
+/// Who opened a session, and is the only one who may add connections to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A peer, from whichever of its addresses.
     Peer(String),
-    /// A client, by its address and by what it has shown of itself.
+    /// A client, by its address and its proven identity.
     Client(IpAddr, String),
 }
 
 impl Owner {
-    /// Whoever asks on a connection from `from`: this peer, or a client that has shown to be `identity`.
+    /// The owner of a connection from `from`: this peer, or a client with the proven `identity`.
     pub(crate) fn of(peer: Option<&str>, from: SocketAddr, identity: &str) -> Self {
         match peer {
             Some(name) => Self::Peer(name.to_owned()),
@@ -193,7 +192,7 @@ impl Owner {
     }
 }
 
-/// All bundles that others may join.
+/// All bundles that neighbours may join.
 #[derive(Debug, Default)]
 pub(crate) struct Bundles(Mutex<HashMap<SessionId, Entry>>);
 
@@ -202,58 +201,59 @@ struct Entry {
     owner: Owner,
     token: [u8; TOKEN_LEN],
     streams: u16,
-    /// Places that are taken, as a bit set.
+    /// Indexes that are taken, as a bit set.
     taken: u64,
-    roster: Arc<Roster>,
+    members: Arc<BundleMembers>,
 }
 
-/// A bundle that the one who asked for it may join with further connections, until this is dropped.
+/// A bundle that its owner may join with more connections, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Offer {
     bundles: Arc<Bundles>,
     session: SessionId,
     pub(crate) token: [u8; TOKEN_LEN],
-    /// Connections in all.
+    /// The total number of connections.
     pub(crate) streams: u16,
-    pub(crate) roster: Arc<Roster>,
-    /// The right to that many descriptors.
+    pub(crate) members: Arc<BundleMembers>,
+    /// The right to as many descriptors.
     slots: Vec<Slot>,
 }
 
 impl Bundles {
-    /// Lets `owner` bring connections for `session`, one for each of `slots`; `None` where there are none, or no random numbers.
+    /// Lets `owner` add connections to `session`, one for each of `slots`. `None` if there are no slots, or no random
+    /// numbers.
     pub(crate) fn offer(self: &Arc<Self>, session: SessionId, owner: Owner, slots: Vec<Slot>) -> Option<Offer> {
         let further = u16::try_from(slots.len()).ok().filter(|further| *further > 0)?;
         let mut token = [0; TOKEN_LEN];
         getrandom::fill(&mut token).ok()?;
-        let (streams, roster) = (further + 1, Roster::new(further));
-        // The connection that has asked is there.
-        let entry = Entry { owner, token, streams, taken: 1, roster: roster.clone() };
+        let (streams, members) = (further + 1, BundleMembers::new(further));
+        // Index 0 is the connection that opened the session.
+        let entry = Entry { owner, token, streams, taken: 1, members: members.clone() };
         lock(&self.0).insert(session, entry);
-        Some(Offer { bundles: self.clone(), session, token, streams, roster, slots })
+        Some(Offer { bundles: self.clone(), session, token, streams, members, slots })
     }
 
-    /// A seat for the connection with which `owner` asks to join. All reasons against it sound the same: who guesses learns
-    /// nothing.
-    pub(crate) fn claim(&self, attach: &Attach<'_>, owner: &Owner) -> Result<Seat, Refusal> {
+    /// A permit for the connection with which `owner` asks to join. All refusals look the same, so that a guesser
+    /// learns nothing.
+    pub(crate) fn claim(&self, attach: &Attach<'_>, owner: &Owner) -> Result<JoinPermit, Refusal> {
         let refused = || Refusal::new(Code::NoSession, "there is no session that this connection may join");
         let mut bundles = lock(&self.0);
         let entry = bundles.get_mut(&attach.session).ok_or_else(refused)?;
-        // Takes as long for every token.
+        // Compares in constant time.
         let differs = entry.token.iter().zip(attach.token).fold(0, |differs, (a, b)| differs | (a ^ b));
         let proved = attach.token.len() == TOKEN_LEN && differs == 0 && entry.owner == *owner;
         let place = 1u64.checked_shl(attach.index.into()).unwrap_or(0);
         if !proved || attach.index >= entry.streams || place == 0 || entry.taken & place != 0 {
             return Err(refused());
         }
-        let seat = entry.roster.seat().ok_or_else(refused)?;
+        let seat = entry.members.seat().ok_or_else(refused)?;
         entry.taken |= place;
         Ok(seat)
     }
 }
 
 impl Offer {
-    /// Takes nobody in any more. What is left is the right to the descriptors, for as long as they are in use.
+    /// Closes the bundle, and returns the right to the descriptors for as long as they are in use.
     pub(crate) fn into_slots(mut self) -> Vec<Slot> {
         std::mem::take(&mut self.slots)
     }
@@ -262,7 +262,7 @@ impl Offer {
 impl Drop for Offer {
     fn drop(&mut self) {
         lock(&self.bundles.0).remove(&self.session);
-        self.roster.give_up();
+        self.members.give_up();
     }
 }
 
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_with_the_token_gets_each_place_once() {
+    fn owner_with_token_gets_each_place_once() {
         let bundles: Arc<Bundles> = Arc::default();
         let owner = Owner::Peer("pg1".to_owned());
         assert!(bundles.offer(SESSION, owner.clone(), slots(0)).is_none());
@@ -306,10 +306,10 @@ mod tests {
         }
         let seat = bundles.claim(&good, &owner).unwrap();
         assert!(bundles.claim(&good, &owner).is_err(), "the place is taken");
-        assert!(!offer.roster.close(), "someone is on the way in");
+        assert!(!offer.members.close(), "someone is on the way in");
         drop(seat);
         assert!(bundles.claim(&good, &owner).is_err(), "a place is given once");
-        assert!(offer.roster.close());
+        assert!(offer.members.close());
         assert!(bundles.claim(&Attach { index: 2, ..good }, &owner).is_err(), "it is too late");
         drop(offer);
         assert!(lock(&bundles.0).is_empty());

@@ -1,4 +1,4 @@
-//! What happened since the gateway started.
+//! Totals since the gateway started.
 
 use phoebus_proto::session::Code;
 use serde::{Deserialize, Serialize};
@@ -15,14 +15,14 @@ pub(crate) struct Counters {
     pub(crate) failed: AtomicU64,
     pub(crate) bytes_up: AtomicU64,
     pub(crate) bytes_down: AtomicU64,
-    /// Connections that ended before they asked for anything: scans, garbage, slow ones.
+    /// Connections that ended before they requested a session: scans, garbage, slow clients.
     pub(crate) handshakes_failed: AtomicU64,
-    /// Connections that were turned away at once because too many were waiting.
+    /// Connections refused at once because too many handshakes were pending.
     pub(crate) handshakes_shed: AtomicU64,
     refusals: Mutex<BTreeMap<u16, u64>>,
 }
 
-/// What happened since the gateway started, until one moment.
+/// Totals since the gateway started, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Connections accepted.
@@ -37,11 +37,11 @@ pub struct Totals {
     pub bytes_up: u64,
     /// Bytes from destinations to clients, of sessions that have ended.
     pub bytes_down: u64,
-    /// Connections that ended before they asked for anything.
+    /// Connections that ended before they requested a session.
     pub handshakes_failed: u64,
-    /// Connections turned away because too many were waiting.
+    /// Connections refused because too many handshakes were pending.
     pub handshakes_shed: u64,
-    /// Sessions refused, by the number of the code (`docs/protocol/session.md` §7).
+    /// Refused sessions, by the number of their code (`docs/protocol/session.md` §7).
     pub refusals: BTreeMap<u16, u64>,
 }
 

@@ -1,21 +1,20 @@
-//! A running gateway: started from a configuration, reloaded, drained.
+//! A running gateway: start, reload, drain.
 
 use crate::admin;
-use crate::choose;
-use crate::config::{AUTO, Config, Listen, Peer};
-use crate::keeper;
-use crate::listening::{Going, Running, Settling, bind, run, run_when_free};
-use crate::live::Neighbour;
+use crate::budget::Budget;
+use crate::config::{AUTO, Config, Listen};
+use crate::listening::{ClosingListeners, Running, Settling, bind, run, run_when_address_is_free};
+use crate::monitor;
 use crate::pool::Pool;
+use crate::sessions::Neighbour;
 use crate::shared::{Phase, Setup, Shared};
+use crate::start_error::StartError;
 use crate::status::Status;
 use crate::suspicion::Reset;
 use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::host::Host;
-use phoebus_net::{Error, limits, reason};
 use phoebus_proto::session::Code;
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -26,77 +25,23 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-/// Descriptors for what is neither a session nor a pipe: listeners, log, resolver, administration.
-const SPARE: u64 = 64;
-/// How long the last resets may take after a drain.
+/// Longest time for the last resets after a drain.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Why a gateway cannot start, or cannot take another configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A listener's address cannot be had.
-    #[error("{place}: {source}; expected an address of this host and a port that is free")]
-    Listen {
-        /// `FILE:LINE:COLUMN` of the address.
-        place: String,
-        /// Why.
-        source: phoebus_net::Error,
-    },
-    /// The administration socket cannot be had.
-    #[error("{place}: cannot listen on the administration socket {}: {}", path.display(), admin::reason(source))]
-    Admin {
-        /// `FILE:LINE:COLUMN` of its name.
-        place: String,
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The secret of QUIC's stateless resets cannot be read or made.
-    #[error("cannot use the file for tls.reset_key: {}; expected one that this gateway can make", reason(.0))]
-    ResetKey(io::Error),
-    /// A thread cannot be started.
-    #[error("cannot start a thread: {}", reason(.0))]
-    Threads(io::Error),
-    /// The limits do not fit the process.
-    #[error(
-        "{place}{}limits.sessions is {sessions}, which with pipes, pools and handshakes takes {needed} descriptors; this \
-         process may have {available} (ulimit -n)",
-        if place.is_empty() { "" } else { ": " }
-    )]
-    Descriptors {
-        /// `FILE:LINE:COLUMN` of that limit, the file alone where it does not say, nothing without a file.
-        place: String,
-        /// Sessions asked for.
-        sessions: u32,
-        /// What they take.
-        needed: u64,
-        /// What there is.
-        available: u64,
-    },
-}
-
-impl StartError {
-    /// Whether another socket has an address that is to be listened on.
-    fn is_in_use(&self) -> bool {
-        matches!(self, Self::Listen { source: Error::Listen { source, .. }, .. } if source.kind() == io::ErrorKind::AddrInUse)
-    }
-}
-
-/// A running gateway. Dropped, it ends at once, and resets its sessions.
+/// A running gateway. Dropping it ends it at once, and resets its sessions.
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
     listeners: Mutex<Vec<Running>>,
-    going: Mutex<Going>,
+    closing: Mutex<ClosingListeners>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     admin: Option<PathBuf>,
-    /// Whoever answers there.
+    /// The task that serves the administration socket.
     answering: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Gateway {
-    /// Starts a gateway: all addresses are bound when this returns.
+    /// Starts a gateway. All addresses are bound when this returns.
     ///
     /// # Errors
     /// [`StartError`].
@@ -123,10 +68,10 @@ impl Gateway {
         );
         let gateway = Self {
             listeners: Mutex::new(listeners.into_iter().map(|bound| run(&shared, bound)).collect()),
-            going: Mutex::default(),
+            closing: Mutex::default(),
             tasks: Mutex::new(vec![
-                tokio::spawn(keeper::keep(shared.clone())),
-                tokio::spawn(shared.reservations.clone().keep()),
+                tokio::spawn(monitor::watch_sessions(shared.clone())),
+                tokio::spawn(shared.data.reservations.clone().keep()),
             ]),
             answering: Mutex::new(socket.map(|socket| tokio::spawn(admin::serve(shared.clone(), socket)))),
             shared,
@@ -141,32 +86,33 @@ impl Gateway {
         lock(&self.listeners).iter().map(|running| running.bound).collect()
     }
 
-    /// The gateway at this moment.
+    /// The gateway's current state.
     pub fn status(&self) -> Status {
         Status::of(&self.shared)
     }
 
-    /// Whether it carries sessions, or is about to.
+    /// Whether it carries or is opening sessions.
     pub fn is_busy(&self) -> bool {
-        self.shared.admitted.total() > 0
+        self.shared.admission.sessions.total() > 0
     }
 
-    /// Connects to `peer` ahead of need, so that it shows whether it can be had.
+    /// Connects to `peer` ahead of need, to find out whether the peer is available.
     ///
     /// # Errors
-    /// The transports that were tried, and of each why it led nowhere; none of a peer that is not configured.
+    /// The transports that were tried, each with the reason of its failure; empty for a peer that is not configured.
     pub async fn try_peer(&self, peer: &str) -> Result<(), Vec<(String, String)>> {
         let pool = self.shared.setup().peers.get(peer).cloned().ok_or_else(Vec::new)?;
         pool.try_peer().await
     }
 
-    /// Puts `config` in force for what comes from now on; open sessions keep what they have, but for rates. Connections that were
-    /// made with other certificates than those of `config` carry what they carry to its end, and nothing more. Returns when all
-    /// listeners of `config` listen and the others do not, or after some seconds if an address that was given up cannot be had
-    /// again; that is tried for as long as it takes. Whoever drops this future amid it waits no longer, and takes nothing back.
+    /// Puts `config` in force for new sessions and connections. Open sessions keep their settings, except for rates.
+    /// Connections made with certificates that `config` replaces finish their sessions and take no new ones. Returns
+    /// when all listeners of `config` listen and the others are closed, or after some seconds if an address that was
+    /// closed cannot be bound again; the gateway keeps trying. Dropping this future stops the wait, and reverts
+    /// nothing.
     ///
     /// # Errors
-    /// [`StartError`], and then all stays as it was: whatever can fail is done before anything else.
+    /// [`StartError`]. Nothing has changed then: every step that can fail comes first.
     pub async fn reload(&self, config: Config) -> Result<(), StartError> {
         let missing = self.put_in_force(config)?.settled().await;
         for address in &missing {
@@ -176,7 +122,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// The same, but for waiting.
+    /// Like [`Gateway::reload`], without the wait.
     fn put_in_force(&self, config: Config) -> Result<Settling, StartError> {
         let budget = Budget::of(&config)?;
         let old = self.shared.setup();
@@ -186,21 +132,20 @@ impl Gateway {
             false => Arc::new(Transports::new(&config, Some(&old.transports))?),
         };
         let mut running = lock(&self.listeners);
-        // An address whose settings change must be given up before it can be had again, so that the ones that are new
-        // altogether are tried first.
+        // An address whose settings change must be closed before it can be bound again, so try the new addresses first.
         let kept = |listen: &Listen| same && running.iter().any(|old| old.listen.listens_as(listen));
         let changed = |listen: &Listen| running.iter().any(|old| old.listen.is_at(listen));
         let (new, mut changed): (Vec<_>, Vec<_>) =
             config.listeners.iter().filter(|listen| !kept(listen)).partition(|listen| !changed(listen));
-        let (mut fresh, mut going) = (Vec::new(), lock(&self.going));
+        let (mut fresh, mut closing) = (Vec::new(), lock(&self.closing));
         for listen in new {
             match bind(&config, &transports, listen) {
                 Ok(bound) => fresh.push(bound),
-                Err(error) if error.is_in_use() && going.has(listen) => changed.push(listen),
+                Err(error) if error.is_in_use() && closing.has(listen) => changed.push(listen),
                 Err(error) => return Err(error),
             }
         }
-        // From here on nothing can fail.
+        // Nothing below can fail.
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
         }
@@ -213,14 +158,15 @@ impl Gateway {
             info!("other certificates are in force: connections made with the old ones take no new sessions");
         }
         let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget, Some(&old)));
-        // What begins from here on finds the configuration in force that it belongs to.
+        // Whatever starts below sees the new configuration.
         self.shared.replace(setup.clone());
-        let goes = |old: &mut Running| !(same && config.listeners.iter().any(|listen| old.listen.listens_as(listen)));
-        let mut settling = Settling { going: going.tell(running.extract_if(.., goes)), coming: Vec::new() };
+        let closes = |old: &mut Running| !(same && config.listeners.iter().any(|listen| old.listen.listens_as(listen)));
+        let mut settling = Settling { closing: closing.close(running.extract_if(.., closes)), pending: Vec::new() };
         running.extend(fresh.into_iter().map(|bound| run(&self.shared, bound)));
         for listen in changed {
-            let again = run_when_free(&self.shared, transports.clone(), listen.clone(), going.take(listen));
-            settling.coming.push((again.bound, again.listener.clone()));
+            let again =
+                run_when_address_is_free(&self.shared, transports.clone(), listen.clone(), closing.take(listen));
+            settling.pending.push((again.bound, again.listener.clone()));
             running.push(again);
         }
         for (name, pool) in &old.peers {
@@ -231,7 +177,7 @@ impl Gateway {
         }
         for (name, pool) in &setup.peers {
             match old.peers.get(name) {
-                Some(old) if Arc::ptr_eq(old, pool) => pool.look_again(),
+                Some(old) if Arc::ptr_eq(old, pool) => pool.check_idle(),
                 _ => start_pool(pool, &self.shared),
             }
         }
@@ -239,8 +185,8 @@ impl Gateway {
         Ok(settling)
     }
 
-    /// Takes no more sessions, waits for the old ones up to `limits.drain_timeout`, and ends the rest; dropping this future
-    /// ends nothing. Returns how many had to be ended.
+    /// Refuses new sessions, waits for open ones up to `limits.drain_timeout`, and ends the rest. Dropping this future
+    /// ends nothing. Returns how many sessions had to be ended.
     pub async fn drain(&self) -> usize {
         let setup = self.shared.setup();
         let limit = setup.config.limits.drain_timeout.0;
@@ -268,31 +214,31 @@ impl Gateway {
         left
     }
 
-    /// Gives all addresses up; when this returns, connecting to them is refused.
+    /// Closes all listeners. When this returns, connections to their addresses are refused.
     pub async fn stop_listening(&self) {
         let running: Vec<_> = lock(&self.listeners).drain(..).collect();
         for Running { task, listener, .. } in running {
-            // Where streams share connections, further ones on those that there are would wait for an answer.
-            listener.get().iter().for_each(|listener| listener.part(Code::Draining));
+            // Where streams share connections, new streams on existing connections would otherwise wait for an answer.
+            listener.get().iter().for_each(|listener| listener.set_refusal_code(Code::Draining));
             drop(listener);
             task.abort();
             let _ = task.await;
         }
     }
 
-    /// Gives the administration socket up: another gateway can have its name when this returns.
+    /// Closes the administration socket. When this returns, another gateway can use its name.
     pub fn close_admin(&self) {
         let Some(answering) = lock(&self.answering).take() else { return };
         answering.abort();
-        // Its name may be another's from here on.
+        // From here on, the name may belong to another gateway.
         let _ = self.admin.as_ref().map(std::fs::remove_file);
     }
 
-    /// Waits until no session and no connection is left, or `limit` has passed.
+    /// Waits until no session or connection is left, or `limit` has passed.
     async fn gone(&self, limit: Duration) {
         const LOOK: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + limit;
-        let busy = || self.shared.sessions.len() > 0 || self.shared.connected.total() > 0;
+        let busy = || self.shared.sessions.len() > 0 || self.shared.admission.connections.total() > 0;
         while busy() && Instant::now() < deadline {
             sleep(LOOK).await;
         }
@@ -308,62 +254,7 @@ impl Drop for Gateway {
             live.end(Code::Terminated, "the gateway has shut down");
         });
         self.shared.setup().peers.values().for_each(|pool| pool.close());
-        self.shared.workers.stop();
-    }
-}
-
-/// What the descriptors are enough for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
-    pub(crate) sessions: u32,
-    /// Connections of hops beside the first of each.
-    pub(crate) beside: u32,
-    pipes: usize,
-}
-
-/// Whether this process could run a gateway of `config`: it may have as many descriptors as the limits take. Nothing is
-/// listened on.
-///
-/// # Errors
-/// [`StartError::Descriptors`].
-pub fn check(config: &Config) -> Result<(), StartError> {
-    Budget::of(config).map(|_| ())
-}
-
-impl Budget {
-    fn of(config: &Config) -> Result<Self, StartError> {
-        // In a program that is not a gateway's own, that is the program's to decide.
-        let guest = config.inlet.is_some();
-        Self::within(config, if guest { limits::descriptors() } else { limits::raise_descriptors() })
-    }
-
-    fn within(config: &Config, available: u64) -> Result<Self, StartError> {
-        let limits = &config.limits;
-        let pipes = limits.pipes.map_or((available / 16).clamp(8, 1024), |n| n.get().into());
-        // More than are configured may be chosen.
-        let streams =
-            |peer: &Peer| peer.profile.streams.max(if peer.transport == AUTO { choose::STREAMS_MAX } else { 1 });
-        let ready = |peer: &Peer| u64::from(peer.pool.max) * u64::from(streams(peer));
-        let pools: u64 = config.peers.values().map(ready).sum();
-        // Sessions that find none left have fewer connections, and go on.
-        let beside = if limits.streams.get() > 1 && !config.peers.is_empty() { available / 8 } else { 0 };
-        // A burst of strangers may meet a full house and be turned away; but not all of the house is for strangers.
-        let strangers = u64::from(limits.handshakes.get()).min(available / 8);
-        let others = SPARE + 2 * pipes + pools + strangers + beside;
-        let room = available.saturating_sub(others) / 2;
-        let place = || config.places.sessions.clone();
-        let missing = |sessions, needed| StartError::Descriptors { place: place(), sessions, needed, available };
-        let sessions = match limits.sessions {
-            Some(wanted) if u64::from(wanted.get()) > room => {
-                let needed = others + 2 * u64::from(wanted.get());
-                return Err(missing(wanted.get(), needed));
-            }
-            Some(wanted) => wanted.get(),
-            None if room == 0 => return Err(missing(1, others + 2)),
-            None => u32::try_from(room).unwrap_or(u32::MAX),
-        };
-        let beside = u32::try_from(beside).unwrap_or(u32::MAX);
-        Ok(Self { sessions, beside, pipes: usize::try_from(pipes).unwrap_or(usize::MAX) })
+        self.shared.data.workers.stop();
     }
 }
 
@@ -382,7 +273,7 @@ fn start_pool(pool: &Arc<Pool>, shared: &Shared) {
     }));
 }
 
-/// What the host's settings cost this configuration.
+/// Logs what the host's settings cost with this configuration.
 fn advise(config: &Config) {
     let host = Host::read();
     let mut said = Vec::new();
@@ -399,9 +290,7 @@ fn advise(config: &Config) {
             "auto has {only} alone to choose from: quic and udt need certificates, and to be allowed"
         );
     }
-    if config.rules.is_empty() {
-        warn!("there are no [[allow]] rules: every session will be refused");
-    }
+    config.warnings().iter().for_each(|warning| warn!("{warning}"));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,14 +7,14 @@ use phoebus_proto::session::initiator::{Initiator, State as Initiating};
 use std::io;
 use tokio::task::yield_now;
 
-/// Reads in a row after which other tasks get their turn, and time-outs and the end of the gateway are looked at, though more may
-/// be there. 16: a greeting and a request come in six at most, unless they come byte by byte.
+/// Consecutive reads before other tasks get a turn, and time-outs and shutdown are checked, even if more bytes are
+/// waiting. 16: a greeting and a request take at most six reads, unless they arrive byte by byte.
 const READS: u32 = 16;
 
-/// Why a handshake did not come to its end.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    /// The peer went away without a word, between two sessions or before the first.
+    /// The peer closed the connection, between two sessions or before the first.
     #[error("the connection was closed")]
     Closed,
     /// The connection failed.
@@ -25,7 +25,7 @@ pub(crate) enum HandshakeError {
     Protocol(#[from] ProtocolError),
 }
 
-/// The initiator with buffers as this crate keeps them.
+/// An initiator with this crate's buffers.
 pub(crate) type Asking = Initiator<Vec<u8>, Vec<u8>>;
 
 /// Reads until the peer has greeted.
@@ -42,14 +42,14 @@ pub(crate) async fn greeting(stream: &Stream, acceptor: &mut Acceptor) -> Result
     Ok(())
 }
 
-/// Reads until the peer asks for something. Its greeting is answered when nothing more is there to be read; where the request
-/// came with it, the answer can wait until the request is on its way.
+/// Reads until the peer sends a request. Answers its greeting when nothing more is available to read; if the request
+/// came with the greeting, the answer can wait until the request has been passed on.
 pub(crate) async fn next_request(stream: &Stream, acceptor: &mut Acceptor) -> Result<(), HandshakeError> {
     let mut reads: u32 = 0;
     while acceptor.state() != Accepting::Asked {
         reads = reads.wrapping_add(1);
         if reads.is_multiple_of(READS) {
-            // Nothing else here waits as long as bytes keep coming.
+            // No other await yields while bytes keep arriving.
             yield_now().await;
         }
         let n = match stream.try_read(acceptor.space()?) {
@@ -65,7 +65,7 @@ pub(crate) async fn next_request(stream: &Stream, acceptor: &mut Acceptor) -> Re
     Ok(())
 }
 
-/// Sends of what the acceptor has to say what can be sent at once. A failure shows when the rest is sent.
+/// Sends as much of the acceptor's output as fits without waiting. A failure shows when the rest is sent.
 pub(crate) fn send_what_fits(stream: &Stream, acceptor: &mut Acceptor) {
     while !acceptor.outgoing().is_empty()
         && let Ok(n) = stream.try_write(acceptor.outgoing(), false)
@@ -74,7 +74,7 @@ pub(crate) fn send_what_fits(stream: &Stream, acceptor: &mut Acceptor) {
     }
 }
 
-/// Sends what the acceptor has to say.
+/// Sends the acceptor's output.
 pub(crate) async fn send_outgoing(stream: &Stream, acceptor: &mut Acceptor) -> io::Result<()> {
     while !acceptor.outgoing().is_empty() {
         let n = write(stream, acceptor.outgoing()).await?;
@@ -83,8 +83,8 @@ pub(crate) async fn send_outgoing(stream: &Stream, acceptor: &mut Acceptor) -> i
     Ok(())
 }
 
-/// Sends what the initiator has to say and reads until the answer is there. `heard` tells, also when it fails, whether the
-/// peer said anything.
+/// Sends the initiator's output and reads until the answer is complete. `heard` tells, even after a failure, whether
+/// the peer sent anything.
 pub(crate) async fn answer(stream: &Stream, asking: &mut Asking, heard: &mut bool) -> Result<(), HandshakeError> {
     *heard = false;
     loop {

@@ -2,68 +2,101 @@
 //!
 //! # The life of a session
 //!
-//! 1. [`gateway`](Gateway) accepts a connection and gives it a task of its own on one of the `workers`: `connection`, which
-//!    reads the handshake within time and number limits.
-//! 2. `session` counts it, refuses a repeated one, and asks `hop` for the next hop.
-//! 3. `hop` asks `admit` for the way (the client's path or the routes) and whether the rules allow it, then takes a warm
-//!    connection from the peer's `pool`, or resolves and dials the destination.
-//! 4. OPENED goes back, with a report of every hop. `relay` splices bytes both ways until both directions have ended, or
-//!    until one hop fails, which resets the other.
-//! 5. `record` writes one line to the log. A framed connection goes back to its pool.
+//! One file per step, in this order:
 //!
-//! Where a hop consists of several connections, `bundle` says who may bring further ones, and hands them to the relay.
+//! 1. `accept`: `listening` accepts a connection, which gets a task of its own on one of the `workers`.
+//! 2. `handshake`: reads the greeting and the request, within limits of time and number (`connection`).
+//! 3. `connection::authenticate`: identifies the client or peer, its proven names, and its request (`request`).
+//! 4. `admit`: counts the session, refuses a duplicate, and applies the allow rules, which decide who may connect to
+//!    what.
+//! 5. `route`: chooses the next hop, by the client's path or the routes; `requirements` checks that it can provide what
+//!    the client requires.
+//! 6. `dial`: takes a warm connection from the peer's `pool`, or resolves the destination's name and connects to it.
+//! 7. `connection::answer`: sends OPENED, with a report of every hop, or REFUSED.
+//! 8. `relay`: splices bytes both ways until both directions have ended, or until one hop fails, which resets the
+//!    other.
+//! 9. `record`: writes one line to the log. A framed connection returns to its pool.
 //!
-//! A peer with `transport = "auto"` is reached by what suits the segment to it: `survey` keeps what connections have measured of
-//! it, `choose` has the rules, and the peer's pool goes over to what they say.
+//! `session` performs steps 4 to 9. The trait `session::WayIn` abstracts how a request arrives; `connection` implements
+//! it.
 //!
-//! A session-aware destination is a gateway that connects to nothing: its sessions go into its own process, by an [`Inlet`].
-//! One that has its connections itself is asked for each session, by the last gateway: `aware`.
+//! If a hop consists of several connections, `bundle` decides which ones may join, and passes them to the relay.
 //!
-//! [`Config`] is the configuration, [`Status`] what `phoebus status` shows, [`serve`] the whole with its signals.
+//! A peer with `transport = "auto"` is reached by the transport that suits the segment. `path_metrics` keeps what
+//! connections have measured, `choose` has the rules, and the peer's pool follows their decision.
 //!
-//! The paths by which a session ends are few on purpose. Everything but the success of step 4 drops the connections, and a
-//! dropped connection is reset ([`phoebus_net`]): a panic, a cancelled task, an error nobody thought of.
+//! A session-aware destination is a gateway that connects to nothing: a [`LocalAcceptor`] takes its sessions into its
+//! own process. For a destination that accepts connections itself, the last gateway asks it about each session:
+//! `aware`.
+//!
+//! # Limits
+//!
+//! `config::raw` has every limit with its default and the reason for it. `admission` counts pending handshakes,
+//! connections and sessions against them, in all and by source (`quota`). `budget` says how many sessions the
+//! descriptors are enough for. The memory of a session is bounded where the configuration is read (`config::read` sizes
+//! the sockets' buffers, `Config::hold` the pipe), and divided among the connections of a bundle by
+//! `listener_settings`. `monitor` ends sessions that are silent for too long.
+//!
+//! # The whole
+//!
+//! [`Config`] is the configuration, [`Status`] is what `phoebus status` shows, and [`serve`] runs a gateway with its
+//! signals.
+//!
+//! A session can end in only a few ways, on purpose. Everything but the success of step 8 drops the connections, and a
+//! dropped connection is reset ([`phoebus_net`]). That covers panics, cancelled tasks and unforeseen errors.
 
+mod accept;
 mod admin;
+mod admission;
 mod admit;
 mod aware;
+mod budget;
 mod bundle;
-mod caller;
 mod choose;
 pub mod config;
 mod connection;
 mod counters;
-mod ear;
+mod data_plane;
+mod dial;
+mod failure;
 mod gateway;
 mod handshake;
-mod hop;
-mod inlet;
-mod keeper;
+mod listener_settings;
 mod listening;
-mod live;
+mod liveness;
+mod local_acceptor;
+mod monitor;
+mod path_metrics;
+mod peer_identity;
 mod pool;
 mod quota;
 mod record;
 mod refusal;
 mod relay;
+mod replay;
 mod request;
+mod requirements;
 mod reserve;
-mod seen;
-
+mod route;
 mod serve;
 mod session;
+mod sessions;
 mod shared;
+mod start_error;
 mod status;
-mod survey;
 mod suspicion;
 mod transports;
 mod workers;
 
+pub use budget::check;
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
-pub use gateway::{Gateway, StartError, check};
-pub use inlet::{Arrival, Guard, Inlet};
+pub use gateway::Gateway;
+pub use local_acceptor::{Guard, IncomingSession, LocalAcceptor};
+pub use path_metrics::SegmentStatus;
 pub use pool::{ChoiceStatus, PoolStatus};
 pub use serve::{Outcome, serve};
+pub use session::REFUSED;
+pub use start_error::StartError;
 pub use status::{CertificateStatus, HopStatus, SessionStatus, Status};
-pub use survey::SegmentStatus;
+pub use suspicion::SUSPICION;

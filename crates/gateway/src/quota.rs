@@ -1,10 +1,10 @@
-//! How many of something there may be at a time, in all and from one source (P25, invariant 7).
+//! Limits on how many of something exist at a time, in total and per source (P25, invariant 7).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts by source. Its memory is bounded by what it counts.
+/// Counts by source. Its memory is bounded by the number of slots.
 #[derive(Debug, Default)]
 pub(crate) struct Quota(Mutex<Counts>);
 
@@ -14,14 +14,14 @@ struct Counts {
     by_source: HashMap<IpAddr, u32>,
 }
 
-/// The right to be one of them, given back when dropped.
+/// The right to be one of the counted, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Slot {
     quota: Arc<Quota>,
     source: IpAddr,
 }
 
-/// Which bound was met.
+/// Which limit was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
     Total,
@@ -29,7 +29,7 @@ pub(crate) enum Full {
 }
 
 impl Quota {
-    /// A slot for `source`, if there are fewer than `total` of all and `per_source` of its own.
+    /// A slot for `source`, if fewer than `total` exist in all and fewer than `per_source` of this source.
     pub(crate) fn take(self: &Arc<Self>, source: IpAddr, total: u32, per_source: u32) -> Result<Slot, Full> {
         let source = key(source);
         let mut counts = self.lock();
@@ -45,7 +45,7 @@ impl Quota {
         Ok(Slot { quota: self.clone(), source })
     }
 
-    /// How many there are.
+    /// How many exist.
     pub(crate) fn total(&self) -> u32 {
         self.lock().total
     }
@@ -68,7 +68,7 @@ impl Drop for Slot {
     }
 }
 
-/// Whom an address stands for: one customer has one IPv4 address, or 2^64 IPv6 ones.
+/// The source that an address stands for: one customer has one IPv4 address, or 2^64 IPv6 addresses.
 pub(crate) fn key(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX))),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_counted_by_source_and_given_back() {
+    fn quota_counts_slots_by_source() {
         let quota = Arc::new(Quota::default());
         let take = |source: &str| quota.take(source.parse().unwrap(), 3, 2);
         let first = take("10.0.0.1").unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_an_ipv6_network_are_one_source() {
+    fn ipv6_network_counts_as_one_source() {
         let quota = Arc::new(Quota::default());
         let _slot = quota.take("2001:db8::1".parse().unwrap(), 9, 1).unwrap();
         assert_eq!(quota.take("2001:db8::ffff".parse().unwrap(), 9, 1).unwrap_err(), Full::Source);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stays_behind() {
+    fn finished_tasks_leave_nothing_behind() {
         let quota = Arc::new(Quota::default());
         drop(quota.take("10.0.0.1".parse().unwrap(), 1, 1).unwrap());
         assert!(quota.lock().by_source.is_empty());

@@ -1,8 +1,9 @@
 //! The line that a session leaves in the log: who, where, which way, how much, how fast, how it ended and where.
 
-use crate::live::{Facts, Live};
+use crate::failure::{Failure, Side};
 use crate::refusal::Refusal;
-use crate::relay::{Broken, Failure, Side};
+use crate::relay::Broken;
+use crate::sessions::{ActiveSession, SessionInfo};
 use phoebus_net::Stats;
 use phoebus_proto::session::Code;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// How a session went.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
-    facts: &'a Facts,
+    facts: &'a SessionInfo,
     duration: Duration,
     bytes_up: u64,
     bytes_down: u64,
@@ -28,12 +29,12 @@ pub(crate) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Of `live`, which has `ended`; `stats` are those of the client's and the destination's side since it began.
-    pub(crate) fn new(live: &'a Live, ended: &Result<(), Broken>, stats: [Stats; 2]) -> Self {
+    pub(crate) fn new(live: &'a ActiveSession, ended: &Result<(), Broken>, stats: [Stats; 2]) -> Self {
         let facts = &live.facts;
         let (bytes_up, bytes_down) = live.bytes();
         let (code, hop, reason) = match ended {
             Ok(()) => (Code::Unknown(0), String::new(), String::new()),
-            Err(broken) => blame(facts, broken),
+            Err(broken) => failed_hop(facts, broken),
         };
         Self {
             facts,
@@ -109,7 +110,7 @@ impl<'a> Record<'a> {
 }
 
 /// Which hop failed, and why.
-fn blame(facts: &Facts, broken: &Broken) -> (Code, String, String) {
+fn failed_hop(facts: &SessionInfo, broken: &Broken) -> (Code, String, String) {
     let neighbour = match broken.side {
         Some(Side::First) => facts.from.clone(),
         Some(Side::Second) => facts.next.clone(),
@@ -117,7 +118,7 @@ fn blame(facts: &Facts, broken: &Broken) -> (Code, String, String) {
     };
     let code = broken.failure.code();
     match &broken.failure {
-        Failure::Told { hop, .. } if !hop.is_empty() => (code, hop.clone(), broken.failure.to_string()),
+        Failure::Reported { hop, .. } if !hop.is_empty() => (code, hop.clone(), broken.failure.to_string()),
         failure => {
             let said = failure.to_string();
             let reason = if said.is_empty() { code.to_string() } else { said };

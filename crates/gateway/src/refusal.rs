@@ -27,8 +27,8 @@ impl Refusal {
         Self { hop: hop.into(), ..Self::new(code, reason) }
     }
 
-    /// As another gateway has said it. A better gateway is named to whoever asked, which was this one; those before it read
-    /// of it in the reason.
+    /// As another gateway has said it. A better gateway is named to whoever asked, which was this one; those before it
+    /// read of it in the reason.
     pub(crate) fn passed_on(refused: &Refused<'_>) -> Self {
         let better = refused.redirect.map(|better| format!(" (it names a better gateway: {better})"));
         Self {
@@ -68,7 +68,7 @@ mod tests {
     use phoebus_proto::endpoint::Endpoint;
 
     #[test]
-    fn a_better_gateway_is_named_to_the_next_and_told_to_the_others() {
+    fn better_gateway_is_named_to_the_client_and_the_path() {
         let better: Endpoint = "pg9/5006".parse().unwrap();
         let refused = Refused {
             code: Code::Limit,

@@ -1,11 +1,11 @@
-//! A request for a session, owned, with what the gateway knows about who asks.
+//! A request for a session, in owned form, with what the gateway knows about the requester.
 
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::message::{Open, Requirements, feature};
 use phoebus_proto::session::{List, Mode, SessionId};
 use std::net::{IpAddr, SocketAddr};
 
-/// OPEN as this gateway understands it.
+/// The contents of OPEN, and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
     pub(crate) session: SessionId,
@@ -18,33 +18,33 @@ pub(crate) struct Request {
     pub(crate) mode: Mode,
     pub(crate) requirements: Requirements,
     pub(crate) resumable: bool,
-    /// Features that every hop has to have, the last one too.
+    /// Features that every hop must have, including the last.
     pub(crate) required: u64,
-    /// Connections of which whoever asks would make the hop.
+    /// The number of connections that the requester wants for the hop.
     pub(crate) streams: u16,
-    /// The other end of the connection that asks.
+    /// The other end of the requesting connection.
     pub(crate) from: SocketAddr,
-    /// The peer whose connection it is.
+    /// The peer, if the connection is a peer's.
     pub(crate) peer: Option<String>,
-    /// The names that the connection's certificate is for.
+    /// The names in the connection's certificate.
     pub(crate) proved: Vec<String>,
-    /// Which process a client's agent is; 0 if it does not say, and for peers.
+    /// The process of a client's agent; 0 if it does not say, and for peers.
     pub(crate) instance: u64,
 }
 
-/// What this gateway asks of a hop of its own.
+/// What this gateway requests for a hop of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct HopOptions {
     pub(crate) mode: Mode,
-    /// Connections.
+    /// The number of connections.
     pub(crate) streams: u16,
-    /// By how many bytes the request is longer than need be.
+    /// Padding of the request, in bytes.
     pub(crate) padding: u16,
 }
 
 impl Request {
-    /// `open` on a connection from `from`. Only a peer is believed when it says for whom it asks; `identity` is what the
-    /// connection itself has shown.
+    /// The request in `open`, which arrived on a connection from `from`. Only a peer may name another client as the
+    /// origin; otherwise, `identity` is what the connection itself has proved.
     pub(crate) fn new(open: &Open<'_>, from: SocketAddr, peer: Option<&str>, identity: &str) -> Self {
         let origin = open.origin.filter(|_| peer.is_some()).map_or_else(|| from.into(), |origin| origin.to_owned());
         let identity = if peer.is_some() { open.identity } else { identity };
@@ -72,7 +72,8 @@ impl Request {
         self.required & feature::AWARE != 0
     }
 
-    /// Whom its connections are counted for: a peer asks for many; each client counts for itself.
+    /// The source that its connections are counted for. A peer requests sessions for many clients, and each counts for
+    /// itself.
     pub(crate) fn source(&self) -> IpAddr {
         match self.origin.host {
             Host::Addr(addr) if self.peer.is_some() => addr,
@@ -80,10 +81,10 @@ impl Request {
         }
     }
 
-    /// Calls `then` with the OPEN for the next gateway: this one, called `name`, visited, the first of the path taken off, in
-    /// the `manner` in which the hop is to carry it.
-    pub(crate) fn onward<R>(&self, name: &str, manner: Manner, then: impl FnOnce(&Open<'_>) -> R) -> R {
-        let Manner { mode, streams, padding } = manner;
+    /// Calls `then` with the OPEN for the next gateway: `name` (this gateway) added to the visited ones, the first
+    /// entry of the path removed, and the hop's options from `manner`.
+    pub(crate) fn onward<R>(&self, name: &str, manner: HopOptions, then: impl FnOnce(&Open<'_>) -> R) -> R {
+        let HopOptions { mode, streams, padding } = manner;
         let path: Vec<EndpointRef<'_>> = self.path.iter().skip(1).map(Endpoint::as_ref).collect();
         let visited: Vec<&str> = self.visited.iter().map(String::as_str).chain([name]).collect();
         then(&Open {

@@ -1,7 +1,8 @@
 //! A gateway as a process: SIGTERM and SIGINT drain it, SIGHUP reloads its configuration.
 
 use crate::config::Config;
-use crate::gateway::{Gateway, StartError};
+use crate::gateway::Gateway;
+use crate::start_error::StartError;
 use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info};
@@ -9,19 +10,20 @@ use tracing::{error, info};
 /// How a gateway ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// All sessions had finished.
+    /// All sessions finished.
     Drained,
-    /// This many sessions were ended before they had.
+    /// This many sessions were ended before they finished.
     Ended(usize),
 }
 
-/// Runs a gateway with `config`, which was read from `file`, until it is told to stop. The first SIGTERM or SIGINT drains
-/// it, a second one ends it at once; SIGHUP reads `file` again, and keeps what is in force if that cannot be used.
+/// Runs a gateway with `config`, which was read from `file`, until a signal stops it. The first SIGTERM or SIGINT
+/// drains it, and a second one ends it at once. SIGHUP reads `file` again, and keeps the current configuration if the
+/// new one is invalid.
 ///
 /// # Errors
 /// [`StartError`].
 pub async fn serve(config: Config, file: &Path) -> Result<Outcome, StartError> {
-    // Before it can be reached: whoever sees that it can may send one.
+    // Install handlers before the gateway is reachable: a signal may follow at once.
     let mut signals = Signals { term: listen(SignalKind::terminate()), int: listen(SignalKind::interrupt()) };
     let mut hangup = listen(SignalKind::hangup());
     let gateway = Gateway::start(config)?;
@@ -73,7 +75,7 @@ fn listen(kind: SignalKind) -> Option<Signal> {
     signal(kind).inspect_err(|why| error!("a signal cannot be waited for: {why}")).ok()
 }
 
-/// The next signal of a kind; never, where it cannot be waited for.
+/// Waits for the next signal of a kind. Never returns if there is no handler.
 async fn next(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => {

@@ -1,16 +1,20 @@
-//! One session at this gateway, from OPEN to its line in the log.
+//! A session at this gateway, from OPEN to its line in the log.
 
+use crate::admit;
 use crate::bundle::{Offer, Owner};
-use crate::connection::Terms;
 use crate::counters::count;
-use crate::hop::{self, Hop};
-use crate::live::{Facts, Listed, Live};
-use crate::quota::{Full, Slot};
+use crate::dial::{self, Hop};
+use crate::failure::Side;
+use crate::listener_settings::ListenerSettings;
+use crate::quota::Slot;
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::relay::{Broken, End, Relay, Side};
+use crate::relay::{Broken, End, Relay};
 use crate::request::Request;
-use crate::reserve::{Neighbour, Segment, TooMuch};
+use crate::requirements;
+use crate::reserve::{InsufficientRate, Neighbour, Segment};
+use crate::route;
+use crate::sessions::{ActiveSession, SessionGuard, SessionInfo};
 use crate::shared::{Phase, Setup, Shared};
 use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::frame::Role;
@@ -21,90 +25,153 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A session that has its next hop, and is about to be told so to whoever asked. Dropped, it is no more.
+/// Log target of `info` lines about refused sessions, which clients can cause without limit.
+pub const REFUSED: &str = "phoebus::refused";
+
+/// A session with a connected next hop, about to be reported as open. Dropping it ends it.
 pub(crate) struct Ready {
     pub(crate) hop: Hop,
-    /// What whoever asked may bring connections for, beside the one on which it asked.
+    /// Slots for further connections of the requester.
     pub(crate) offer: Option<Offer>,
     pub(crate) mode: Mode,
-    /// Among the open ones already: whoever is told that it is open finds it there.
-    listed: Listed,
+    /// Registered as open before the requester is told so.
+    listed: SessionGuard,
     slot: Slot,
 }
 
-/// Admits `request`, which came on `first`, and connects its next hop.
-pub(crate) async fn prepare(
+/// A way into the gateway: a requester on a connection. The session protocol is one ([`crate::connection`]); agents
+/// speak it like gateways and clients. Others, such as a proxy protocol or redirected connections, implement this trait
+/// and call [`open`].
+pub(crate) trait WayIn: Send {
+    /// The connection that the session will use.
+    fn stream(&self) -> &Arc<Stream>;
+
+    /// The settings of its listener.
+    fn settings(&self) -> &Arc<ListenerSettings>;
+
+    /// Returns when the requester is gone. Polled while the next hop is being connected.
+    fn abandoned(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Reports that the session is open; the rest of the connection belongs to the session. False if that failed.
+    fn granted(&mut self, setup: &Setup, ready: &Ready) -> impl Future<Output = bool> + Send;
+
+    /// Reports that there is no session, and why. False if the connection ends with that.
+    fn refused(&mut self, setup: &Setup, refusal: Refusal) -> impl Future<Output = bool> + Send;
+}
+
+/// The result of a request.
+pub(crate) enum Opening {
+    /// The session is open, and the requester knows.
+    Open(Box<Ready>),
+    /// It was refused, and the requester may ask again.
+    Refused,
+    /// It was refused, and the connection ends.
+    Ended,
+    /// The requester is gone.
+    Gone,
+}
+
+/// Opens the session that `way` requests, and reports the result to it.
+pub(crate) async fn open(shared: &Shared, setup: &Setup, request: Request, way: &mut impl WayIn) -> Opening {
+    let (first, settings) = (way.stream().clone(), way.settings().clone());
+    let prepared = tokio::select! {
+        biased;
+        prepared = prepare(shared, setup, &request, &first, &settings) => prepared,
+        () = way.abandoned() => return Opening::Gone,
+        () = shared.reached(Phase::Ending) => Err(Refusal::new(Code::Draining, "the gateway has shut down")),
+    };
+    match prepared {
+        Ok(ready) if way.granted(setup, &ready).await => Opening::Open(ready),
+        Ok(_) => Opening::Gone,
+        Err(refusal) => {
+            log_refused(setup, &request, &refusal);
+            match way.refused(setup, refusal).await {
+                true => Opening::Refused,
+                false => Opening::Ended,
+            }
+        }
+    }
+}
+
+/// Logs a refused session: requester, request, and the refusing hop.
+fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
+    tracing::info!(
+        target: REFUSED,
+        session = %request.session,
+        from = %request.origin,
+        via = request.peer.as_deref().unwrap_or_default(),
+        identity = request.identity,
+        destination = %request.destination,
+        code = refusal.code.number(),
+        hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop },
+        reason = refusal.reason,
+        "session refused",
+    );
+}
+
+/// Takes `request`, which came on `first`, through all steps up to a connected next hop.
+async fn prepare(
     shared: &Shared,
     setup: &Setup,
-    request: Request,
+    request: &Request,
     first: &Arc<Stream>,
-    terms: &Terms,
+    settings: &ListenerSettings,
 ) -> Result<Box<Ready>, Refusal> {
     let asked = Instant::now();
-    let slot = admit(shared, setup, &request)?;
-    let mut hop = hop::open(shared, setup, &request).await?;
-    let offer = offer(shared, setup, &request, first, terms);
-    let facts = facts(&request, &hop, terms, asked.elapsed());
-    let segments = [came_by(&request, terms), hop.segment.clone()];
-    let live = Live::new(facts, [first, &hop.stream], segments, [terms.user_timeout, hop.user_timeout]);
+    let slot = admit::session(shared, setup, request)?;
+    let next = route::next_hop(setup, request)?;
+    admit::allowed(&setup.config, request, next)?;
+    requirements::check(&setup.config, request, next, setup.buffer)?;
+    let mut hop = dial::connect(shared, setup, request, next).await?;
+    let offer = offer(shared, setup, request, first, settings);
+    let facts = facts(request, &hop, settings, asked.elapsed());
+    let segments = [came_by(request, settings), hop.segment.clone()];
+    let live = ActiveSession::new(facts, [first, &hop.stream], segments, [settings.user_timeout, hop.user_timeout]);
     live.mark(Side::Second, &hop.stats);
-    // A reload finds it from here on.
+    // From here on, a reload finds it.
     let listed = shared.sessions.list(live);
     let booked = request.requirements.rate;
-    listed.hold(&shared.reservations, booked).map_err(|too_much| taken(&request, too_much))?;
-    hop.rate = booked.or_else(|| shared.reservations.free(&hop.segment).map(|[rate, _]| rate));
+    let reservations = &shared.data.reservations;
+    listed.hold(reservations, booked).map_err(|too_much| taken(request, too_much))?;
+    hop.rate = booked.or_else(|| reservations.free(&hop.segment).map(|[rate, _]| rate));
     Ok(Box::new(Ready { hop, offer, mode: request.mode, listed, slot }))
 }
 
-/// Lets whoever asks bring the connections that it would have, as many as may be. A bandwidth that is promised is held on one.
-fn offer(shared: &Shared, setup: &Setup, request: &Request, first: &Stream, terms: &Terms) -> Option<Offer> {
+/// Offers the requester further connections, within limits. A promised bandwidth is held on one connection.
+fn offer(
+    shared: &Shared,
+    setup: &Setup,
+    request: &Request,
+    first: &Stream,
+    settings: &ListenerSettings,
+) -> Option<Offer> {
     let most = setup.config.limits.streams.get();
     let further = request.streams.min(most).saturating_sub(1);
     if further == 0 || request.mode != Mode::Framed || request.requirements.rate.is_some() {
         return None;
     }
-    let slots = shared.lanes(setup, request.source(), further);
+    let slots = shared.additional_connections(setup, request.source(), further);
     let owner = Owner::of(request.peer.as_deref(), request.from, &request.identity);
     let offer = shared.bundles.offer(request.session, owner, slots)?;
-    // Where memory is bounded, and the connections cannot share it, there is one.
-    terms.share_buffers(first, offer.streams).then_some(offer)
+    // If memory is limited and the connections cannot share it, there is one.
+    settings.share_buffers(first, offer.streams).then_some(offer)
 }
 
-/// What the connection that asked shares a rate with.
-fn came_by(request: &Request, terms: &Terms) -> Segment {
+/// The segment of the requester's connection, for shared rates.
+fn came_by(request: &Request, settings: &ListenerSettings) -> Segment {
     let neighbour = match &request.peer {
         Some(name) => Neighbour::Peer(name.as_str().into()),
         None => Neighbour::Host(request.from.ip().to_canonical()),
     };
-    Segment { profile: terms.profile.clone(), neighbour }
+    Segment { profile: settings.profile.clone(), neighbour }
 }
 
-/// The bandwidth that was asked for has been promised to others.
-fn taken(request: &Request, too_much: TooMuch) -> Refusal {
+/// The refusal if others hold the requested bandwidth.
+fn taken(request: &Request, too_much: InsufficientRate) -> Refusal {
     let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(too_much.free));
     let reason = format!("{wanted} was asked for, of which {free} is promised to nobody yet");
     let limits = Requirements { rate: Some(free.0), ..Requirements::default() };
     Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) }
-}
-
-fn admit(shared: &Shared, setup: &Setup, request: &Request) -> Result<Slot, Refusal> {
-    if shared.phase() != Phase::Open {
-        return Err(Refusal::new(Code::Draining, "the gateway is shutting down and takes no new sessions"));
-    }
-    let most = setup.config.limits.remembered_sessions.get() as usize;
-    if !shared.seen.is_new(request.session, most) {
-        return Err(Refusal::new(Code::Duplicate, "a session with this identifier was seen before"));
-    }
-    let source = request.source();
-    shared.admitted.take(source, setup.sessions, setup.sessions_per_source).map_err(|full| {
-        let reason = match full {
-            Full::Total => format!("all {} sessions of the gateway are in use (limits.sessions)", setup.sessions),
-            Full::Source => {
-                format!("{source} has its {} sessions in use (limits.sessions_per_source)", setup.sessions_per_source)
-            }
-        };
-        Refusal::new(Code::Limit, reason)
-    })
 }
 
 impl Ready {
@@ -112,7 +179,7 @@ impl Ready {
         self.listed.facts.session
     }
 
-    /// Carries the session to its end and logs it. Returns the connection that asked for it, if that is free for another.
+    /// Carries the session to its end, and logs it. Returns the requester's connection if it may carry another.
     pub(crate) async fn carry(
         self: Box<Self>,
         shared: &Shared,
@@ -120,42 +187,48 @@ impl Ready {
         first: Arc<Stream>,
     ) -> Option<Arc<Stream>> {
         if shared.phase() == Phase::Ending {
-            // Those who were to be ended were so before this one could be seen.
+            // A shutdown before this session was registered has not seen it.
             self.listed.end(Code::Terminated, "the gateway has shut down");
         }
         count(&shared.counters.opened);
         let framed = self.mode == Mode::Framed;
         let ends = self.ends(&first, setup.config.limits.control_frames.get());
-        // A raw connection carries this session alone.
+        // A raw connection carries only this session.
         let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
-        // Boxed before it is lent, or the session's task would keep room for it.
+        // Boxed, so that the session's task reserves no memory for it.
         let start = Box::new(start);
         self.listed.mark(Side::First, &start);
-        let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
+        let mut relay = Relay::new(ends.0, ends.1, shared.data.pipes.clone(), setup.config.hold());
         let ended = relay.run(&self.listed).await;
         let refusal = self.account(shared, &ended, &first, &start, &relay);
         let Self { hop, offer, listed, slot, .. } = *self;
-        // The session is over; its descriptors are counted as long as they are in use.
-        drop(listed);
         if let Err(broken) = ended {
+            // The session is over. Its descriptors count until they are closed.
+            drop(listed);
             let code = broken.failure.code();
-            [&first, &hop.stream].into_iter().for_each(|stream| stream.blame(code));
-            // Nothing but the relay may keep the connections open any longer.
-            let lent = hop.lent.map(|(pool, warm)| (pool, warm.unplugged()));
+            [&first, &hop.stream].into_iter().for_each(|stream| stream.set_reset_code(code));
+            // From here on, only the relay may keep the connections open.
+            let lent = hop.lent.map(|(pool, warm)| (pool, warm.detached()));
             let held = Arc::new((slot, offer.map(Offer::into_slots), hop.slots));
             drop((first, hop.stream));
-            let parted = async move { relay.part(&refusal.message(&setup.config.name), &broken, &held).await };
+            let parted = async move { relay.pass_reset_on(&refusal.message(&setup.config.name), &broken, &held).await };
             let [first, second] = Box::pin(parted).await;
-            if let (Some((pool, unplugged)), Some(stream)) = (lent, second) {
-                pool.put_back(unplugged.plug(stream));
+            if let (Some((pool, detached)), Some(stream)) = (lent, second) {
+                pool.put_back(detached.plug(stream));
             }
             return first;
         }
         relay.give_back();
         match hop.lent {
-            Some((pool, warm)) if warm.mode() == Mode::Framed => pool.put_back(warm),
+            Some((pool, warm)) if warm.mode() == Mode::Framed => {
+                // The next session's thread can take over the connection only if nobody else holds it.
+                drop(hop.stream);
+                pool.put_back(warm);
+            }
             _ => hop.stream.disarm(),
         }
+        // Only now, so that whoever sees the end of the session finds its connection in the pool.
+        drop(listed);
         if !framed {
             first.disarm();
             return None;
@@ -163,26 +236,26 @@ impl Ready {
         Some(first)
     }
 
-    /// Both connections as a relay has them, with those that are to join them.
+    /// Both ends for the relay, with connections that will join them.
     fn ends(&self, first: &Arc<Stream>, control_frames: u32) -> (End, End) {
         let second = &self.hop.stream;
-        let roster = self.hop.lent.as_ref().and_then(|(pool, warm)| pool.attach(warm, self.hop.streams));
+        let members = self.hop.lent.as_ref().and_then(|(pool, warm)| pool.attach(warm, self.hop.streams));
         let first = match (self.mode, &self.offer) {
             (Mode::Framed, Some(offer)) => {
-                End::bundle(first.clone(), Role::Acceptor, offer.roster.clone(), control_frames)
+                End::bundle(first.clone(), Role::Acceptor, offer.members.clone(), control_frames)
             }
             (Mode::Framed, None) => End::framed(first.clone(), Role::Acceptor, control_frames),
             (Mode::Raw, _) => End::raw(first.clone()),
         };
-        let second = match (self.hop.mode(), roster) {
-            (Mode::Framed, Some(roster)) => End::bundle(second.clone(), Role::Initiator, roster, control_frames),
+        let second = match (self.hop.mode(), members) {
+            (Mode::Framed, Some(members)) => End::bundle(second.clone(), Role::Initiator, members, control_frames),
             (Mode::Framed, None) => End::framed(second.clone(), Role::Initiator, control_frames),
             (Mode::Raw, _) => End::raw(second.clone()),
         };
         (first, second)
     }
 
-    /// Logs and counts a session that has ended; what the other hops are told if it failed.
+    /// Logs and counts an ended session. Returns the message for other hops if it failed.
     fn account(
         &self,
         shared: &Shared,
@@ -217,8 +290,8 @@ impl Ready {
     }
 }
 
-fn facts(request: &Request, hop: &Hop, terms: &Terms, opening: Duration) -> Facts {
-    Facts {
+fn facts(request: &Request, hop: &Hop, settings: &ListenerSettings, opening: Duration) -> SessionInfo {
+    SessionInfo {
         session: request.session,
         from: request.peer.clone().unwrap_or_else(|| request.from.to_string()),
         origin: request.origin.to_string(),
@@ -227,7 +300,7 @@ fn facts(request: &Request, hop: &Hop, terms: &Terms, opening: Duration) -> Fact
         destination: request.destination.to_string(),
         visited: request.visited.join(","),
         next: hop.to.clone(),
-        transports: [terms.transport.clone(), hop.transport.clone()],
+        transports: [settings.transport.clone(), hop.transport.clone()],
         warm: hop.is_warm(),
         note: hop.note.clone(),
         opening,

@@ -1,9 +1,9 @@
-//! What `phoebus status` shows: a gateway at one moment.
+//! What `phoebus status` shows: the current state of a gateway.
 
 use crate::counters::Totals;
-use crate::live::Live;
+use crate::failure::Side;
 use crate::pool::PoolStatus;
-use crate::relay::Side;
+use crate::sessions::ActiveSession;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stats;
 use phoebus_net::credentials::date;
@@ -11,32 +11,32 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A gateway.
+/// The state of a gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Since its start.
+    /// Time since its start, in seconds.
     pub uptime_s: f64,
-    /// Whether it takes no new sessions.
+    /// Whether it is draining and refuses new sessions.
     pub draining: bool,
-    /// Sessions that it would carry at a time.
+    /// The most concurrent sessions.
     pub sessions_max: u32,
-    /// Connections that have asked for nothing yet.
+    /// Connections that have not requested a session yet.
     pub handshakes: u32,
-    /// Pipes that exist, and how many of them are idle.
+    /// The number of pipes, and how many of them are idle.
     pub pipes: (usize, usize),
-    /// Sessions that are open.
+    /// Open sessions.
     pub sessions: Vec<SessionStatus>,
-    /// What happened since the start.
+    /// Totals since the start.
     pub totals: Totals,
-    /// Connections to peers.
+    /// The pools of connections to peers.
     pub pools: Vec<PoolStatus>,
-    /// Who the gateway is, if it has a certificate.
+    /// The gateway's certificate, if it has one.
     pub certificate: Option<CertificateStatus>,
 }
 
@@ -45,13 +45,13 @@ pub struct Status {
 pub struct CertificateStatus {
     /// The names that it is for.
     pub names: Vec<String>,
-    /// When it or its authority expires, as RFC 3339 writes it.
+    /// When it or its authority expires, in RFC 3339 format.
     pub expires: String,
-    /// Seconds until it expires, or one between it and its authority; below 0 when one has.
+    /// Seconds until the certificate, or one between it and its authority, expires; negative after that.
     pub certificate_expires_in_s: i64,
-    /// Seconds until the last of the authorities expires that are trusted.
+    /// Seconds until the last of the trusted authorities expires.
     pub authority_expires_in_s: i64,
-    /// What there is to say about that.
+    /// A warning about expiry, if any.
     pub warning: Option<String>,
 }
 
@@ -62,13 +62,13 @@ pub struct SessionStatus {
     pub session: String,
     /// The client, as the first gateway saw it.
     pub origin: String,
-    /// On whose behalf.
+    /// The identity on whose behalf it was opened.
     pub identity: String,
-    /// Whereto.
+    /// Its destination.
     pub destination: String,
     /// Gateways before this one, separated by commas.
     pub visited: String,
-    /// Since OPENED.
+    /// Time since OPENED, in seconds.
     pub age_s: f64,
     /// Bytes to the destination.
     pub bytes_up: u64,
@@ -78,7 +78,7 @@ pub struct SessionStatus {
     pub bits_per_s_up: f64,
     /// Bits per second to the client.
     pub bits_per_s_down: f64,
-    /// The hop towards the client and the one towards the destination.
+    /// The hop towards the client, then the hop towards the destination.
     pub hops: [HopStatus; 2],
 }
 
@@ -87,18 +87,18 @@ pub struct SessionStatus {
 pub struct HopStatus {
     /// The other end: a peer's name or an address.
     pub to: String,
-    /// What carries it.
+    /// Its transport.
     pub transport: String,
-    /// What protects it.
+    /// Its protection.
     pub security: String,
-    /// Connections that make it up.
+    /// The number of connections that make it up.
     #[serde(default = "one")]
     pub streams: usize,
-    /// What the transport knows, of all of them; absent while the session is ending.
+    /// The transport's counters, summed over all connections; absent while the session is ending.
     pub stats: Option<Stats>,
 }
 
-/// What a gateway that knows of no bundles leaves out.
+/// The default for gateways without bundles, which omit the field.
 fn one() -> usize {
     1
 }
@@ -115,8 +115,8 @@ impl Status {
             uptime_s: shared.since.elapsed().as_secs_f64(),
             draining: shared.phase() != Phase::Open,
             sessions_max: setup.sessions,
-            handshakes: shared.greeting.total(),
-            pipes: shared.pipes.usage(),
+            handshakes: shared.admission.handshakes.total(),
+            pipes: shared.data.pipes.usage(),
             sessions,
             totals: shared.counters.totals(),
             pools: setup.peers.values().map(|pool| pool.status()).collect(),
@@ -141,7 +141,7 @@ fn seconds_until(time: SystemTime) -> i64 {
     }
 }
 
-fn session(live: &Arc<Live>) -> SessionStatus {
+fn session(live: &Arc<ActiveSession>) -> SessionStatus {
     let facts = &live.facts;
     let (bytes_up, bytes_down) = live.bytes();
     let rates = live.last_look();

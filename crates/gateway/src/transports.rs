@@ -1,10 +1,9 @@
-//! What carries this gateway's connections: transports by name and protection, the same before and after a reload as long as
-//! their credentials are. Each hop has its own, whatever the others have (P2), and which one is a matter of two gateways'
-//! configurations: no client takes part in it, or has to know (P36).
+//! The transports of this gateway's connections, by name and protection. A reload keeps them while the credential files
+//! stay the same. Each hop has its own transport, independent of the others (P2). The configurations of its two
+//! gateways decide which; clients neither take part nor need to know (P36).
 
 use crate::config::{AUTO, Allowed, ClientCertificate, Config, Driver, Listen, Peer};
-use crate::gateway::StartError;
-use crate::pool::Way;
+use crate::start_error::StartError;
 use phoebus_net::Error;
 use phoebus_net::Registry;
 use phoebus_net::credentials::Credentials;
@@ -13,26 +12,27 @@ use phoebus_net::tls::{self, Offer, Tls};
 use phoebus_net::transport::{Listener, Security, Transport};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-/// All that a configuration makes use of.
+/// All transports that a configuration uses.
 #[derive(Debug)]
 pub(crate) struct Transports {
     registry: Registry,
     /// Also in the registry, if the configuration names it.
     quic: Option<Arc<Quic>>,
-    /// The one of an earlier configuration, where this one names none: its connections go on, and hold their addresses.
+    /// QUIC of an earlier configuration, if this one does not name it: its connections continue, and hold their
+    /// addresses.
     earlier: Option<Arc<Quic>>,
-    /// Where the secret of its stateless resets was read.
+    /// The file with the secret of its stateless resets.
     reset_key: Option<PathBuf>,
     drivers: Vec<Driver>,
     pub(crate) credentials: Option<Credentials>,
 }
 
 impl Transports {
-    /// All that `config` may use, instead of those of the configuration `before`, whose addresses can be taken over. QUIC has
-    /// threads and a secret of its own, and is only there where it is named.
+    /// The transports for `config`. They can take over the addresses of `before`, the transports of the previous
+    /// configuration. QUIC has threads and a secret of its own, and exists only if the configuration names it.
     pub(crate) fn new(config: &Config, before: Option<&Self>) -> Result<Self, StartError> {
         let (mut registry, mut quic) = (Registry::standard(), None);
         let earlier = before.and_then(|before| before.quic.as_ref().or(before.earlier.as_ref()));
@@ -58,14 +58,14 @@ impl Transports {
         Ok(Self { registry, quic, earlier, reset_key, drivers, credentials: config.credentials.clone() })
     }
 
-    /// Tells all peers that connections are gone which would be taken for alive otherwise.
+    /// Tells all peers that connections have closed which they would otherwise take for alive.
     pub(crate) async fn close(&self) {
         if let Some(quic) = self.quic.as_ref().or(self.earlier.as_ref()) {
             quic.close().await;
         }
     }
 
-    /// Whether these do for `config` too: nothing that connections are made of is different.
+    /// Whether these transports also serve `config`: nothing that connections depend on has changed.
     pub(crate) fn suit(&self, config: &Config) -> bool {
         if self.drivers != config.drivers || self.quic.is_none() && names_quic(config) {
             return false;
@@ -76,45 +76,45 @@ impl Transports {
         }
     }
 
-    /// Puts the credentials of `config` in force, which come from the same files, and says whether they are others.
+    /// Adopts the credentials of `config`, which come from the same files. Returns whether they have changed.
     pub(crate) fn renew(&self, config: &Config) -> bool {
         self.credentials.as_ref().zip(config.credentials.as_ref()).is_some_and(|(own, new)| own.adopt(new))
     }
 
-    /// What was made with these takes nothing new from now on: there are others.
+    /// Connections made with these transports take no new sessions from now on, because others replace them.
     pub(crate) fn retire(&self) {
         self.credentials.iter().for_each(Credentials::retire);
     }
 
-    /// Whether `config` names another file for the secret of stateless resets, which is read only at the start.
+    /// Whether `config` names another file for the secret of stateless resets, which is read only at start.
     pub(crate) fn has_other_reset_key(&self, config: &Config) -> bool {
         self.quic.is_some() && self.reset_key != config.reset_key
     }
 
-    /// What to tell the owner about the certificate, if it is not valid for much longer.
+    /// A warning about the certificate, if it expires soon.
     pub(crate) fn expiry(&self) -> Option<String> {
         self.credentials.as_ref()?.warning(SystemTime::now())
     }
 
-    /// The ways to reach `peer`, in the order of its configuration.
-    pub(crate) fn ways(&self, peer: &Peer) -> Option<Vec<Way>> {
+    /// The transports to reach `peer`, in the order of its configuration.
+    pub(crate) fn ways(&self, peer: &Peer) -> Option<Vec<TransportOption>> {
         let way = |allowed: &Allowed| {
             let over = self.get(&allowed.transport, security_by(peer, &allowed.transport))?;
-            Some(Way::new(&allowed.transport, over, allowed.port))
+            Some(TransportOption::new(&allowed.transport, over, allowed.port))
         };
         peer.allowed.iter().map(way).collect()
     }
 
-    /// What tells that `peer` has died, where the connections themselves do not: the kernel resets those of TCP alone. It is
-    /// protected as the best of them is.
-    pub(crate) fn beside(&self, peer: &Peer) -> Option<Way> {
+    /// The transport of the beacon to `peer`, if any of its transports needs one: the kernel resets only TCP
+    /// connections of a dead process. The beacon is as well protected as the best protected of those transports.
+    pub(crate) fn beside(&self, peer: &Peer) -> Option<TransportOption> {
         let hidden = peer.allowed.iter().map(|allowed| &*allowed.transport).filter(|transport| !shows_death(transport));
         let security = hidden.map(|transport| security_by(peer, transport)).max()?;
         let port = peer.allowed.iter().find(|allowed| allowed.transport == "tcp").and_then(|allowed| allowed.port);
-        Some(Way::new("tcp", self.get("tcp", security)?, port))
+        Some(TransportOption::new("tcp", self.get("tcp", security)?, port))
     }
 
-    /// Listens as `listen` says. Called within the runtime that is to watch the socket.
+    /// Listens as `listen` says. Must be called within the runtime that polls the socket.
     pub(crate) fn listen(&self, listen: &Listen) -> Result<Box<dyn Listener>, Error> {
         let unknown = || Error::Listen { addr: listen.address, source: io::ErrorKind::Unsupported.into() };
         let credentials = self.credentials.as_ref().map(|own| match listen.client_certificate {
@@ -128,7 +128,7 @@ impl Transports {
         let plain = transport.listen(listen.address, &listen.profile)?;
         let least = listen.security;
         let offer = match listen.transport.as_str() {
-            // Programs and peers come to the same port, the ones in the clear.
+            // Programs and peers connect to the same port, programs without encryption.
             "tcp" => Offer { encrypt: true, auth: least <= Security::Auth, none: least == Security::None },
             _ if least == Security::None => return Ok(plain),
             _ => Offer { encrypt: true, auth: false, none: false },
@@ -155,12 +155,12 @@ impl Transports {
     }
 }
 
-/// What protects connections to `peer` by this transport.
+/// The protection of connections to `peer` over this transport.
 fn security_by(peer: &Peer, transport: &str) -> Security {
     match (peer.transport.as_str(), transport) {
-        // It has no other.
+        // QUIC has no other.
         (_, "quic") => Security::Encrypt,
-        // Bare UDT is for those who ask for it.
+        // Only an explicit configuration uses UDT without TLS.
         (AUTO, "udt") => Security::Encrypt,
         _ => peer.security,
     }
@@ -172,7 +172,8 @@ fn names_quic(config: &Config) -> bool {
     listeners.chain(peers).any(|name| name == "quic")
 }
 
-/// Whether sessions of this transport are streams of one connection; of a driver only its first connection tells.
+/// Whether sessions over this transport are streams of one connection. For a driver, only its first connection shows
+/// that.
 pub(crate) fn has_streams(transport: &str) -> Option<bool> {
     match transport {
         "quic" => Some(true),
@@ -184,4 +185,22 @@ pub(crate) fn has_streams(transport: &str) -> Option<bool> {
 /// Whether a connection of this transport fails at once when the process at its other end dies.
 pub(crate) fn shows_death(transport: &str) -> bool {
     transport == "tcp"
+}
+
+/// A transport to a peer.
+#[derive(Debug)]
+pub(crate) struct TransportOption {
+    pub(crate) transport: Box<str>,
+    pub(crate) over: Arc<dyn Transport>,
+    /// The peer's port, if it is not the one of its address.
+    pub(crate) port: Option<u16>,
+    /// Whether sessions are streams of one connection, once known.
+    pub(crate) has_streams: OnceLock<bool>,
+}
+
+impl TransportOption {
+    pub(crate) fn new(transport: &str, over: Arc<dyn Transport>, port: Option<u16>) -> Self {
+        let known = has_streams(transport).map(OnceLock::from).unwrap_or_default();
+        Self { transport: transport.into(), over, port, has_streams: known }
+    }
 }

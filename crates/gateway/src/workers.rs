@@ -1,8 +1,8 @@
-//! Threads that relay, each with a poller of its own, and which session goes to which.
+//! The relay threads, each with a poller of its own, and the assignment of sessions to them.
 //!
-//! A session stays on one thread, and so do its two connections. A pool of threads with one poller between them would be
-//! woken for every segment that arrives on a connection, by one thread, while another is busy relaying it: a tenth of all
-//! processor time, for nothing.
+//! A session and its two connections stay on one thread. In a thread pool with a shared poller, one thread would wake
+//! for every segment that arrives on a connection while another is busy relaying it. That would waste a tenth of all
+//! processor time.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -11,34 +11,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle, Id};
 use tokio::sync::oneshot;
 
-/// Threads of each worker for the names of peers, which the C library resolves only by blocking; more names at a time wait. Those of
-/// destinations have threads of their own ([`phoebus_net::names`]).
+/// Threads of each worker that resolve the names of peers, for which the C library blocks; more names wait. The names
+/// of destinations have threads of their own ([`phoebus_net::names`]).
 const RESOLVERS: usize = 16;
 
-/// All of a gateway's threads.
+/// A gateway's threads.
 #[derive(Debug)]
 pub(crate) struct Workers {
     workers: Vec<Worker>,
-    /// Dropped, they end the threads.
+    /// Dropping these ends the threads.
     running: Mutex<Vec<oneshot::Sender<()>>>,
 }
 
 #[derive(Debug)]
 struct Worker {
     handle: Handle,
-    /// Connections that are doing something.
+    /// The number of active connections.
     busy: AtomicUsize,
 }
 
-/// A place on a worker, given back when dropped.
+/// A place on a worker, returned on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WorkerSlot {
     workers: Arc<Workers>,
     index: usize,
 }
 
 impl Workers {
-    /// The runtime of the caller, and as many threads as make `count` with it.
+    /// Uses the caller's runtime, and starts as many threads as make `count` with it.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -54,16 +54,16 @@ impl Workers {
         Ok(Arc::new(Self { workers, running: Mutex::new(running) }))
     }
 
-    /// A place on the worker that has the least to do; on the caller's among equals.
-    pub(crate) fn place(self: &Arc<Self>) -> Place {
+    /// A place on the least busy worker; on the caller's among equals.
+    pub(crate) fn place(self: &Arc<Self>) -> WorkerSlot {
         let here = self.here();
         let load = |index: &usize| (self.workers[*index].busy.load(Ordering::Relaxed), *index != here);
         let index = (0..self.workers.len()).min_by_key(load).unwrap_or(0);
         self.workers[index].busy.fetch_add(1, Ordering::Relaxed);
-        Place { workers: self.clone(), index }
+        WorkerSlot { workers: self.clone(), index }
     }
 
-    /// Ends the threads, and with them all tasks that are left there.
+    /// Ends the threads, and all tasks on them.
     pub(crate) fn stop(&self) {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -74,13 +74,13 @@ impl Workers {
     }
 }
 
-impl Place {
-    /// Whether the caller runs there already.
+impl WorkerSlot {
+    /// Whether the caller runs on that worker.
     pub(crate) fn is_here(&self) -> bool {
         self.runtime() == Handle::current().id()
     }
 
-    /// Runs `task` there, and gives it the place.
+    /// Runs `task` on that worker, and passes it the place.
     pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(self, task: impl FnOnce(Self) -> F) {
         let handle = self.workers.workers[self.index].handle.clone();
         handle.spawn(task(self));
@@ -91,20 +91,20 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
         self.workers.workers[self.index].busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A thread that runs tasks until it is told to stop.
+/// Starts a thread that runs tasks until it is stopped.
 fn thread(index: usize) -> io::Result<(Handle, oneshot::Sender<()>)> {
     let runtime = Builder::new_current_thread().max_blocking_threads(RESOLVERS).enable_all().build()?;
     let handle = runtime.handle().clone();
     let (stop, stopped) = oneshot::channel::<()>();
     std::thread::Builder::new().name(format!("relay-{index}")).spawn(move || {
         let _ = runtime.block_on(stopped);
-        // A thread may still be waiting for a name.
+        // A thread may still be resolving a name.
         runtime.shutdown_background();
     })?;
     Ok((handle, stop))

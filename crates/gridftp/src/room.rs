@@ -1,24 +1,23 @@
-//! Waiting for a connection to take more.
+//! Waits for room in a connection's send buffer.
 
 use phoebus_net::Stream;
 use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Waits until there is room for something to be written, as long as the other end acknowledges more of what was within each `stall`. Cancel
-/// safe.
+/// Waits until something can be written, as long as the peer acknowledges data within each `stall_timeout`. Cancel safe.
 ///
-/// Room alone says too little: a kernel tells of it when a good part of its buffer is free, and a reader that is slow and steady may
-/// take minutes for as much.
+/// Writability alone shows too little: the kernel reports it once a good part of the buffer is free, for which a slow
+/// and steady reader may need minutes.
 ///
 /// # Errors
-/// `TimedOut`, or how the connection failed.
-pub(crate) async fn room(stream: &Stream, stall: Duration) -> io::Result<()> {
-    // One that cannot tell is one that does not get on.
+/// `TimedOut`, or the connection's error.
+pub(crate) async fn room(stream: &Stream, stall_timeout: Duration) -> io::Result<()> {
+    // A connection that cannot report progress counts as stalled.
     let left = || stream.unacknowledged().unwrap_or(0);
     let mut least = left();
     loop {
-        if let Ok(ready) = timeout(stall, stream.writable()).await {
+        if let Ok(ready) = timeout(stall_timeout, stream.writable()).await {
             return ready;
         }
         let now = left();

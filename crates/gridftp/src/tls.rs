@@ -1,6 +1,6 @@
-//! TLS on a connection that has begun without it (RFC 4217, RFC 8446): control and data channels of FTPS.
+//! TLS on an open connection (RFC 4217, RFC 8446): control and data channels of FTPS.
 //!
-//! The end of what the other side sends is its close_notify. A connection that ends without one was cut, by whomever.
+//! The stream ends with close_notify. A connection that ends without it was cut.
 
 use crate::room::room;
 use phoebus_net::Stream;
@@ -14,34 +14,34 @@ use std::time::Duration;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// How much is encrypted at once: some records, so that one write carries them.
+/// Bytes that are encrypted at once: several records, written by one system call.
 const BATCH: usize = 64 << 10;
 
-/// How often more is taken from a connection in search of bytes, without a pause.
+/// Most reads without a pause while records bring no data.
 const TAKES: usize = 16;
 
-/// How long a client waits for what a server says last.
+/// Longest wait of a client for the server's last records.
 const LAST: Duration = Duration::from_secs(2);
 
 /// One end of TLS.
 #[derive(Debug)]
 pub(crate) struct Tls {
     connection: Box<Connection>,
-    /// Whether tickets wait until this end says something.
+    /// Whether session tickets wait until this end sends.
     held: bool,
 }
 
-/// When a server gives out tickets, by which the client can resume the session.
+/// When a server sends session tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tickets {
-    /// As soon as the ends have agreed.
+    /// At the end of the handshake.
     AtOnce,
-    /// Before the first thing that it says, or before its end. A client that only sends closes its connection with what it has not read,
-    /// and the kernel then resets it: what it sent may be lost.
+    /// With the first data, or at the end. A client that only sends closes its connection with unread data, which makes
+    /// the kernel reset it: data that it sent could be lost.
     BeforeWords,
 }
 
-/// A stream as rustls takes it.
+/// Adapts a stream to rustls.
 struct Wire<'a>(&'a Stream);
 
 impl Read for Wire<'_> {
@@ -61,58 +61,58 @@ impl Write for Wire<'_> {
 }
 
 impl Tls {
-    /// Agrees with the other end of `stream` as the server.
+    /// Performs the handshake as the server.
     pub(crate) async fn accept(
         config: Arc<ServerConfig>,
         tickets: Tickets,
         stream: &Stream,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> io::Result<Self> {
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         let held = tickets == Tickets::BeforeWords;
-        Self { connection: Box::new(connection.into()), held }.agreed(stream, patience).await
+        Self { connection: Box::new(connection.into()), held }.agreed(stream, reply_timeout).await
     }
 
-    /// The same as the client of one who has to be `name`.
+    /// Performs the handshake as the client of the server `name`.
     pub(crate) async fn connect(
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
         stream: &Stream,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> io::Result<Self> {
         let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
-        Self { connection: Box::new(connection.into()), held: false }.agreed(stream, patience).await
+        Self { connection: Box::new(connection.into()), held: false }.agreed(stream, reply_timeout).await
     }
 
-    async fn agreed(mut self, stream: &Stream, patience: Duration) -> io::Result<Self> {
+    async fn agreed(mut self, stream: &Stream, reply_timeout: Duration) -> io::Result<Self> {
         let agree = async {
             while self.connection.is_handshaking() {
-                self.flush(stream, patience).await?;
+                self.flush(stream, reply_timeout).await?;
                 if self.connection.is_handshaking() && self.more(stream).await? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }
-            // In TLS 1.2 the last word of the handshake may be this end's.
+            // In TLS 1.2 this end may send the last message of the handshake.
             self.held &= self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-            if self.held { Ok(()) } else { self.flush(stream, patience).await }
+            if self.held { Ok(()) } else { self.flush(stream, reply_timeout).await }
         };
-        timeout(patience, agree).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        timeout(reply_timeout, agree).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         Ok(self)
     }
 
-    /// Whether the ends have resumed an earlier session, and so are the ends of that one.
+    /// Whether an earlier session was resumed.
     pub(crate) fn has_resumed(&self) -> bool {
         self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Gives out the tickets that wait, and says that nothing more comes, as far as that goes without waiting.
+    /// Sends waiting tickets and close_notify, as far as possible without waiting.
     pub(crate) fn release(&mut self, stream: &Stream) {
         if self.held {
             self.part(stream, &[]);
         }
     }
 
-    /// Reads what the other end has sent; 0 when it has said that this is the end. Cancel safe.
+    /// Reads data. 0 after close_notify. Cancel safe.
     pub(crate) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.connection.reader().read(room) {
@@ -124,7 +124,7 @@ impl Tls {
         }
     }
 
-    /// The same without waiting, and without looking for long at records that bring nothing: `WouldBlock` may mean that there are more.
+    /// The same without waiting. After some records without data, `WouldBlock` does not mean that nothing is there.
     pub(crate) fn try_read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
         for _ in 0..TAKES {
             match self.connection.reader().read(room) {
@@ -137,36 +137,36 @@ impl Tls {
         self.connection.reader().read(room)
     }
 
-    /// Writes all of `bytes`, unless the other end takes none of it for as long as `stall`.
-    pub(crate) async fn write(&mut self, stream: &Stream, bytes: &[u8], stall: Duration) -> io::Result<()> {
+    /// Writes all of `bytes`, unless the peer accepts nothing for `stall_timeout`.
+    pub(crate) async fn write(&mut self, stream: &Stream, bytes: &[u8], stall_timeout: Duration) -> io::Result<()> {
         for batch in bytes.chunks(BATCH) {
             let mut left = batch;
             while !left.is_empty() {
                 let n = self.connection.writer().write(left)?;
                 left = &left[n..];
-                self.flush(stream, stall).await?;
+                self.flush(stream, stall_timeout).await?;
             }
         }
         Ok(())
     }
 
-    /// Says that nothing more comes from this end.
-    pub(crate) async fn close(&mut self, stream: &Stream, stall: Duration) -> io::Result<()> {
+    /// Sends close_notify.
+    pub(crate) async fn close(&mut self, stream: &Stream, stall_timeout: Duration) -> io::Result<()> {
         self.connection.send_close_notify();
-        self.flush(stream, stall).await
+        self.flush(stream, stall_timeout).await
     }
 
-    /// As the client, takes what the server says up to its end, when nothing more goes there: its tickets come while this end
-    /// only writes, and without them the next connection could resume nothing.
+    /// As the client, reads up to the server's close_notify after sending the own: tickets come while this end only
+    /// writes, and without them the next connection could not resume.
     pub(crate) async fn take_tickets(&mut self, stream: &Stream) {
         if matches!(*self.connection, Connection::Client(_)) {
             let rest = async { while self.more(stream).await.is_ok_and(|n| n > 0) {} };
-            // A server that keeps the connection open has nothing more to say.
+            // A server that keeps the connection open will send nothing more.
             let _ = timeout(LAST, rest).await;
         }
     }
 
-    /// Says `bytes` and that nothing more comes, as far as that goes without waiting.
+    /// Sends `bytes` and close_notify, as far as possible without waiting.
     pub(crate) fn part(&mut self, stream: &Stream, bytes: &[u8]) {
         if self.connection.writer().write_all(bytes).is_ok() {
             self.connection.send_close_notify();
@@ -174,11 +174,11 @@ impl Tls {
         }
     }
 
-    async fn flush(&mut self, stream: &Stream, stall: Duration) -> io::Result<()> {
+    async fn flush(&mut self, stream: &Stream, stall_timeout: Duration) -> io::Result<()> {
         self.held &= self.connection.is_handshaking();
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Wire(stream)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => room(stream, stall).await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => room(stream, stall_timeout).await?,
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }
@@ -186,9 +186,9 @@ impl Tls {
         Ok(())
     }
 
-    /// Takes records that are there, or waits for them; 0 at the end of the connection.
+    /// Reads records that are there, or waits for them. 0 at the end of the connection.
     async fn more(&mut self, stream: &Stream) -> io::Result<usize> {
-        // Records may bring nothing, one after the other.
+        // Several records in succession may have no data.
         consume_budget().await;
         loop {
             match self.take(stream) {
@@ -201,12 +201,12 @@ impl Tls {
     fn take(&mut self, stream: &Stream) -> io::Result<usize> {
         let len = self.connection.read_tls(&mut Wire(stream))?;
         if let Err(error) = self.connection.process_new_packets() {
-            // What tells the other end of it; it may not arrive.
+            // The alert for the peer, which may not arrive.
             let _ = self.connection.write_tls(&mut Wire(stream));
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
-        // What TLS itself answers, as that it does not begin again, is not to wait until something is said.
-        // Where it cannot go now it goes with what is, and there may be something to read where nothing can be written.
+        // Replies of TLS itself, such as the refusal of a renegotiation, do not wait for data. If they cannot be sent
+        // now, they go with the next data; reading must go on.
         while !self.held
             && self.connection.wants_write()
             && self.connection.write_tls(&mut Wire(stream)).is_ok_and(|n| n > 0)

@@ -1,4 +1,4 @@
-//! A certificate, parsed once, with what Grid security asks of it; and signatures by it.
+//! Parses a certificate with the extensions that Grid security uses, and verifies signatures with its key.
 
 use std::fmt;
 
@@ -15,28 +15,28 @@ use crate::der::{BIT_STRING, SEQUENCE, element, extent};
 use crate::kind::{DRAFT_EXTENSION, Kind, ProxyInfo, RFC_EXTENSION};
 use crate::name::Name;
 
-/// The most bytes that one certificate may have. Real ones have one to two thousand; attribute certificates in proxies
-/// (VOMS) make some tens of thousands.
+/// Largest certificate in bytes. Usual ones have one to two thousand; attribute certificates in proxies
+/// (VOMS) add some tens of thousands.
 pub const MAX_CERTIFICATE: usize = 256 * 1024;
 
-/// The most certificates that a chain may have. People use three to six; every one costs a signature to check.
+/// Most certificates in a chain. Usual chains have three to six; each costs a signature verification.
 pub const MAX_CHAIN: usize = 32;
 
-/// Why bytes are not a certificate that can be used here.
+/// The reason why bytes are not a usable certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// More than [`MAX_CERTIFICATE`].
+    /// The certificate exceeds [`MAX_CERTIFICATE`].
     #[error("a certificate of {0} bytes; at most {MAX_CERTIFICATE} are read")]
     TooLong(usize),
-    /// Not DER, or not X.509.
+    /// The bytes are not DER, or not X.509.
     #[error("not an X.509 certificate in DER: {0}")]
     Malformed(String),
-    /// A proxy extension that does not say what it must.
+    /// The proxy extension is malformed.
     #[error("certificate {subject}: its proxyCertInfo extension {problem}")]
     ProxyInfo {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
 }
@@ -59,29 +59,29 @@ pub struct Certificate {
     signed: Signed,
 }
 
-/// A name of a host in a certificate (subjectAltName).
+/// A host's name in a certificate (subjectAltName).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AltName {
     Dns(String),
     Address(Vec<u8>),
 }
 
-/// Bytes, and the signature over them.
+/// A message with its signature.
 #[derive(Clone)]
 pub(crate) struct Signed {
-    /// What was signed.
+    /// The signed bytes.
     pub(crate) message: Vec<u8>,
     /// Content of the AlgorithmIdentifier.
     pub(crate) algorithm: Vec<u8>,
-    /// The signature.
+    /// Content of the signature.
     pub(crate) signature: Vec<u8>,
 }
 
 impl Certificate {
-    /// Parses one certificate in DER, which must be all of `der`.
+    /// Parses one DER-encoded certificate, which must fill `der` completely.
     ///
     /// # Errors
-    /// [`CertificateError`] where it is not one, or has a proxy extension that is malformed.
+    /// [`CertificateError`] if it is none, or has a malformed proxy extension.
     pub fn parse(der: &[u8]) -> Result<Self, CertificateError> {
         if der.len() > MAX_CERTIFICATE {
             return Err(CertificateError::TooLong(der.len()));
@@ -107,7 +107,7 @@ impl Certificate {
             not_after: parsed.validity().not_after.timestamp(),
             public_key: parsed.public_key().raw.to_vec(),
             kind,
-            // 0 stands for version 1.
+            // The encoded 0 stands for version 1.
             version: parsed.version().0.saturating_add(1),
             key_usage: found.key_usage,
             extended_key_usage: found.extended_key_usage,
@@ -118,77 +118,78 @@ impl Certificate {
         })
     }
 
-    /// The certificate in DER.
+    /// The certificate's DER encoding.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
     }
 
-    /// Whom it is about.
+    /// The subject's name.
     pub fn subject(&self) -> &Name {
         &self.subject
     }
 
-    /// Who says so.
+    /// The issuer's name.
     pub fn issuer(&self) -> &Name {
         &self.issuer
     }
 
-    /// From when on it is valid, in seconds since 1970.
+    /// Start of validity, in seconds since 1970.
     pub fn not_before(&self) -> i64 {
         self.not_before
     }
 
-    /// Until when it is valid, that second included, in seconds since 1970.
+    /// End of validity, inclusive, in seconds since 1970.
     pub fn not_after(&self) -> i64 {
         self.not_after
     }
 
-    /// What it is: an authority's, someone's own, or a proxy.
+    /// Whether it is an authority's, an end entity's or a proxy's certificate.
     pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
-    /// Its public key: a SubjectPublicKeyInfo in DER.
+    /// The public key: a SubjectPublicKeyInfo in DER.
     pub fn public_key(&self) -> &[u8] {
         &self.public_key
     }
 
-    /// Whether subject and issuer are the same: a root.
+    /// Whether subject and issuer are equal, as in a root certificate.
     pub fn is_self_issued(&self) -> bool {
         self.subject.is(&self.issuer)
     }
 
-    /// Whether it can be an authority's: it says so, or is a root from before certificates said what they are.
+    /// Whether it may belong to an authority: basicConstraints says so, or it is a self-issued certificate
+    /// older than version 3, which has no extensions.
     pub(crate) fn may_be_authority(&self) -> bool {
         self.kind == Kind::Authority || (self.version < 3 && self.is_self_issued())
     }
 
-    /// Key usage bits, bit 0 being digitalSignature; `None` where the certificate does not limit them.
+    /// Key usage bits, bit 0 being digitalSignature; `None` if the certificate does not restrict them.
     pub(crate) fn key_usage(&self) -> Option<u16> {
         self.key_usage
     }
 
-    /// Extended key usage: whether critical, and its value in DER.
+    /// Extended key usage: whether the extension is critical, and its value in DER.
     pub(crate) fn extended_key_usage(&self) -> Option<(bool, &[u8])> {
         self.extended_key_usage.as_ref().map(|(critical, value)| (*critical, value.as_slice()))
     }
 
-    /// A critical extension that nothing here understands.
+    /// An unknown critical extension, if there is one.
     pub(crate) fn unknown_critical(&self) -> Option<&str> {
         self.unknown_critical.as_deref()
     }
 
-    /// Host names and addresses that it was issued for.
+    /// The host names and addresses of its subjectAltName.
     pub(crate) fn names(&self) -> &[AltName] {
         &self.names
     }
 
-    /// Whether its key made this signature.
+    /// Whether the certificate's key made this signature.
     pub(crate) fn has_signed(&self, signed: &Signed, algorithms: &[&dyn SignatureVerificationAlgorithm]) -> bool {
         signed.verify(&self.public_key, algorithms).is_ok()
     }
 
-    /// Whether the key of `issuer` made this certificate's signature.
+    /// Whether the key of `issuer` signed this certificate.
     pub(crate) fn is_signed_by(
         &self,
         issuer: &Certificate,
@@ -204,7 +205,7 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// What the extensions of a certificate say, gathered.
+/// The parsed extensions of a certificate.
 #[derive(Default)]
 struct Extensions {
     authority: bool,
@@ -215,7 +216,7 @@ struct Extensions {
     names: Vec<AltName>,
 }
 
-/// Netscape's certificate type, 2.16.840.1.113730.1.1: old authorities mark it critical, and GCT lets it pass.
+/// Netscape's certificate type, 2.16.840.1.113730.1.1: old authorities mark it critical, and GCT ignores it.
 const NETSCAPE_TYPE: &str = "2.16.840.1.113730.1.1";
 
 impl Extensions {
@@ -265,22 +266,22 @@ impl Extensions {
     }
 }
 
-/// Why a signature does not hold.
+/// The reason why a signature is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureProblem {
-    /// The algorithm, or the size of the key, is not one that is accepted.
+    /// The algorithm or the key size is not accepted.
     #[error(
         "is signed with an algorithm or a key that is not accepted here (RSA keys of 2048 to 8192 bits, P-256, P-384 or \
          Ed25519, with SHA-256 or stronger, are)"
     )]
     Unsupported,
-    /// It is not this key's signature over these bytes.
+    /// The key did not make this signature over these bytes.
     #[error("is not signed by the key of its issuer")]
     Wrong,
 }
 
 impl Signed {
-    /// Takes apart what certificates and requests are made of: `SEQUENCE { message, algorithm, signature }`.
+    /// Splits a certificate or a request: `SEQUENCE { message, algorithm, signature }`.
     pub(crate) fn parse(der: &[u8]) -> Option<Self> {
         let (whole, rest) = element(der, SEQUENCE)?;
         let (head, content) = extent(whole)?;
@@ -295,7 +296,8 @@ impl Signed {
         })
     }
 
-    /// Whether a certificate names the algorithm inside as it does outside (RFC 5280, §4.1.1.2).
+    /// Whether the signed part of a certificate names the same algorithm as the outer field (RFC 5280,
+    /// §4.1.1.2).
     fn names_one_algorithm(&self) -> bool {
         const VERSION: u8 = 0xa0;
         const INTEGER: u8 = 0x02;
@@ -308,7 +310,7 @@ impl Signed {
         inside() == Some(&self.algorithm)
     }
 
-    /// Checks the signature with a SubjectPublicKeyInfo in DER.
+    /// Verifies the signature with a SubjectPublicKeyInfo in DER.
     pub(crate) fn verify(
         &self,
         public_key: &[u8],
@@ -326,7 +328,7 @@ impl Signed {
                 problem = SignatureProblem::Wrong;
             }
         }
-        // The verifiers refuse small keys with the same word as forged signatures; the size tells them apart.
+        // The verifiers report small keys like forged signatures; the key size distinguishes the two.
         if problem == SignatureProblem::Wrong && key.is_small_rsa() {
             problem = SignatureProblem::Unsupported;
         }
@@ -334,7 +336,7 @@ impl Signed {
     }
 }
 
-/// The two parts of a SubjectPublicKeyInfo.
+/// The two fields of a SubjectPublicKeyInfo.
 pub(crate) struct PublicKey<'a> {
     /// Content of the AlgorithmIdentifier.
     pub(crate) algorithm: &'a [u8],

@@ -1,54 +1,55 @@
-//! Data channels: `DCAU` (who is at the other end) and `PROT` (what protects the bytes), GFD.20 §3.
+//! Data channels: `DCAU` (authentication of the peer) and `PROT` (protection of the bytes), GFD.20 §3.
 //!
-//! The side that connects is the TLS client, whichever way the data goes. Under `PROT S` and `PROT P` the channel is plain
-//! TLS. Under `PROT C` it is a security context without delegation, its flag included, after whose last record the
-//! connection returns to raw bytes; the record and what follows it may come in one read, so that [`Channel`] says how many
-//! bytes it used and leaves the rest to the caller.
+//! The connecting side is the TLS client, whichever way the data flows. Under `PROT S` and `PROT P` the
+//! channel is plain TLS. Under `PROT C` it is a security context without delegation, but with the delegation
+//! flag; after the last record of the context, the connection continues with raw bytes. One read may return
+//! that record and raw bytes, so [`Channel`] reports how many bytes it used and leaves the rest to the
+//! caller.
 
 use crate::context::records::record;
 use crate::context::{Context, Delegation, Endpoint, Expect, HandshakeError, Step};
 
-/// What a buffer has to hold for a channel to get on: a whole TLS record.
+/// Smallest buffer for received bytes: a whole TLS record.
 pub const MAX_RECORD: usize = 5 + (1 << 14) + 2048;
 
-/// `DCAU`: who has to be at the other end of a data channel.
+/// `DCAU`: the expected peer of a data channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataAuth {
-    /// `DCAU N`: nobody looks, and no TLS is spoken.
+    /// `DCAU N`: no authentication, and no TLS.
     None,
-    /// `DCAU A`: the one whom the control channel belongs to. The default.
+    /// `DCAU A`: the identity of the control channel. The default.
     Own,
     /// `DCAU S SUBJECT`: the holder of this subject.
     Subject(String),
 }
 
-/// `PROT`: what protects the bytes of a data channel.
+/// `PROT`: the protection of a data channel's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
-    /// `PROT C`: nothing.
+    /// `PROT C`: none.
     Clear,
-    /// `PROT S`: integrity. TLS gives secrecy with it.
+    /// `PROT S`: integrity. TLS provides confidentiality with it.
     Safe,
-    /// `PROT P`: secrecy too.
+    /// `PROT P`: integrity and confidentiality.
     Private,
 }
 
-/// Why the argument of `DCAU` or `PROT` is none.
+/// An invalid argument of `DCAU` or `PROT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    /// `DCAU`.
-    #[error("DCAU {0:?} is not known; N, A or S with a subject are")]
+    /// An unknown argument of `DCAU`.
+    #[error("DCAU {0:?} is not known; expected N, A, or S with a subject")]
     DataAuth(String),
-    /// `PROT`.
-    #[error("PROT {0:?} is not known; C, S and P are")]
+    /// An unknown argument of `PROT`.
+    #[error("PROT {0:?} is not known; expected C, S or P")]
     Protection(String),
-    /// `PROT E`.
-    #[error("PROT E is not to be had with GSSAPI; C, S and P are")]
+    /// `PROT E`, which is not supported with GSSAPI.
+    #[error("PROT E is not available with GSSAPI; expected C, S or P")]
     Confidential,
 }
 
 impl DataAuth {
-    /// The argument of `DCAU`.
+    /// Parses the argument of `DCAU`.
     ///
     /// # Errors
     /// [`ArgumentError::DataAuth`].
@@ -63,7 +64,7 @@ impl DataAuth {
         }
     }
 
-    /// The command's argument.
+    /// The argument of the command.
     pub fn argument(&self) -> String {
         match self {
             Self::None => "N".to_owned(),
@@ -72,7 +73,7 @@ impl DataAuth {
         }
     }
 
-    /// Who is expected, where the control channel belongs to `own`; `None` where no TLS is spoken.
+    /// The expected peer, if the control channel belongs to `own`; `None` for a channel without TLS.
     pub fn expect(&self, own: &str) -> Option<Expect> {
         match self {
             Self::None => None,
@@ -83,7 +84,7 @@ impl DataAuth {
 }
 
 impl Protection {
-    /// The argument of `PROT`.
+    /// Parses the argument of `PROT`.
     ///
     /// # Errors
     /// [`ArgumentError`].
@@ -97,7 +98,7 @@ impl Protection {
         }
     }
 
-    /// The command's argument.
+    /// The argument of the command.
     pub fn argument(self) -> char {
         match self {
             Self::Clear => 'C',
@@ -107,24 +108,24 @@ impl Protection {
     }
 }
 
-/// A data channel that is authenticated, and protected unless `PROT C`.
+/// An authenticated data channel, protected unless under `PROT C`.
 #[derive(Debug)]
 pub struct Channel {
     context: Context,
     protection: Protection,
 }
 
-/// How far a handshake got.
+/// The progress of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that were used; those after them are still to be given.
+    /// Number of bytes used; the caller must pass the rest again.
     pub used: usize,
-    /// Whether the channel is open: bytes not used are data, raw under `PROT C`.
+    /// Whether the channel is open: unused bytes are then data, raw under `PROT C`.
     pub open: bool,
 }
 
 impl Channel {
-    /// Begins as the side that connected; appends what is to be sent. The time is in seconds since 1970.
+    /// Starts as the connecting side, and appends the bytes to send. `now` is in seconds since 1970.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -143,7 +144,7 @@ impl Channel {
         Ok(Self { context, protection })
     }
 
-    /// Begins as the side that was connected to, at a time in seconds since 1970.
+    /// Starts as the accepting side. `now` is in seconds since 1970.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -155,11 +156,11 @@ impl Channel {
         Ok(Self { context, protection })
     }
 
-    /// Takes what has come, from the first byte not used so far; appends what is to be sent. Whole records are used, up to
-    /// the last one of the handshake.
+    /// Consumes received bytes, which must start at the first unused one; appends the bytes to send. It uses
+    /// whole records, up to the last one of the handshake.
     ///
     /// # Errors
-    /// [`HandshakeError`]; what `out` then holds tells the peer of it.
+    /// [`HandshakeError`]; `out` then contains the alert for the peer.
     pub fn handshake(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         let mut used = 0;
         while !self.context.is_open() {
@@ -176,17 +177,17 @@ impl Channel {
         Ok(Progress { used, open: self.context.is_open() })
     }
 
-    /// What protects the bytes.
+    /// The protection of the bytes.
     pub fn protection(&self) -> Protection {
         self.protection
     }
 
-    /// The security context: who the peer is.
+    /// The security context, which knows the peer.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Appends these bytes as they go over the connection: in records, or under `PROT C` as they are.
+    /// Appends the bytes in the form in which they are sent: in records, or raw under `PROT C`.
     ///
     /// # Errors
     /// [`HandshakeError::Over`] before the channel is open.
@@ -198,13 +199,14 @@ impl Channel {
         self.context.seal(plain, out)
     }
 
-    /// Appends the data in what has come; returns how many bytes were used, whole records.
+    /// Decrypts received bytes and appends the data; returns the number of bytes used, always whole records.
     ///
-    /// The end of the data is not in here: GCT closes TCP without a word of TLS, and what shows that nothing is missing is
-    /// the count of `MODE E`, or the length and the 226 of the control channel.
+    /// The channel does not authenticate the end of the data: GCT closes TCP without close_notify.
+    /// Completeness follows from the end-of-data count of `MODE E`, or from the length and the 226 on the
+    /// control channel.
     ///
     /// # Errors
-    /// [`HandshakeError`] where records were altered, left out or put in another order.
+    /// [`HandshakeError`] if records were altered, omitted or reordered.
     pub fn open(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<usize, HandshakeError> {
         if self.protection == Protection::Clear && self.context.is_open() {
             plain.extend_from_slice(bytes);
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_read_and_write() {
+    fn arguments_parse_and_print() {
         for (text, auth) in [
             ("N", DataAuth::None),
             ("A", DataAuth::Own),

@@ -1,99 +1,100 @@
-//! The control channel's part (RFC 2228 as GCT speaks it): `AUTH GSSAPI`, `ADAT`, and commands and replies under
-//! protection: `ENC`, `MIC`, `CONF` and 632, 631, 633.
+//! GSSAPI on the control channel (RFC 2228 as GCT implements it): `AUTH GSSAPI`, `ADAT`, and protected
+//! commands (`ENC`, `MIC`, `CONF`) and replies (632, 631, 633).
 //!
-//! Lines go in and out without their CRLF. Tokens are base64. GCT protects every command with `ENC` and every reply
-//! with 632, whatever the level, since its TLS always encrypts; this does the same, and answers each command with the code
-//! that goes with the verb that it came under.
+//! Lines are passed without their CRLF. Tokens are base64. GCT protects every command with `ENC` and every
+//! reply with 632, whatever the level, since its TLS always encrypts. This module does the same as a client;
+//! as a server it answers each command with the reply code that matches the command's protection.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::context::{Context, Delegation, Endpoint, Expect, HandshakeError, MAX_TOKEN, Step};
 
-/// The most characters of a line that carries a token.
+/// Longest line with a token, in characters.
 pub const MAX_LINE: usize = MAX_TOKEN / 3 * 4 + 16;
 
-/// How a line is protected. All three are the same TLS records; only the words differ.
+/// The protection of a line. All three are the same TLS records and differ only in their keywords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// `MIC` and 631: integrity.
     Integrity,
-    /// `CONF` and 633: secrecy.
+    /// `CONF` and 633: confidentiality.
     Confidentiality,
     /// `ENC` and 632: both.
     Privacy,
 }
 
-/// What a client does next.
+/// The client's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Send this line, and give its reply to [`ClientLogin::reply`].
+    /// Send this line, and pass its reply to [`ClientLogin::reply`].
     Send(String),
-    /// The context is there: [`ClientLogin::finish`].
+    /// The context is open: call [`ClientLogin::finish`].
     Done,
 }
 
-/// What a server does next.
+/// The server's next action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// The reply line.
+    /// The reply line to send.
     pub line: String,
-    /// Whether the context is there: [`ServerLogin::finish`].
+    /// Whether the context is open: call [`ServerLogin::finish`].
     pub done: bool,
-    /// For the log: why it failed, if it did.
+    /// The failure, if any, for the log.
     pub error: Option<ControlError>,
 }
 
-/// Why the control channel could not be secured, or a line not be read.
+/// The reason why the control channel could not be secured, or a line could not be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ControlError {
-    /// The server said no.
+    /// The server refused the command.
     #[error("the server refused {what}: {code} {text}")]
     Refused {
         /// The command.
         what: &'static str,
-        /// Its code.
+        /// The reply code.
         code: u16,
-        /// Its words.
+        /// The reply text.
         text: String,
     },
-    /// Not what the protocol has here.
+    /// The server's reply does not fit the protocol.
     #[error("the server answered {code} {text}; {expected} was expected")]
     Unexpected {
-        /// Its code.
+        /// The reply code.
         code: u16,
-        /// Its words.
+        /// The reply text.
         text: String,
-        /// What should have come.
+        /// The expected reply.
         expected: &'static str,
     },
-    /// The security context.
+    /// The security context failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// Not base64.
+    /// A token is not base64.
     #[error("the token is not base64")]
     Base64,
-    /// Beyond [`MAX_LINE`].
+    /// A line exceeds [`MAX_LINE`].
     #[error("a line of {0} characters; at most {MAX_LINE} are read")]
     TooLong(usize),
-    /// A line in clear, where all have to be protected.
+    /// A line arrived in clear after the channel was secured.
     #[error("a line came unprotected; ENC, MIC or CONF, or a reply 631, 632 or 633, was expected")]
     Unprotected,
-    /// Bytes that are no line of text.
+    /// A protected command is not valid UTF-8.
     #[error("a protected command is not text")]
     NotText,
 }
 
-/// A client's way from `220` to a secured control channel.
+/// A client's login, from the greeting `220` to a secured control channel.
 #[derive(Debug)]
 pub struct ClientLogin {
     context: Context,
-    /// The first token, until the server has agreed to the mechanism.
+    /// The first token, until the server has accepted the mechanism.
     first: Option<Vec<u8>>,
 }
 
 impl ClientLogin {
-    /// Begins; the line is to be sent after the server's greeting. The time is in seconds since 1970.
+    /// Starts a login; the returned line is to be sent after the server's greeting. `now` is in seconds since
+    /// 1970.
     ///
     /// # Errors
     /// [`ControlError::Handshake`].
@@ -107,10 +108,10 @@ impl ClientLogin {
         Ok((Self { context, first: Some(first) }, "AUTH GSSAPI".to_owned()))
     }
 
-    /// Takes the server's reply: its code, and its text without codes, lines apart by `\n`.
+    /// Processes the server's reply: its code, and its text without codes, with lines separated by `\n`.
     ///
     /// # Errors
-    /// [`ControlError`]; the login is then over.
+    /// [`ControlError`]; the login has then failed.
     pub fn reply(&mut self, code: u16, text: &str) -> Result<Next, ControlError> {
         if text.len() > MAX_LINE {
             return Err(ControlError::TooLong(text.len()));
@@ -128,13 +129,13 @@ impl ClientLogin {
         match (code, token) {
             (335, Some(token)) => match self.context.step(&token)? {
                 Step::Continue(next) | Step::Done(next) if !next.is_empty() => Ok(Next::Send(adat(&next))),
-                _ => Err(unexpected("235, since nothing is left to say,")),
+                _ => Err(unexpected("235, since the context is established,")),
             },
             (235, token) => {
                 if let Some(token) = token
                     && !matches!(self.context.step(&token)?, Step::Done(last) if last.is_empty())
                 {
-                    return Err(unexpected("335, since there is more to say,"));
+                    return Err(unexpected("335, since another token follows,"));
                 }
                 if self.context.is_open() { Ok(Next::Done) } else { Err(unexpected("335 with ADAT=")) }
             }
@@ -143,7 +144,7 @@ impl ClientLogin {
         }
     }
 
-    /// The secured channel, once [`Next::Done`] was returned.
+    /// The secured channel, after [`Next::Done`].
     ///
     /// # Errors
     /// [`HandshakeError::Over`] before that.
@@ -152,20 +153,20 @@ impl ClientLogin {
     }
 }
 
-/// A server's way from `220` to a secured control channel.
+/// A server's login, from the greeting `220` to a secured control channel.
 pub struct ServerLogin {
     endpoint: Endpoint,
     context: Option<Context>,
 }
 
 impl ServerLogin {
-    /// Nothing has come yet.
+    /// Creates a login that waits for `AUTH`.
     pub fn new(endpoint: &Endpoint) -> Self {
         Self { endpoint: endpoint.clone(), context: None }
     }
 
-    /// Takes `AUTH` or `ADAT` with what follows it, at a time in seconds since 1970. After a failure the client may begin
-    /// again; how often is the caller's to bound.
+    /// Processes `AUTH` or `ADAT` with its argument; `now` is in seconds since 1970. After a failure the
+    /// client may start again; the caller bounds the number of attempts.
     pub fn command(&mut self, verb: &str, argument: &str, now: i64) -> Answer {
         let verb = verb.to_ascii_uppercase();
         match (verb.as_str(), argument.trim()) {
@@ -210,7 +211,7 @@ impl ServerLogin {
         })
     }
 
-    /// The secured channel, once an answer was [`Answer::done`].
+    /// The secured channel, after an answer with [`Answer::done`].
     ///
     /// # Errors
     /// [`HandshakeError::Over`] before that.
@@ -225,13 +226,13 @@ impl Answer {
     }
 
     fn fail(start: &str, error: ControlError) -> Self {
-        // A name in a certificate may hold anything; a reply is one line.
+        // A name in a certificate may contain any character, but a reply is one line.
         let text = format!("{start}: {error}").replace(|c: char| c.is_control(), " ");
         Self { line: text, done: false, error: Some(error) }
     }
 }
 
-/// A control channel whose lines are protected.
+/// A control channel with protected lines.
 #[derive(Debug)]
 pub struct Protected {
     context: Context,
@@ -242,7 +243,7 @@ impl Protected {
         if context.is_open() { Ok(Self { context }) } else { Err(HandshakeError::Over) }
     }
 
-    /// The security context: who the peer is, and what it lent.
+    /// The security context, with the peer's identity and delegated credential.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -255,7 +256,7 @@ impl Protected {
         Ok(format!("ENC {}", self.seal(line)?))
     }
 
-    /// Opens what a server received: `None` if the verb is none of `ENC`, `MIC` and `CONF`.
+    /// Decrypts a command on the server; `None` if the verb is none of `ENC`, `MIC` and `CONF`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -266,7 +267,7 @@ impl Protected {
         Ok(Some((line.trim_end_matches(['\r', '\n', '\0']).to_owned(), level)))
     }
 
-    /// Protects a server's reply, which may have several lines with CRLF between them.
+    /// Protects a server's reply, which may consist of several lines separated by CRLF.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -274,12 +275,12 @@ impl Protected {
         Ok(format!("{} {}", level.code(), self.seal(reply)?))
     }
 
-    /// Opens one line that a client received, `632 TOKEN` or `632-TOKEN`: bytes of the reply inside, which may be several
-    /// lines or, where a server protects pieces, less than one.
+    /// Decrypts one line on the client, `632 TOKEN` or `632-TOKEN`, and returns bytes of the reply: one or several lines, or
+    /// less than a line if the server protects a reply in pieces.
     ///
     /// # Errors
-    /// [`ControlError::Unprotected`] for a line in clear, which anyone on the path could have written; others as they
-    /// come.
+    /// [`ControlError::Unprotected`] for a line in clear, which anyone on the path could have written; otherwise the error of
+    /// the token.
     pub fn open_reply(&mut self, line: &str) -> Result<Vec<u8>, ControlError> {
         let (code, rest) = line.split_at_checked(3).ok_or(ControlError::Unprotected)?;
         if !matches!(code, "631" | "632" | "633") {
@@ -303,14 +304,14 @@ impl Protected {
 }
 
 impl Level {
-    /// That of a command's verb, if it is one of these.
+    /// The level of a command's verb, if it is `MIC`, `CONF` or `ENC`.
     pub fn of_verb(verb: &str) -> Option<Self> {
         [("MIC", Self::Integrity), ("CONF", Self::Confidentiality), ("ENC", Self::Privacy)]
             .into_iter()
             .find_map(|(word, level)| word.eq_ignore_ascii_case(verb).then_some(level))
     }
 
-    /// The code of a reply under it.
+    /// The code of a protected reply.
     pub fn code(self) -> u16 {
         match self {
             Self::Integrity => 631,

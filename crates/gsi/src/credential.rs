@@ -1,5 +1,5 @@
-//! A credential: a chain of certificates and the key of the first, as kept in files in PEM (proxy files, `usercert.pem`
-//! and `userkey.pem`, `hostcert.pem` and `hostkey.pem`).
+//! A credential: a certificate chain and the private key of its leaf, in PEM files (proxy files,
+//! `usercert.pem` and `userkey.pem`, `hostcert.pem` and `hostkey.pem`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,15 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::certificate::{Certificate, CertificateError, MAX_CHAIN};
 use crate::pem;
 
-/// A chain of certificates, leaf first, and the key of the leaf. Its key is never shown.
+/// A certificate chain, leaf first, and the leaf's private key, which is never shown.
 #[derive(Clone)]
 pub struct Credential {
     chain: Arc<[Certificate]>,
     key: Key,
 }
 
-/// A private key that can sign. Wiped from memory when the last copy goes; only its public half is ever shown.
+/// A private key for signing. Its memory is wiped when the last copy is dropped; only its public half is ever
+/// shown.
 #[derive(Clone)]
 pub struct Key {
     secret: Arc<Secret>,
@@ -39,70 +40,70 @@ impl Drop for Secret {
     }
 }
 
-/// Why a key is of no use.
+/// The reason why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Of a kind or size that is not known.
+    /// The key has an unsupported type or size.
     #[error("the private key is not one that can be used here (RSA of 2048 to 8192 bits, P-256, P-384, Ed25519 are)")]
     Unsupported,
 }
 
-/// Why PEM text is no credential. `source` is what the caller calls the text, a file's name as a rule.
+/// The reason why PEM text is no credential. `source` is the caller's name of the text, usually a file name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
-    /// A block that does not decode.
+    /// A PEM block is malformed.
     #[error("{source_name}: {problem}")]
     Pem {
-        /// Where.
+        /// The text's name.
         source_name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// No certificate in it.
+    /// The text contains no certificate.
     #[error("{0}: holds no certificate (a block that begins with -----BEGIN CERTIFICATE----- is expected)")]
     NoCertificate(String),
-    /// Too many.
+    /// The text contains more than [`MAX_CHAIN`] certificates.
     #[error("{source_name}: holds {found} certificates; at most {MAX_CHAIN} make up a credential")]
     TooMany {
-        /// Where.
+        /// The text's name.
         source_name: String,
-        /// How many.
+        /// The number of certificates.
         found: usize,
     },
-    /// A certificate in it is bad.
+    /// A certificate cannot be parsed.
     #[error("{source_name}: {problem}")]
     Certificate {
-        /// Where.
+        /// The text's name.
         source_name: String,
-        /// What is wrong.
+        /// The problem.
         problem: CertificateError,
     },
-    /// No key in it.
+    /// The text contains no private key.
     #[error("{0}: holds no private key")]
     NoKey(String),
-    /// A key with a pass phrase.
+    /// The private key is encrypted with a passphrase.
     #[error("{0}: the private key is encrypted; make a proxy from it with grid-proxy-init and use that")]
     Encrypted(String),
-    /// A key that cannot be used.
+    /// The private key cannot be used.
     #[error("{source_name}: {problem}")]
     Key {
-        /// Where.
+        /// The text's name.
         source_name: String,
-        /// What is wrong.
+        /// The problem.
         problem: KeyError,
     },
-    /// They do not belong together.
+    /// Certificate and key do not belong together.
     #[error("{source_name}: the private key is not that of certificate {subject}")]
     Mismatch {
-        /// Where.
+        /// The text's name.
         source_name: String,
-        /// The first certificate.
+        /// The subject of the first certificate.
         subject: String,
     },
 }
 
 impl Key {
-    /// A key in DER.
+    /// Loads a private key from DER.
     ///
     /// # Errors
     /// [`KeyError::Unsupported`].
@@ -117,7 +118,7 @@ impl Key {
         self.public.as_ref()
     }
 
-    /// One that signs by the first of these schemes that the key can.
+    /// A signer for the first of these schemes that the key supports.
     pub(crate) fn signer(&self, schemes: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         self.signing.choose_scheme(schemes)
     }
@@ -133,7 +134,8 @@ impl Key {
 }
 
 impl Credential {
-    /// Reads a credential from PEM text that has the certificates, leaf first, and the key, in any order: a proxy file.
+    /// Parses a credential from a PEM text with the certificates, leaf first, and the key, in any order: a
+    /// proxy file.
     ///
     /// # Errors
     /// [`CredentialError`], naming the text by `source`.
@@ -141,7 +143,8 @@ impl Credential {
         Self::from_two_pems((text, source), (text, source), provider)
     }
 
-    /// Reads a credential from two PEM texts, each with a name for errors: the certificates, leaf first, and the key.
+    /// Parses a credential from two PEM texts, each with a name for errors: the certificates, leaf first, and
+    /// the key.
     ///
     /// # Errors
     /// [`CredentialError`].
@@ -157,10 +160,10 @@ impl Credential {
         Self::new(chain, key).map_err(|subject| CredentialError::Mismatch { source_name: key_source, subject })
     }
 
-    /// Puts a chain and the key of its first certificate together.
+    /// Combines a chain with the key of its first certificate.
     ///
     /// # Errors
-    /// The subject of that certificate, if the key is not its own or if there is none.
+    /// The subject of the first certificate if the key belongs to another one; empty if the chain is empty.
     pub(crate) fn new(chain: Vec<Certificate>, key: Key) -> Result<Self, String> {
         match chain.first() {
             Some(leaf) if leaf.public_key() == key.public_key() => Ok(Self { chain: chain.into(), key }),
@@ -168,9 +171,9 @@ impl Credential {
         }
     }
 
-    /// The first certificate, which the key is for.
+    /// The leaf certificate, to which the key belongs.
     pub fn certificate(&self) -> &Certificate {
-        // `new` has seen that there is one.
+        // `new` has checked that the chain is not empty.
         &self.chain[0]
     }
 
@@ -179,23 +182,24 @@ impl Credential {
         &self.chain
     }
 
-    /// The key.
+    /// The private key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Until when every certificate of it is valid, that second included, in seconds since 1970.
+    /// The earliest end of validity in the chain, inclusive, in seconds since 1970.
     pub fn not_after(&self) -> i64 {
         self.chain.iter().map(Certificate::not_after).min().unwrap_or(i64::MIN)
     }
 
-    /// As a proxy file: first certificate, key, further certificates. Holds the key: keep it secret.
+    /// The content of a proxy file: leaf certificate, private key, further certificates. It contains the key:
+    /// keep it secret.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::new());
         for (at, certificate) in self.chain.iter().enumerate() {
             text.push_str(&pem::encode("CERTIFICATE", certificate.der()));
             if at == 0 {
-                // All at once: growing would leave a copy of the key in freed memory.
+                // Allocated at once: growing would leave a copy of the key in freed memory.
                 let rest = self.key.pem();
                 let room: usize = self.chain.iter().map(|one| one.der().len() * 2 + 128).sum();
                 text.reserve_exact(rest.len() + room);
@@ -223,7 +227,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The algorithms of *ring*, which everything here is used and tested with.
+/// The algorithms of *ring*, with which this crate is tested.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(crypto::ring::default_provider())
 }

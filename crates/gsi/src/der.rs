@@ -1,12 +1,12 @@
-//! The little of DER that is needed where bytes have to stay as they were.
+//! A minimal DER reader and writer, for places where the original bytes must be preserved.
 
 /// Tag of a SEQUENCE.
 pub(crate) const SEQUENCE: u8 = 0x30;
 /// Tag of a BIT STRING.
 pub(crate) const BIT_STRING: u8 = 0x03;
 
-/// Splits off an element with this tag: its content, and what follows it. `None` where it is not there, not whole, or
-/// longer than four bytes of length can say.
+/// Splits off an element with this tag: its content, and the bytes behind it. `None` if the tag differs, the
+/// element is incomplete, or its length has more than four bytes.
 pub(crate) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&first, _) = der.split_first()?;
     let (head, length) = extent(der)?;
@@ -14,7 +14,8 @@ pub(crate) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     (first == tag).then_some((&whole[head..], &der[whole.len()..]))
 }
 
-/// Length of the header and of the content of the element that `der` begins with; `None` until enough of it is there.
+/// Length of the header and of the content of the element at the start of `der`; `None` while the header is
+/// incomplete.
 pub(crate) fn extent(der: &[u8]) -> Option<(usize, usize)> {
     let &length = der.get(1)?;
     if length < 0x80 {
@@ -28,7 +29,7 @@ pub(crate) fn extent(der: &[u8]) -> Option<(usize, usize)> {
     Some((2 + count, bytes.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte))))
 }
 
-/// A SEQUENCE with this content.
+/// Encodes a SEQUENCE with this content.
 pub(crate) fn sequence(content: &[u8]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let significant = &length[length.iter().take_while(|&&byte| byte == 0).count()..];
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_split_off_whole_or_not_at_all() {
+    fn only_complete_elements_are_split_off() {
         assert_eq!(element(&[0x30, 2, 1, 2, 9], SEQUENCE), Some((&[1, 2][..], &[9][..])));
         assert_eq!(element(&[0x30, 0x81, 2, 1, 2], SEQUENCE), Some((&[1, 2][..], &[][..])));
         assert_eq!(element(&[0x30, 3, 1, 2], SEQUENCE), None);
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_keep_their_content() {
+    fn sequence_keeps_its_content() {
         for length in [0, 1, 127, 128, 255, 256, 70_000] {
             let content = vec![7; length];
             assert_eq!(element(&sequence(&content), SEQUENCE), Some((&content[..], &[][..])));

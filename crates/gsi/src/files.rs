@@ -1,4 +1,4 @@
-//! Where credentials and trust are kept, as Grid tools have it, and reading them.
+//! The usual file locations of Grid tools for credentials and trust, and functions to read them.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,57 +13,58 @@ use crate::credential::{Credential, CredentialError};
 use crate::gridmap::{GridMap, GridMapError};
 use crate::trust::directory::{DirectoryError, read, read_file};
 
-/// The most bytes of a file with a credential.
+/// Largest file with a credential, in bytes.
 pub const MAX_CREDENTIAL_FILE: u64 = 4 * 1024 * 1024;
 
-/// Files of one user or service. Those named in the environment come first, then the user's own, then the machine's.
+/// The files of one user or service. Environment variables take precedence over the user's files, and those
+/// over the host's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// A proxy: `X509_USER_PROXY`, or `/tmp/x509up_uUID`.
+    /// The proxy: `X509_USER_PROXY`, or `/tmp/x509up_uUID`.
     pub proxy: PathBuf,
     /// Certificate and key: `X509_USER_CERT` and `X509_USER_KEY`, or those in `~/.globus`.
     pub user: (PathBuf, PathBuf),
-    /// A host's: `/etc/grid-security/hostcert.pem` and `hostkey.pem`.
+    /// The host's: `/etc/grid-security/hostcert.pem` and `hostkey.pem`.
     pub host: (PathBuf, PathBuf),
-    /// Authorities: `X509_CERT_DIR`, or the first of `~/.globus/certificates` and `/etc/grid-security/certificates` that is
-    /// there.
+    /// Authorities: `X509_CERT_DIR`, or the first existing one of `~/.globus/certificates` and
+    /// `/etc/grid-security/certificates`.
     pub authorities: Vec<PathBuf>,
     /// `GRIDMAP`, or `/etc/grid-security/grid-mapfile`.
     pub gridmap: PathBuf,
 }
 
-/// Why a file was not read or written.
+/// The reason why a file was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system said no, or the file is too long.
+    /// Reading failed, or the file is too long.
     #[error(transparent)]
     Read(#[from] DirectoryError),
-    /// Others could read the key.
-    #[error("{}: holds a private key, but its mode {mode:04o} lets others at it; chmod 600 it", .path.display())]
+    /// Users other than the owner may read the private key.
+    #[error("{0}: holds a private key, but its mode {mode:04o} lets other users access it; run: chmod 600 {0}", .path.display())]
     Mode {
         /// The file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
     },
-    /// No credential in it.
+    /// The file contains no usable credential.
     #[error(transparent)]
     Credential(#[from] CredentialError),
-    /// No grid-mapfile.
+    /// The file is no grid-mapfile.
     #[error(transparent)]
     GridMap(#[from] GridMapError),
-    /// Not written.
+    /// Writing failed.
     #[error("{}: {error}", .path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl Places {
-    /// The usual places, given a look into the environment, the user's number and his home directory.
+    /// The usual locations, given access to the environment, the user's id and home directory.
     pub fn usual(environment: impl Fn(&str) -> Option<OsString>, uid: u32, home: Option<&Path>) -> Self {
         let set = |name| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let machine = Path::new("/etc/grid-security");
@@ -86,19 +87,19 @@ impl Places {
     }
 }
 
-/// Reads a proxy file: certificates and key in one.
+/// Reads a proxy file, with certificates and key in one.
 ///
 /// # Errors
-/// [`FileError`]; a file whose key others may read is refused.
+/// [`FileError`]; a key that other users may read is refused.
 pub fn credential(path: &Path, provider: &CryptoProvider) -> Result<Credential, FileError> {
     let text = secret(path)?;
     Ok(Credential::from_pem(&text, &path.display().to_string(), provider)?)
 }
 
-/// Reads a certificate, with those that follow it, and its key, from two files.
+/// Reads a certificate chain and its key from two files.
 ///
 /// # Errors
-/// [`FileError`]; a key that others may read is refused.
+/// [`FileError`]; a key that other users may read is refused.
 pub fn credential_of_two(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Credential, FileError> {
     let certificates = read(certificate, MAX_CREDENTIAL_FILE)?;
     let secret = secret(key)?;
@@ -106,7 +107,7 @@ pub fn credential_of_two(certificate: &Path, key: &Path, provider: &CryptoProvid
     Ok(Credential::from_two_pems((&certificates, &certificate), (&secret, &key), provider)?)
 }
 
-/// Writes a proxy file that only its owner can read, in place of one that is there.
+/// Writes a proxy file that only its owner can read, and replaces an existing one.
 ///
 /// # Errors
 /// [`FileError::Write`].
@@ -115,10 +116,11 @@ pub fn save(credential: &Credential, path: &Path) -> Result<(), FileError> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", std::process::id()));
         let new = path.with_file_name(name);
-        // Anew, so that nobody has it open already, and without following a link that someone may have put there.
+        // A new file, so that no other process has it open, and created without following a link that someone
+        // may have planted.
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(credential.to_pem().as_bytes()).and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
-            // What failed is reported; that a half-written file stays behind would add nothing.
+            // The original error is reported; a leftover file would add nothing to it.
             let _ = fs::remove_file(&new);
         })
     };
@@ -134,7 +136,7 @@ pub fn gridmap(path: &Path) -> Result<GridMap, FileError> {
     Ok(GridMap::parse(&String::from_utf8_lossy(&text), &path.display().to_string())?)
 }
 
-/// Reads a file with a key, wiped when dropped.
+/// Reads a file with a private key into memory that is wiped when dropped.
 fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let io = |error| DirectoryError::Io { path: path.to_owned(), error };
     let file = fs::File::open(path).map_err(io)?;
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_comes_first() {
+    fn environment_takes_precedence() {
         let none = Places::usual(|_| None, 1000, Some(Path::new("/home/jane")));
         assert_eq!(none.proxy, Path::new("/tmp/x509up_u1000"));
         assert_eq!(none.user.1, Path::new("/home/jane/.globus/userkey.pem"));

@@ -1,35 +1,35 @@
-//! The grid-mapfile: which local users a subject may be.
+//! The grid-mapfile, which maps subjects to local users.
 //!
 //! ```text
 //! "/DC=org/DC=example/CN=Jane Doe" jane,ops
 //! ```
 //!
-//! The first user is who the subject is unless it asks for another. In names, `\` takes the next character as it is and
-//! `\xHH` gives a byte, as in GCT.
+//! The first user applies unless the subject requests another one. In names, `\` quotes the next character
+//! and `\xHH` stands for a byte, as in GCT.
 
 use crate::name;
 
-/// The most bytes of a grid-mapfile that are read.
+/// Largest grid-mapfile that is read, in bytes.
 pub const MAX_FILE: usize = 64 * 1024 * 1024;
-/// The most characters of a line.
+/// Longest line, in characters.
 pub const MAX_LINE: usize = 8 * 1024;
 
 /// A parsed grid-mapfile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GridMap {
-    /// In the order of the file: subject in the form in which names are compared, and users.
+    /// Entries in the file's order: the subject in canonical form, and its users.
     lines: Vec<(String, Vec<String>)>,
 }
 
-/// Why a text is no grid-mapfile.
+/// The reason why a text is no grid-mapfile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_name}, line {line}: {problem}")]
 pub struct GridMapError {
-    /// The file.
+    /// The file's name.
     pub source_name: String,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, and what was expected.
+    /// The problem, and what was expected.
     pub problem: &'static str,
 }
 
@@ -37,7 +37,7 @@ impl GridMap {
     /// Parses a file; `source` names it in errors.
     ///
     /// # Errors
-    /// [`GridMapError`] at the first line that is none: a user who is missing because of a slip should be noticed.
+    /// [`GridMapError`] at the first malformed line: skipping it could hide a mistyped user.
     pub fn parse(text: &str, source: &str) -> Result<Self, GridMapError> {
         let fail = |line, problem| GridMapError { source_name: source.to_owned(), line, problem };
         if text.len() > MAX_FILE {
@@ -54,17 +54,17 @@ impl GridMap {
         Ok(Self { lines })
     }
 
-    /// Who this subject is when it asks for nobody in particular.
+    /// The user for a subject that requests none.
     pub fn default_user(&self, subject: &str) -> Option<&str> {
         self.users(subject).next()
     }
 
-    /// Whether this subject may be that user.
+    /// Whether the subject may act as that user.
     pub fn allows(&self, subject: &str, user: &str) -> bool {
         self.users(subject).any(|one| one == user)
     }
 
-    /// All users that this subject may be, in the order of the file.
+    /// All users of the subject, in the file's order.
     pub fn users(&self, subject: &str) -> impl Iterator<Item = &str> {
         let subject = name::canonical(subject);
         self.lines
@@ -73,12 +73,12 @@ impl GridMap {
             .flat_map(|(_, users)| users.iter().map(String::as_str))
     }
 
-    /// How many lines name a subject.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether nobody is in it.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -110,7 +110,7 @@ fn entry(line: &str) -> Result<(String, Vec<String>), &'static str> {
     Ok((name::canonical(&subject), users))
 }
 
-/// Where the closing quotation mark is.
+/// The position of the closing quotation mark.
 fn closing(quoted: &str) -> Option<usize> {
     let mut escaped = false;
     quoted.char_indices().find_map(|(at, c)| {
@@ -120,7 +120,8 @@ fn closing(quoted: &str) -> Option<usize> {
     })
 }
 
-/// Bytes beyond printable ASCII stay written as `\xHH`, since that is how the subject of a certificate is written.
+/// Removes the escapes. Bytes beyond printable ASCII stay written as `\xHH`, the form in which certificate
+/// subjects are printed.
 fn unescape(text: &str) -> Result<String, &'static str> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_whom_its_line_says() {
+    fn subject_maps_to_the_users_of_its_line() {
         let map = GridMap::parse(
             "# people\n\n\"/O=Grid/CN=Jane Doe\" jane,ops\n/O=Grid/CN=host1 daemon\n\
              \"/O=Grid/CN=Jane \\\"J\\\" Doe\"\tjj, x\n\"/O=Grid/CN=J\\xc3\\xa9r\\x6fme\" jerome\n",
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_named_with_its_line() {
+    fn error_names_the_malformed_line() {
         for (text, line, says) in [
             ("\n\"/O=Grid/CN=x jane", 2, "not closed"),
             ("/O=Grid/CN=x", 1, "local user"),

@@ -1,14 +1,14 @@
-//! Whether a certificate is a host's: the names in it against the one that was asked for.
+//! Matches a certificate against the host name or address that was requested.
 
 use std::net::IpAddr;
 
 use crate::certificate::{AltName, Certificate};
 
-/// Services whose common name `SERVICE/HOST` is a host's own, as GCT takes them.
+/// Services whose common name `SERVICE/HOST` stands for the host itself, as in GCT.
 const SERVICES: [&str; 2] = ["host/", "ftp/"];
 
-/// Alternative names decide where there are any of the kind asked for (RFC 2818, §3.1); the last common name does where
-/// there are none, since many Grid hosts still have certificates without them.
+/// Alternative names of the requested kind decide if there are any (RFC 2818, §3.1). Otherwise the last
+/// common name does, since many Grid hosts still have certificates without alternative names.
 pub(crate) fn matches(certificate: &Certificate, host: &str) -> bool {
     if let Ok(address) = host.parse::<IpAddr>() {
         let wanted = match address {
@@ -46,7 +46,7 @@ mod tests {
     use super::covers;
 
     #[test]
-    fn a_star_stands_for_one_label() {
+    fn wildcard_matches_one_label() {
         assert!(covers("dtn.example.org", "DTN.example.org"));
         assert!(covers("*.example.org", "dtn.example.org"));
         assert!(!covers("*.example.org", "a.b.example.org"));

@@ -1,4 +1,4 @@
-//! What a certificate is: an authority's, an end entity's or a proxy, and in which of three formats a proxy says what it lends.
+//! The kind of a certificate: an authority's, an end entity's or a proxy, with its format and rights.
 
 use x509_parser::asn1_rs::{FromDer, Oid, ToDer};
 
@@ -7,39 +7,39 @@ use crate::name::Name;
 
 /// `id-pe-proxyCertInfo`, RFC 3820.
 pub(crate) const RFC_EXTENSION: &str = "1.3.6.1.5.5.7.1.14";
-/// The same extension in the draft that Globus Toolkit 3 shipped.
+/// The same extension in the draft that Globus Toolkit 3 implemented.
 pub(crate) const DRAFT_EXTENSION: &str = "1.3.6.1.4.1.3536.1.222";
 
-/// `id-ppl-inheritAll`: all that the issuer may.
+/// `id-ppl-inheritAll`: all rights of the issuer.
 const INHERIT_ALL: &str = "1.3.6.1.5.5.7.21.1";
-/// `id-ppl-independent`: nothing of what the issuer may.
+/// `id-ppl-independent`: none of the issuer's rights.
 const INDEPENDENT: &str = "1.3.6.1.5.5.7.21.2";
-/// Globus's limited proxy: files, but no jobs.
+/// Globus's limited proxy: access to files, but not to job services.
 const LIMITED: &str = "1.3.6.1.4.1.3536.1.1.1.9";
 
-/// What a certificate is.
+/// The kind of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// An authority's own.
+    /// A certificate authority's certificate.
     Authority,
-    /// Someone's own, given by an authority: an end entity certificate.
+    /// An end entity certificate, issued by an authority.
     EndEntity,
-    /// A proxy.
+    /// A proxy certificate.
     Proxy(Proxy),
 }
 
-/// What a proxy is.
+/// The properties of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// In which of the three formats it is.
+    /// Its format.
     pub format: Format,
-    /// What it lends.
+    /// The rights that it delegates.
     pub rights: Rights,
-    /// How many further proxies may follow it; `None` for any number.
+    /// The number of further proxies that may follow it; `None` for any number.
     pub path_length: Option<u32>,
 }
 
-/// The format of a proxy; see [`crate::proxy`].
+/// The format of a proxy; [`crate::proxy`] describes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Globus Toolkit 2.
@@ -50,16 +50,16 @@ pub enum Format {
     Rfc,
 }
 
-/// What a proxy lends.
+/// The rights that a proxy delegates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rights {
-    /// All that its issuer may.
+    /// All rights of its issuer.
     Full,
-    /// What its issuer may with files; Globus job services refuse it.
+    /// The issuer's rights to files; Globus job services refuse it.
     Limited,
-    /// Nothing: it is an identity of its own.
+    /// None: it is an identity of its own.
     Independent,
-    /// What a policy says that nothing here reads; such a proxy is refused.
+    /// Rights by a policy in an unknown language; such a proxy is refused.
     Restricted(String),
 }
 
@@ -79,7 +79,7 @@ impl Kind {
         Self::Proxy(Proxy { format: Format::Legacy, rights, path_length: None })
     }
 
-    /// The proxy that it is, if it is one.
+    /// The properties of the proxy, if it is one.
     pub fn proxy(&self) -> Option<&Proxy> {
         match self {
             Self::Proxy(proxy) => Some(proxy),
@@ -129,8 +129,8 @@ const OCTETS: u8 = 0x04;
 const EXPLICIT_1: u8 = 0xa1;
 
 impl ProxyInfo {
-    /// RFC 3820: `SEQUENCE { pathLength INTEGER OPTIONAL, SEQUENCE { language OID, policy OCTET STRING OPTIONAL } }`;
-    /// the draft has the policy first and the length after it, tagged `[1]`.
+    /// RFC 3820: `SEQUENCE { pathLength INTEGER OPTIONAL, SEQUENCE { language OID, policy OCTET STRING
+    /// OPTIONAL } }`; the draft has the policy first, and then the path length with the tag `[1]`.
     pub(crate) fn parse(der: &[u8], rfc: bool) -> Result<Self, &'static str> {
         const MALFORMED: &str = "is malformed";
         let (mut rest, after) = element(der, SEQUENCE).ok_or(MALFORMED)?;
@@ -173,7 +173,7 @@ impl ProxyInfo {
         Some(Self { rfc, rights: proxy.rights.clone(), path_length: proxy.path_length })
     }
 
-    /// The number of the extension, and its value, in DER.
+    /// The object identifier of the extension, and its value in DER.
     pub(crate) fn encode(&self) -> (&'static str, Vec<u8>) {
         let value = yasna::construct_der(|writer| {
             writer.write_sequence(|info| {
@@ -190,7 +190,7 @@ impl ProxyInfo {
     }
 }
 
-/// An object identifier as a DER element; empty for text that is none, which the constants here never are.
+/// Encodes an object identifier; empty for malformed text, which the constants here never are.
 pub(crate) fn oid(dotted: &str) -> Vec<u8> {
     dotted.parse::<Oid<'_>>().ok().and_then(|oid| oid.to_der_vec().ok()).unwrap_or_default()
 }
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn encoded_extension_parses_again() {
         for rfc in [false, true] {
             for rights in [Rights::Full, Rights::Limited, Rights::Independent, Rights::Restricted("1.2.3".into())] {
                 for path_length in [None, Some(0), Some(1), Some(300)] {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_beside_inherit_all_is_refused() {
+    fn policy_with_inherit_all_is_refused() {
         let mut policy = oid(INHERIT_ALL);
         policy.extend_from_slice(&[OCTETS, 1, b'x']);
         let der = yasna::construct_der(|w| {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_and_huge_lengths_are_refused() {
+    fn negative_and_huge_path_lengths_are_refused() {
         assert!(small(&[0x80]).is_err());
         assert!(small(&[0, 0xff, 0xff, 0xff, 0xff]).is_err());
         assert!(small(&[]).is_err());

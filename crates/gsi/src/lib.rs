@@ -1,15 +1,15 @@
-//! Grid security (U1, S6, P28): single sign-on by proxy certificates, delegation, and the tokens of GSSAPI, wire-compatible
-//! with the Grid Community Toolkit (GCT), over rustls. No socket, no clock, no OpenSSL.
+//! Grid security (U1, S6, P28): single sign-on by proxy certificates, delegation, and GSSAPI tokens, wire-compatible with the
+//! Grid Community Toolkit (GCT), over rustls. It uses no socket, no clock and no OpenSSL.
 //!
-//! `docs/protocol/gsi.md` says what is spoken. Read in this order:
+//! `docs/protocol/gsi.md` describes the protocol. Reading order:
 //!
-//! - [`context`]: two ends agree who they are. [`Context`](context::Context) takes tokens and gives tokens.
-//! - [`control`]: those tokens on a control channel (`AUTH GSSAPI`, `ADAT`, `ENC`, 632); [`channel`]: on a data channel
+//! - [`context`]: two ends authenticate each other. [`Context`](context::Context) consumes and produces tokens.
+//! - [`control`]: these tokens on a control channel (`AUTH GSSAPI`, `ADAT`, `ENC`, 632); [`channel`]: on a data channel
 //!   (`DCAU`, `PROT`).
-//! - [`proxy`]: what proxies are, whether a chain of them holds, how one is made.
+//! - [`proxy`]: proxy certificates: their verification and issuance.
 //! - [`trust`]: authorities, signing policies, revocation lists.
-//! - [`certificate`], [`name`], [`credential`]: the parts; [`gridmap`]: who a subject is here.
-//! - [`files`]: where all of it is kept on disk. It, [`trust::directory`] and [`trust::kept`] are the only modules that read files.
+//! - [`certificate`], [`name`], [`credential`]: the building blocks; [`gridmap`]: local users of a subject.
+//! - [`files`]: the usual file locations. It, [`trust::directory`] and [`trust::kept`] are the only modules that read files.
 
 pub mod certificate;
 pub mod channel;

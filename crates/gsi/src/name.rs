@@ -1,13 +1,14 @@
-//! Distinguished names, as certificates hold them and as Grid files write them (`/DC=org/DC=example/CN=Jane Doe`).
+//! Distinguished names, as in certificates and in the text form of Grid files (`/DC=org/DC=example/CN=Jane
+//! Doe`).
 //!
-//! The text form is the one of OpenSSL's `X509_NAME_oneline`, since that is what every grid-mapfile, signing policy and
-//! log was written from.
+//! The text form is that of OpenSSL's `X509_NAME_oneline`, from which every grid-mapfile, signing policy and
+//! log was written.
 
 use std::fmt;
 
 use x509_parser::x509::X509Name;
 
-/// A distinguished name out of a certificate.
+/// A distinguished name from a certificate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name {
     der: Vec<u8>,
@@ -15,11 +16,11 @@ pub struct Name {
     attributes: Vec<Attribute>,
 }
 
-/// One attribute. The string type that carried the value is left out: names that were encoded anew by another program
-/// are still the same names.
+/// One attribute. The string type of the value is omitted: a name that another program encoded differently is
+/// still the same name.
 #[derive(Clone, PartialEq, Eq)]
 struct Attribute {
-    /// Position of the relative name that holds it, so that `a+b` differs from `a,b`.
+    /// Index of the relative distinguished name that contains it, so that `a+b` differs from `a,b`.
     level: usize,
     kind: Vec<u8>,
     value: Vec<u8>,
@@ -49,22 +50,23 @@ impl Name {
         Self { der: name.as_raw().to_vec(), text, attributes }
     }
 
-    /// The name as DER, byte for byte as the certificate had it.
+    /// The DER encoding, byte for byte as in the certificate.
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// The name as text, as OpenSSL writes it on one line; bytes beyond printable ASCII are `\xHH`.
+    /// The text form, as OpenSSL writes it on one line; bytes beyond printable ASCII are written `\xHH`.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether both say the same, whatever string types they were encoded with.
+    /// Whether both names are equal, regardless of their string types.
     pub fn is(&self, other: &Name) -> bool {
         self.attributes == other.attributes
     }
 
-    /// Whether this is `base` and one more common name: what the subject of a proxy is to its issuer's (RFC 3820, §3.4).
+    /// Whether this is `base` followed by one common name, as the subject of a proxy must be with its
+    /// issuer's (RFC 3820, §3.4).
     pub fn adds_common_name_to(&self, base: &Name) -> bool {
         self.last_common_name().is_some()
             && self.attributes.len() == base.attributes.len() + 1
@@ -77,7 +79,7 @@ impl Name {
         self.attributes.last().filter(|a| a.kind == COMMON_NAME).map(|a| a.value.as_slice())
     }
 
-    /// Every common name, in order.
+    /// All common names, in order.
     pub(crate) fn common_names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.attributes.iter().filter(|a| a.kind == COMMON_NAME).map(|a| a.value.as_slice())
     }
@@ -95,13 +97,13 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Whether two names in text form are the same to Grid software: without regard to case, and with the several spellings
-/// of e-mail address and user identifier taken as one.
+/// Whether two names in text form are equal to Grid software: case is ignored, and the spellings of e-mail
+/// address and user identifier are equivalent.
 pub fn same(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other) || canonical(one) == canonical(other)
 }
 
-/// The form in which names are compared.
+/// The canonical form in which names are compared.
 pub(crate) fn canonical(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let mut canonical = String::with_capacity(lower.len());
@@ -131,7 +133,7 @@ fn write_value(text: &mut String, value: &[u8]) {
     }
 }
 
-/// OpenSSL's short names of the attribute types that occur in certificates; `None` has its dotted number written.
+/// OpenSSL's short names of attribute types in certificates; for `None` the dotted number is written.
 fn short_name(kind: &[u8]) -> Option<&'static str> {
     Some(match kind {
         [0x55, 0x04, last] => match last {
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_one_name_are_the_same() {
+    fn equivalent_spellings_are_equal() {
         assert!(same("/O=Grid/CN=Jane", "/o=grid/cn=JANE"));
         assert!(same("/O=Grid/Email=a@b", "/O=Grid/emailAddress=a@b"));
         assert!(same("/O=Grid/E=a@b", "/O=Grid/emailAddress=a@b"));

@@ -1,4 +1,4 @@
-//! Signatures over what is written here: certificates and requests.
+//! Signs the certificates and requests that this crate writes.
 
 use rustls::SignatureScheme;
 use rustls::pki_types::alg_id;
@@ -6,7 +6,7 @@ use rustls::pki_types::alg_id;
 use crate::credential::Key;
 use crate::der::sequence;
 
-/// `SEQUENCE { body, algorithm, signature }`, of which certificates and requests are made.
+/// Encodes `SEQUENCE { body, algorithm, signature }`, the form of certificates and requests.
 pub(crate) fn write_signed(body: &[u8], key: &Key) -> Result<Vec<u8>, rustls::Error> {
     let unknown = || rustls::Error::General("its kind is not known here".into());
     let (scheme, identifier) = algorithm(key).ok_or_else(unknown)?;
@@ -20,7 +20,7 @@ pub(crate) fn write_signed(body: &[u8], key: &Key) -> Result<Vec<u8>, rustls::Er
     }))
 }
 
-/// How a key signs: the scheme, and the content of its AlgorithmIdentifier.
+/// The signature scheme of a key, and the content of its AlgorithmIdentifier.
 pub(crate) fn algorithm(key: &Key) -> Option<(SignatureScheme, &'static [u8])> {
     const KNOWN: [(SignatureScheme, &rustls::pki_types::AlgorithmIdentifier); 4] = [
         (SignatureScheme::ECDSA_NISTP256_SHA256, &alg_id::ECDSA_SHA256),

@@ -1,6 +1,6 @@
-//! Times as certificates have them, for people.
+//! Formats times in certificates for people.
 
-/// A time for people, in UTC.
+/// The time in UTC.
 pub(crate) fn date(seconds: i64) -> String {
     match time::OffsetDateTime::from_unix_timestamp(seconds) {
         Ok(t) => format!(

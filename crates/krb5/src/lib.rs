@@ -1,16 +1,16 @@
-//! Kerberos 5 at the end that is logged in to (RFC 4121, RFC 2743), by the system's library, MIT's `libgssapi_krb5`: tickets are
-//! looked at, and what follows is protected, by the code that all of Kerberos uses, with its configuration and its keytabs.
+//! Kerberos 5 on the accepting side (RFC 4121, RFC 2743), implemented by the system's library, MIT's `libgssapi_krb5`. So
+//! tickets are verified, and messages protected, by the code, configuration and keytabs that all Kerberos programs share.
 //!
-//! - [`Acceptor`]: whose tickets are taken: those for a principal of a keytab.
-//! - [`Accepting`]: tokens of one client in and out, until [`Context`] is there.
-//! - [`Context`]: who the client is, and messages under protection.
+//! - [`Acceptor`]: accepts tickets for the principals of a keytab.
+//! - [`Accepting`]: exchanges tokens with one client until the [`Context`] is established.
+//! - [`Context`]: the client's identity, and protected messages.
 //!
-//! `sys` is the library as its header has it (`gssapi/gssapi.h`, RFC 2744); nothing else knows of it.
+//! `sys` binds the library's header (`gssapi/gssapi.h`, RFC 2744); only that module knows it.
 
 mod order;
 mod sys;
 
-use order::{Seen, Twice};
+use order::{ReceivedNumbers, Twice};
 use std::ffi::CString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::flag;
 
-/// Why the library does not do what it was asked for, in its own words.
+/// A failure of the library, with its own message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct Failure {
@@ -26,12 +26,12 @@ pub struct Failure {
     why: String,
 }
 
-/// Of what a failure is where the client does not ask for what is needed.
+/// The subject of a failure when the client does not request a required property.
 const LACKS: &str = "the client's context lacks";
 
 impl Failure {
-    /// Whether it is that the client does not ask for what is needed, which it may be told.
-    pub fn is_lacking(&self) -> bool {
+    /// Whether the client did not request a required property. The client may be told of such a failure.
+    pub fn is_insufficient_request(&self) -> bool {
         self.what == LACKS
     }
 
@@ -40,22 +40,22 @@ impl Failure {
     }
 }
 
-/// Whose tickets are taken. Clones are the same.
+/// Accepts tickets with the keys of a keytab. Clones share the keys.
 #[derive(Clone)]
 pub struct Acceptor(Arc<sys::Credential>);
 
 impl Acceptor {
-    /// One that takes tickets for any principal of the keytab in this file.
+    /// Loads the keys of all principals of a keytab file.
     ///
     /// # Errors
-    /// [`Failure`]: the keytab is not there, cannot be read, or has no key.
+    /// [`Failure`] if the keytab is missing, cannot be read, or has no key.
     pub fn of_keytab(path: &Path) -> Result<Self, Failure> {
         let name = [b"FILE:", path.as_os_str().as_bytes()].concat();
         let name = CString::new(name).map_err(|_| Failure::new("the keytab", "no file has such a name"))?;
         sys::Credential::of_keytab(&name).map(|credential| Self(Arc::new(credential)))
     }
 
-    /// For one client, of which nothing has come yet.
+    /// Starts the authentication of one client.
     pub fn begin(&self) -> Accepting {
         Accepting { acceptor: self.clone(), context: sys::Context::none() }
     }
@@ -67,7 +67,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// A context that is being made.
+/// A context that is being established.
 pub struct Accepting {
     acceptor: Acceptor,
     context: sys::Context,
@@ -79,26 +79,27 @@ impl fmt::Debug for Accepting {
     }
 }
 
-/// What a token came to.
+/// The result of processing a token.
 #[derive(Debug)]
 pub enum Step {
-    /// This goes to the client, and another token is to come.
+    /// Send this token to the client, and wait for another.
     Continue(Accepting, Vec<u8>),
-    /// The ends know each other; this goes to the client, if it is not empty.
+    /// The context is established; send this token to the client, unless it is empty.
     Done(Context, Vec<u8>),
 }
 
 impl Accepting {
-    /// Takes a token of the client's. It may wait for the disk: the library notes tickets, so that none is taken twice.
+    /// Processes a token from the client. It may block on the disk: the library records tickets to detect
+    /// replays.
     ///
     /// # Errors
-    /// [`Failure`]: the client does not prove who it is, or by something else than Kerberos, or does not ask that this end proves who it
-    /// is, too, and that nobody can alter messages or send them twice.
+    /// [`Failure`] if the client does not prove its identity, uses another mechanism than Kerberos, or does
+    /// not request mutual authentication, integrity and replay detection.
     pub fn step(mut self, token: &[u8]) -> Result<Step, Failure> {
         let accepted = self.context.accept(&self.acceptor.0, token)?;
         let Some(name) = accepted.client else { return Ok(Step::Continue(self, accepted.token)) };
         if !accepted.is_krb5 {
-            return Err(Failure::new("the client", "it proves who it is by another mechanism than Kerberos"));
+            return Err(Failure::new("the client", "it authenticates by another mechanism than Kerberos"));
         }
         let needed = [
             (flag::MUTUAL, "mutual authentication"),
@@ -111,13 +112,13 @@ impl Accepting {
             return Err(Failure { what: LACKS, why: lacking.join(", ") });
         }
         let private = accepted.flags & flag::CONFIDENTIALITY != 0;
-        let talk = Talk { context: self.context, seen: Seen::default(), numbered: None, strayed: false };
+        let talk = Talk { context: self.context, seen: ReceivedNumbers::default(), numbered: None, has_stray: false };
         let context = Context { principal: name, private, talk: Mutex::new(talk) };
         Ok(Step::Done(context, accepted.token))
     }
 }
 
-/// Two ends that know each other.
+/// An established context.
 pub struct Context {
     principal: String,
     private: bool,
@@ -126,12 +127,12 @@ pub struct Context {
 
 struct Talk {
     context: sys::Context,
-    /// Which messages of the client's have come.
-    seen: Seen,
-    /// Whether they have numbers, once one has come.
+    /// The message numbers received from the client.
+    seen: ReceivedNumbers,
+    /// Whether messages carry numbers in clear; `None` before the first message.
     numbered: Option<bool>,
-    /// Whether one came where it did not belong.
-    strayed: bool,
+    /// Whether a message arrived on a connection where it did not belong.
+    has_stray: bool,
 }
 
 impl fmt::Debug for Context {
@@ -140,27 +141,28 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A message that has come.
+/// A decrypted message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// What it says.
+    /// Its content.
     pub bytes: Vec<u8>,
-    /// Whether nobody else could read it.
+    /// Whether it was encrypted.
     pub private: bool,
-    /// Which of the client's messages it is: each has the next number. None, if the context is of those whose messages hide it (RFC 1964).
+    /// Its sequence number; each message of the client has the next. `None` in a context whose messages
+    /// conceal it (RFC 1964).
     pub number: Option<u64>,
 }
 
 impl Context {
-    /// Who the client is, as `name@REALM`.
+    /// The client's principal, as `name@REALM`.
     pub fn principal(&self) -> &str {
         &self.principal
     }
 
-    /// `bytes` as they go to the client: nobody can alter them, and, if they are to be `private`, read them.
+    /// Protects `bytes` for the client: against alteration and, if `private`, by encryption.
     ///
     /// # Errors
-    /// [`Failure`]; also where the library cannot keep them private.
+    /// [`Failure`]; also if the library cannot encrypt.
     pub fn wrap(&self, bytes: &[u8], private: bool) -> Result<Vec<u8>, Failure> {
         let talk = self.talk();
         let (wrapped, is_private) = talk.context.wrap(bytes, private)?;
@@ -170,7 +172,7 @@ impl Context {
         Ok(wrapped)
     }
 
-    /// What the client said in a message, which nobody has altered or sent twice.
+    /// Decrypts a message from the client and checks its integrity and that it is no replay.
     ///
     /// # Errors
     /// [`Failure`].
@@ -178,9 +180,9 @@ impl Context {
         let mut talk = self.talk();
         let sys::Unwrapped { bytes, private, replayed } = talk.context.unwrap(token)?;
         let number = number(token);
-        // The library takes one message in more than one frame, of which only one shows the number.
+        // The library accepts several token formats in one context, of which only one shows the number.
         if *talk.numbered.get_or_insert(number.is_some()) != number.is_some() {
-            return Err(Failure::new("the message", "it is framed otherwise than those before it"));
+            return Err(Failure::new("the message", "its token format differs from that of earlier messages"));
         }
         let noted = match number {
             Some(number) => talk.seen.note(number),
@@ -197,26 +199,27 @@ impl Context {
         Ok(Opened { bytes, private, number })
     }
 
-    /// Whether messages can be kept private.
+    /// Whether the context can encrypt messages.
     pub fn is_private(&self) -> bool {
         self.private
     }
 
-    /// The highest number of a message of the client's that has come; 0 before any.
+    /// The highest number of a received message; 0 before the first.
     pub fn latest(&self) -> u64 {
         self.talk().seen.latest().unwrap_or(0)
     }
 
-    /// Whether all messages of the client's after the number `from`, up to `to`, have come, each where it belongs.
+    /// Whether all of the client's messages after number `from`, up to `to`, have arrived on their own
+    /// connections.
     pub fn has_all(&self, from: u64, to: u64) -> bool {
         let talk = self.talk();
-        !talk.strayed && talk.seen.has_all(from, to)
+        !talk.has_stray && talk.seen.has_all(from, to)
     }
 
-    /// Notes that a message came over a connection for which it was not meant, as somebody on the way may have brought about: from then
-    /// on nobody can tell that all has come ([`Self::has_all`]).
-    pub fn stray(&self) {
-        self.talk().strayed = true;
+    /// Records that a message arrived on a connection for which it was not meant, perhaps through an
+    /// attacker. From then on, [`Self::has_all`] returns false.
+    pub fn mark_stray(&self) {
+        self.talk().has_stray = true;
     }
 
     fn talk(&self) -> MutexGuard<'_, Talk> {
@@ -224,7 +227,7 @@ impl Context {
     }
 }
 
-/// The number of a message that has been opened, where it stands in clear (RFC 4121, section 4.2.6.2).
+/// The number of a decrypted message, if the token shows it in clear (RFC 4121, section 4.2.6.2).
 fn number(token: &[u8]) -> Option<u64> {
     let (header, _) = token.split_first_chunk::<16>()?;
     let number: [u8; 8] = header[8..].try_into().ok()?;
@@ -237,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keytab_that_is_not_there_is_named_by_the_library() {
+    fn error_names_the_missing_keytab() {
         let error = Acceptor::of_keytab(Path::new("/nonexistent/keytab")).unwrap_err().to_string();
         assert!(error.contains("/nonexistent/keytab"), "{error}");
     }

@@ -1,30 +1,31 @@
-//! Which messages of a context have come, by the numbers that they carry (RFC 4121, section 4.2.6.2: each has the next, in its header,
-//! which its checksum or encryption covers).
+//! Tracks which messages of a context have arrived, by their sequence numbers (RFC 4121, section 4.2.6.2:
+//! each message has the next number, in its header, which the checksum or encryption covers).
 //!
-//! The library looks for those that come twice, too, but of all messages together and within a window: a command may overtake hundreds
-//! of messages of data that were sent before it over another connection. So it is done here.
+//! The library detects replays, too, but within one window over all messages: a command may overtake hundreds
+//! of data messages that were sent earlier on another connection. So this module does it.
 
-/// Between how many messages some may be missing: those of transfers that were given up, and of connections that are slower than others.
+/// Most gaps that are tracked: gaps come from aborted transfers, and from connections that are slower than
+/// others.
 const GAPS: usize = 1024;
 
-/// The numbers that have come.
+/// The received numbers.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// First and last of those between which none is missing, in order.
+pub(super) struct ReceivedNumbers {
+    /// First and last number of each contiguous run, in order.
     runs: Vec<(u64, u64)>,
 }
 
-/// What a number is that cannot be noted.
+/// The reason why a number is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Twice {
-    /// It came before.
+    /// The number was received before.
     Before,
-    /// There are too many gaps to tell for ever: it is older than what can be told.
+    /// The number is older than the tracked gaps, so a replay cannot be ruled out.
     Old,
 }
 
-impl Seen {
-    /// Notes that this one has come.
+impl ReceivedNumbers {
+    /// Records a number.
     pub(super) fn note(&mut self, number: u64) -> Result<(), Twice> {
         let at = self.runs.partition_point(|&(_, last)| last < number);
         if self.runs.get(at).is_some_and(|&(first, _)| first <= number) {
@@ -45,19 +46,19 @@ impl Seen {
             (false, false) => self.runs.insert(at, (number, number)),
         }
         if self.runs.len() > GAPS {
-            // What is missing there is taken to have come: nothing of it is taken any more.
+            // Merging the two lowest runs closes the gap between them: its numbers count as received.
             let (first, _) = self.runs.remove(0);
             self.runs[0].0 = first;
         }
         Ok(())
     }
 
-    /// The highest that has come.
+    /// The highest received number.
     pub(super) fn latest(&self) -> Option<u64> {
         self.runs.last().map(|&(_, last)| last)
     }
 
-    /// Whether all after `from` up to `to` have come.
+    /// Whether all numbers after `from`, up to `to`, were received.
     pub(super) fn has_all(&self, from: u64, to: u64) -> bool {
         from >= to || self.runs.iter().any(|&(first, last)| first <= from.saturating_add(1) && to <= last)
     }
@@ -68,8 +69,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_comes_once_in_any_order() {
-        let mut seen = Seen::default();
+    fn each_number_is_accepted_once_in_any_order() {
+        let mut seen = ReceivedNumbers::default();
         for number in [5, 7, 6, 9, 1] {
             assert_eq!(seen.note(number), Ok(()), "{number}");
             assert_eq!(seen.note(number), Err(Twice::Before), "{number}");
@@ -85,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_bounded_and_what_is_beyond_them_is_not_taken() {
-        let mut seen = Seen::default();
+    fn tracked_gaps_are_bounded_and_older_numbers_refused() {
+        let mut seen = ReceivedNumbers::default();
         for number in (10..).step_by(2).take(3 * GAPS) {
             seen.note(number).unwrap();
         }

@@ -1,4 +1,5 @@
-//! `gssapi/gssapi.h` and `gssapi_ext.h`: what is used of them, and who frees what.
+//! Bindings to the used parts of `gssapi/gssapi.h` and `gssapi_ext.h`, with wrappers that own and free the
+//! library's objects.
 #![allow(unsafe_code, reason = "calls of a C library")]
 
 use super::Failure;
@@ -30,7 +31,7 @@ struct Store {
     elements: *mut Element,
 }
 
-/// What the library gives out without saying what is in it.
+/// A pointer to an opaque object of the library.
 type Opaque = *mut c_void;
 
 #[link(name = "gssapi_krb5")]
@@ -98,18 +99,18 @@ const INDEFINITE: u32 = u32::MAX;
 /// `GSS_C_GSS_CODE` and `GSS_C_MECH_CODE`.
 const MAJOR: c_int = 1;
 const MINOR: c_int = 2;
-/// Errors are in the upper half of a status (`GSS_ERROR`).
+/// Error codes are in the upper half of a status (`GSS_ERROR`).
 const ERRORS: u32 = 0xffff_0000;
 /// `GSS_S_CONTINUE_NEEDED`.
 const CONTINUE: u32 = 1;
-/// `GSS_S_DUPLICATE_TOKEN` and `GSS_S_OLD_TOKEN`: it came before, or nobody can tell whether it did.
+/// `GSS_S_DUPLICATE_TOKEN` and `GSS_S_OLD_TOKEN`: the message is a replay, or too old to tell.
 const REPLAYED: u32 = 2 | 4;
-/// The most lines that are read of what the library says of a status.
+/// Most lines that are read of the library's description of a status.
 const LINES: usize = 8;
 /// Kerberos 5 (RFC 4121): 1.2.840.113554.1.2.2.
 const KRB5: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02];
 
-/// Bytes that the library has allocated, which go back to it.
+/// A buffer that the library allocated and must free.
 struct Buffer(RawBuffer);
 
 impl Buffer {
@@ -121,7 +122,8 @@ impl Buffer {
         if self.0.length == 0 || self.0.value.is_null() {
             return &[];
         }
-        // SAFETY: the library says that so many bytes are there, and they are until they are released.
+        // SAFETY: the library states that `length` bytes are there, and they stay until the buffer is
+        // released.
         unsafe { slice::from_raw_parts(self.0.value.cast(), self.0.length) }
     }
 }
@@ -129,23 +131,23 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut minor = 0;
-        // SAFETY: it is the library's, or empty, and nobody uses it any more.
+        // SAFETY: the buffer belongs to the library or is empty, and is not used afterwards.
         unsafe { gss_release_buffer(&mut minor, &mut self.0) };
     }
 }
 
-/// Bytes that are lent to the library, which only reads them.
-fn lent(bytes: &[u8]) -> RawBuffer {
+/// Lends bytes to the library, which only reads them.
+fn borrowed(bytes: &[u8]) -> RawBuffer {
     RawBuffer { length: bytes.len(), value: bytes.as_ptr().cast_mut().cast() }
 }
 
-/// Who somebody is, as the library has it.
+/// A principal's name in the library's form.
 struct Name(Opaque);
 
 impl Name {
     fn text(&self) -> Result<String, Failure> {
         let (mut minor, mut out) = (0, Buffer::empty());
-        // SAFETY: the name is one that the library gave; the sort is not asked for.
+        // SAFETY: the library created the name; a null pointer skips the name's type.
         let major = unsafe { gss_display_name(&mut minor, self.0, &mut out.0, ptr::null_mut()) };
         check("the client's name", major, minor)?;
         String::from_utf8(out.bytes().to_vec()).map_err(|_| Failure::new("the client's name", "it is not UTF-8"))
@@ -155,27 +157,28 @@ impl Name {
 impl Drop for Name {
     fn drop(&mut self) {
         let mut minor = 0;
-        // SAFETY: the name is one that the library gave, or none, and nobody uses it any more.
+        // SAFETY: the library created the name, or it is null; it is not used afterwards.
         unsafe { gss_release_name(&mut minor, &mut self.0) };
     }
 }
 
-/// What this end proves who it is by.
+/// The credential by which this end proves its identity.
 pub(super) struct Credential(Opaque);
 
-// SAFETY: the library's credentials may be used by any thread, and by several at once: they are only read, under its own locks.
+// SAFETY: any thread may use the library's credentials, several at once: they are only read, under the
+// library's locks.
 unsafe impl Send for Credential {}
 // SAFETY: as above.
 unsafe impl Sync for Credential {}
 
 impl Credential {
-    /// All keys of a keytab, which is named as Kerberos does.
+    /// Loads all keys of a keytab, given by its Kerberos name (`FILE:PATH`).
     pub(super) fn of_keytab(keytab: &CStr) -> Result<Self, Failure> {
         let mut element = Element { key: c"keytab".as_ptr(), value: keytab.as_ptr() };
         let store = Store { count: 1, elements: &mut element };
         let (mut minor, mut credential) = (0, ptr::null_mut());
-        // SAFETY: the store and what it points to live until the call has ended; any name and mechanism will do, and what is not
-        // asked for may be null.
+        // SAFETY: the store and what it points to live until the call returns; null selects any name and
+        // mechanism, and skips unused outputs.
         let major = unsafe {
             gss_acquire_cred_from(
                 &mut minor,
@@ -197,47 +200,47 @@ impl Credential {
 impl Drop for Credential {
     fn drop(&mut self) {
         let mut minor = 0;
-        // SAFETY: the credential is one that the library gave, or none, and nobody uses it any more.
+        // SAFETY: the library created the credential, or it is null; it is not used afterwards.
         unsafe { gss_release_cred(&mut minor, &mut self.0) };
     }
 }
 
-/// A context, or what there is of it.
+/// A context, complete or not.
 pub(super) struct Context(Opaque);
 
-// SAFETY: the library's contexts may be used by any thread, one at a time.
+// SAFETY: any thread may use the library's contexts, one at a time.
 unsafe impl Send for Context {}
 
-/// What became of a token.
+/// The result of processing a token.
 pub(super) struct Accepted {
-    /// Who the client is, once the context is there.
+    /// The client's name, once the context is established.
     pub(super) client: Option<String>,
-    /// Whether Kerberos says so.
+    /// Whether the mechanism is Kerberos.
     pub(super) is_krb5: bool,
-    /// What the client is to be told.
+    /// The token to send to the client.
     pub(super) token: Vec<u8>,
-    /// What the context does, in the bits of [`flag`].
+    /// The properties of the context, as bits of [`flag`].
     pub(super) flags: u32,
 }
 
-/// What a context does (RFC 2744, section 5.1).
+/// Properties of a context (RFC 2744, section 5.1).
 pub(super) mod flag {
-    /// Each end proves who it is.
+    /// Mutual authentication.
     pub(crate) const MUTUAL: u32 = 2;
-    /// Messages that come twice are found.
+    /// Replay detection.
     pub(crate) const REPLAY: u32 = 4;
-    /// Nobody can read messages that are to be private.
+    /// Confidentiality.
     pub(crate) const CONFIDENTIALITY: u32 = 16;
-    /// Nobody can alter messages.
+    /// Integrity.
     pub(crate) const INTEGRITY: u32 = 32;
 }
 
-/// What a message that has come says.
+/// A decrypted message.
 pub(super) struct Unwrapped {
     pub(super) bytes: Vec<u8>,
-    /// Whether nobody else could read it.
+    /// Whether it was encrypted.
     pub(super) private: bool,
-    /// Whether the library says that it came before, or that it cannot tell.
+    /// Whether the library reports a replay, or cannot rule one out.
     pub(super) replayed: bool,
 }
 
@@ -246,14 +249,15 @@ impl Context {
         Self(ptr::null_mut())
     }
 
-    /// Takes a token. After an error the context is of no further use.
+    /// Processes a token. After an error the context must not be used again.
     pub(super) fn accept(&mut self, credential: &Credential, token: &[u8]) -> Result<Accepted, Failure> {
         let (mut minor, mut client, mut mechanism) = (0, Name(ptr::null_mut()), ptr::null_mut::<Oid>());
         let mut own = token.to_vec();
         let mut token = RawBuffer { length: own.len(), value: own.as_mut_ptr().cast() };
         let (mut out, mut flags) = (Buffer::empty(), 0);
-        // SAFETY: the context is none or the library's; the token is this call's own, and lives until it has ended; addresses are not bound to it, since translators
-        // change them; what is given out is taken by those who release it, and the mechanism is the library's own for ever.
+        // SAFETY: the context is null or the library's; the token is this call's own copy, and lives until
+        // the call returns; owners take the outputs; the mechanism is static data of the library. Channel
+        // bindings to addresses are not used, since address translators change addresses.
         let major = unsafe {
             gss_accept_sec_context(
                 &mut minor,
@@ -272,33 +276,35 @@ impl Context {
         check("the ticket", major, minor)?;
         let done = major & CONTINUE == 0;
         let client = if done { Some(client.text()?) } else { None };
-        // SAFETY: where it is one, it is an object identifier of the library's, which lives as long as the process.
+        // SAFETY: if not null, the mechanism is an object identifier of the library, which lives as long as
+        // the process.
         let is_krb5 = unsafe { mechanism.as_ref() }.is_some_and(|oid| {
             let elements = oid.elements.cast::<u8>();
-            // SAFETY: the library says that so many bytes are there.
+            // SAFETY: the library states that `length` bytes are there.
             !elements.is_null() && unsafe { slice::from_raw_parts(elements, oid.length as usize) } == KRB5
         });
         Ok(Accepted { client, is_krb5, token: out.bytes().to_vec(), flags })
     }
 
-    /// A message, and whether nobody else can read it.
+    /// Protects a message; returns whether it was encrypted.
     pub(super) fn wrap(&self, bytes: &[u8], private: bool) -> Result<(Vec<u8>, bool), Failure> {
         let (mut minor, mut is_private, mut out) = (0, 0, Buffer::empty());
-        let mut bytes = lent(bytes);
-        // SAFETY: the context is there; the bytes are only read.
+        let mut bytes = borrowed(bytes);
+        // SAFETY: the context is established; the bytes are only read.
         let major =
             unsafe { gss_wrap(&mut minor, self.0, c_int::from(private), 0, &mut bytes, &mut is_private, &mut out.0) };
         check("the message", major, minor)?;
         Ok((out.bytes().to_vec(), is_private != 0))
     }
 
-    /// What a message says.
+    /// Decrypts a message.
     pub(super) fn unwrap(&self, token: &[u8]) -> Result<Unwrapped, Failure> {
         let (mut minor, mut is_private, mut out) = (0, 0, Buffer::empty());
-        // The library turns the token's parts around where they are.
+        // The library modifies the token in place, so it gets a copy.
         let mut own = token.to_vec();
         let mut token = RawBuffer { length: own.len(), value: own.as_mut_ptr().cast() };
-        // SAFETY: the context is there; the token is this call's own, and lives until it has ended; its quality is not asked for.
+        // SAFETY: the context is established; the token is this call's own copy, and lives until the call
+        // returns; null skips the quality of protection.
         let major = unsafe { gss_unwrap(&mut minor, self.0, &mut token, &mut out.0, &mut is_private, ptr::null_mut()) };
         check("the message", major, minor)?;
         Ok(Unwrapped { bytes: out.bytes().to_vec(), private: is_private != 0, replayed: major & REPLAYED != 0 })
@@ -308,12 +314,12 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let mut minor = 0;
-        // SAFETY: the context is one that the library gave, or none, and nobody uses it any more.
+        // SAFETY: the library created the context, or it is null; it is not used afterwards.
         unsafe { gss_delete_sec_context(&mut minor, &mut self.0, ptr::null_mut()) };
     }
 }
 
-/// Whether a call has done what it was to do.
+/// Turns a status into a result.
 fn check(what: &'static str, major: u32, minor: u32) -> Result<(), Failure> {
     if major & ERRORS == 0 {
         return Ok(());
@@ -323,12 +329,12 @@ fn check(what: &'static str, major: u32, minor: u32) -> Result<(), Failure> {
     Err(Failure::new(what, said.join("; ")))
 }
 
-/// What the library says of a status, without what could harm a line.
+/// The library's description of a status, without control characters, which could break a log line.
 fn words(status: u32, sort: c_int) -> Vec<String> {
     let (mut lines, mut more) = (Vec::new(), 0);
     for _ in 0..LINES {
         let (mut minor, mut out) = (0, Buffer::empty());
-        // SAFETY: all are places for what is given out; the mechanism is the usual one.
+        // SAFETY: all pointers are valid outputs; null selects the default mechanism.
         let major = unsafe { gss_display_status(&mut minor, status, sort, ptr::null_mut(), &mut more, &mut out.0) };
         if major & ERRORS != 0 {
             break;

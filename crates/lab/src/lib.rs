@@ -1,8 +1,8 @@
-//! Experiments: testbeds on one machine, benchmarks beside the peers, and the demonstration, as commands of `phoebus`.
+//! Experiments as commands of `phoebus`: testbeds on one machine, benchmarks against peers, and the demonstration.
 //!
 //! - [`testbed`]: hosts and an emulated WAN (`S30`).
 //! - [`mod@bench`]: Phoebus and its peers, measured in the same run.
-//! - [`demo`]: what sessions are good for, shown with programs that know nothing of them.
+//! - [`demo`]: the benefit of sessions, shown with unmodified programs.
 
 pub mod bench;
 pub mod demo;

@@ -1,4 +1,4 @@
-//! Moves bytes over one QUIC stream, to see what the transport alone does on a path:
+//! Moves bytes over one QUIC stream, to measure the transport alone on a path:
 //!
 //! ```text
 //! quic serve DIR 127.0.0.1:4433                        # makes credentials in DIR, takes what comes
@@ -57,7 +57,7 @@ async fn serve(dir: &Path, addr: SocketAddr) -> Outcome<()> {
         let (pending, from) = listener.accept().await?;
         match pending.handshake().await {
             Ok(stream) => {
-                // It has proved who it is.
+                // The handshake has authenticated the client.
                 stream.widen();
                 match take(&stream).await {
                     Ok(bytes) => println!("{bytes} bytes from {from}"),
@@ -69,7 +69,7 @@ async fn serve(dir: &Path, addr: SocketAddr) -> Outcome<()> {
     }
 }
 
-/// Takes all there is, and then ends its own side.
+/// Reads to the end of the stream, and then ends the own side.
 async fn take(stream: &Stream) -> Outcome<u64> {
     let (mut buffer, mut sum) = (vec![0; 128 << 10], 0);
     loop {
@@ -102,7 +102,7 @@ async fn send(dir: &Path, addr: SocketAddr, ByteSize(size): ByteSize, profile: &
         }
     }
     stream.shutdown_write()?;
-    // The other side ends its stream when it has all of this one.
+    // The server ends its stream once it has received all of this one.
     loop {
         stream.readable().await?;
         match stream.try_read(&mut [0; 1]) {

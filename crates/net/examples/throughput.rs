@@ -1,5 +1,6 @@
-//! How fast one connection carries bytes over loopback, and for how much CPU time of each end: to compare transports and to
-//! find out what a processor can encrypt. `cargo run --release -p phoebus-net --example throughput -- [tcp|tls|tls-auth] [SECONDS]`
+//! Measures how fast one connection carries bytes over loopback, and the CPU time of each end: to compare
+//! transports and to find the encryption rate of a processor. `cargo run --release -p phoebus-net --example
+//! throughput -- [tcp|tls|tls-auth] [SECONDS]`
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 use phoebus_net::credentials::{Authority, CredentialFiles, Credentials};
@@ -58,7 +59,7 @@ fn main() {
     );
 }
 
-/// Runs `work` on this thread, and says how much CPU time that took.
+/// Runs `work` on this thread, and returns its result and the thread's CPU time.
 fn on_a_thread<T>(work: impl Future<Output = T>) -> (T, Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(work);

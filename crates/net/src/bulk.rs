@@ -1,12 +1,14 @@
-//! Bytes between a TCP connection and an open file, moved by a thread that may block: the kernel passes pages on and copies
-//! nothing where it can, and there is no word between threads as long as the other end keeps up.
+//! Moves bytes between a TCP connection and an open file on a thread that may block. The kernel passes pages
+//! on without copying where it can, and threads exchange no wake-ups as long as the peer keeps up.
 //!
-//! Reading a file may wait for a disk, so this is no work for a runtime's own threads; and a thread that waits for a slow
-//! connection is lost to others. So each call here waits for the connection itself, but not for long ([`PATIENCE`]), and then says
-//! `WouldBlock`: the thread goes, and the runtime waits ([`Bulk::into_stream`]).
+//! Reading a file may wait for a disk, so this work does not belong on a runtime's own threads. A thread that
+//! waits for a slow connection is lost to other work. So each call here waits for the connection itself, but
+//! only for [`PATIENCE`], and then returns `WouldBlock`: the thread is released, and the runtime waits for
+//! readiness ([`Bulk::into_stream`]).
 //!
-//! Meanwhile no runtime watches the connection. It would be woken by each segment that comes and each acknowledgement, beside the
-//! thread and for nothing: on loopback that cost the other end a third of its throughput, since it is who has to wake.
+//! No runtime watches the connection meanwhile. Each segment and each acknowledgement would otherwise wake
+//! the runtime for nothing, in addition to the thread. On loopback this cost the peer a third of its
+//! throughput, because the sender's side performs the wake-up.
 
 use crate::carrier::Pipe;
 use crate::stream::Stream;
@@ -19,76 +21,82 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-/// How long a call waits for the connection before it gives the thread back: far longer than a peer on the same machine or in the
-/// same room needs, and no longer than giving up may take to be noticed.
+/// Longest wait for the connection before a call releases its thread. A peer on the same machine or in the
+/// same room answers far sooner, and a cancelled transfer is still noticed without a visible delay.
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
-/// How long what comes is left to gather once there was nothing: some of the kernel's own delays of a timer, and little for any
-/// buffer. Whoever takes bytes faster than they come would be woken for each segment, and the sender is who has to wake.
+/// Pause before polling for input, in which arriving segments gather: about the kernel's own timer slack, and
+/// little for any buffer. A receiver that is faster than the sender would otherwise be woken for each
+/// segment, and the sender's side pays for each wake-up.
 const GATHERING: Duration = Duration::from_micros(10);
 
-/// What a [`Siphon`] holds: enough for a wake-up not to count. The kernel gives an unprivileged user 64 of them.
-const SIPHON: usize = 1 << 20;
+/// Capacity of a [`SplicePipe`], in bytes: large enough to make wake-ups negligible. The kernel grants an
+/// unprivileged user 64 pipes of this size.
+const PIPE_CAPACITY: usize = 1 << 20;
 
-/// A connection whose bytes are those of its socket, under the watch of no runtime, for a thread that may block. Dropped, it is
-/// reset.
+/// A connection whose bytes are those of its socket, not registered with any runtime, for a thread that may
+/// block. Dropping it resets the connection.
 #[derive(Debug)]
 pub struct Bulk(Plain);
 
 impl Stream {
-    /// Whether its bytes are those of a TCP socket as they are, so that it can be [made](Self::into_bulk) one for a thread.
+    /// Whether the stream's bytes are exactly those of a TCP socket, so that [`into_bulk`](Self::into_bulk)
+    /// can succeed.
     pub fn is_bulk(&self) -> bool {
         self.socket().is_some()
     }
 
-    /// Itself for a thread that may block. If that cannot be it is reset.
+    /// Converts the stream for use by a thread that may block. A failure resets the connection.
     ///
     /// # Errors
-    /// `Unsupported` where it is [not](Self::is_bulk) one of these, or when there is no descriptor left.
+    /// `Unsupported` if [`is_bulk`](Self::is_bulk) is false; otherwise an error if no descriptor is left.
     pub fn into_bulk(self) -> io::Result<Bulk> {
         let plain = self.into_plain()?;
-        // What sends files waits for the connection otherwise, for as long as it takes.
+        // `sendfile` has no per-call flag for non-blocking mode: on a blocking socket it would wait without
+        // limit.
         rustix::io::ioctl_fionbio(&plain, true)?;
         Ok(Bulk(plain))
     }
 }
 
 impl Bulk {
-    /// Under the watch of the caller's runtime again.
+    /// Registers the connection with the caller's runtime again.
     ///
     /// # Errors
-    /// When the runtime has no room for it; it is reset.
+    /// When the runtime cannot register the socket; the connection is reset.
     pub fn into_stream(self) -> io::Result<Stream> {
         self.0.into_stream()
     }
 
-    /// Reads what is there; 0 at the end of the peer's stream.
+    /// Reads what has arrived; 0 at the end of the peer's stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing came for a while; otherwise the connection has failed.
+    /// `WouldBlock` when nothing arrived within [`PATIENCE`]; otherwise the connection has failed.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.patiently(PollFlags::IN, || Ok(rustix::net::recv(&self.0, &mut *buffer, RecvFlags::DONTWAIT)?.0))
     }
 
-    /// Writes as much as fits. With `more`, what follows may be waited for before a short segment is sent.
+    /// Writes as much as fits. With `more`, the kernel may hold back a short segment until further bytes
+    /// follow.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing fitted for a while; otherwise the connection has failed.
+    /// `WouldBlock` when nothing fitted within [`PATIENCE`]; otherwise the connection has failed.
     pub fn write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | if more { SendFlags::MORE } else { SendFlags::empty() };
         self.patiently(PollFlags::OUT, || rustix::net::send(&self.0, bytes, flags))
     }
 
-    /// Writes up to `len` bytes of `file` from `at` on, without reading them into memory; 0 if the file ends there. What is changed
-    /// in the file before the peer has acknowledged it may be sent as it has become.
+    /// Writes up to `len` bytes of `file` from offset `at` on, without reading them into memory; 0 at the end
+    /// of the file. If the file changes before the peer has acknowledged the bytes, the changed bytes may be
+    /// sent.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing fitted for a while; otherwise the connection or the file has failed.
+    /// `WouldBlock` when nothing fitted within [`PATIENCE`]; otherwise the connection or the file has failed.
     pub fn send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
         self.patiently(PollFlags::OUT, || rustix::fs::sendfile(&self.0, file, Some(&mut { at }), len))
     }
 
-    /// Tries until it is done, or the connection has not been ready for it for too long.
+    /// Retries `attempt` until it succeeds. Gives up with `WouldBlock` after one wait for readiness.
     fn patiently(&self, ready: PollFlags, mut attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
         let mut waited = false;
         loop {
@@ -101,7 +109,7 @@ impl Bulk {
         }
     }
 
-    /// Waits until something can be done, though not for long; whether it can.
+    /// Waits up to [`PATIENCE`] for readiness, and returns whether the socket became ready.
     fn wait(&self, ready: PollFlags) -> io::Result<bool> {
         if ready == PollFlags::IN {
             std::thread::sleep(GATHERING);
@@ -115,45 +123,48 @@ impl Bulk {
     }
 }
 
-/// A pipe through which bytes come from a connection into a file. It holds some only between [`Siphon::fill`] and what takes them
-/// all; one that was not emptied is not used again.
+/// A pipe through which bytes move from a connection into a file. It holds bytes only between
+/// [`SplicePipe::fill`] and the [`drain`](Self::drain) or [`take`](Self::take) that empties it. A pipe that
+/// was not emptied must not be used again.
 #[derive(Debug)]
-pub struct Siphon {
+pub struct SplicePipe {
     pipe: Pipe,
     len: usize,
 }
 
-impl Siphon {
-    /// An empty one.
+impl SplicePipe {
+    /// Creates an empty pipe.
     ///
     /// # Errors
-    /// The kernel has no descriptors left, or makes it too small for its system calls to be worth it, as it does to an unprivileged
-    /// user who has many.
+    /// When no descriptor is left, or when the kernel grants a pipe too small to be worth its system calls,
+    /// as it does to an unprivileged user who owns many.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { pipe: Pipe::new(SIPHON)?, len: 0 })
+        Ok(Self { pipe: Pipe::new(PIPE_CAPACITY)?, len: 0 })
     }
 
-    /// Takes up to `max` bytes from `from`, and returns how many; 0 at the end of the peer's stream. Only for one that is empty.
+    /// Moves up to `max` bytes from `from` into the empty pipe and returns their number; 0 at the end of the
+    /// peer's stream.
     ///
     /// # Errors
     /// As [`Bulk::read`].
     pub fn fill(&mut self, from: &Bulk, max: usize) -> io::Result<usize> {
         debug_assert!(self.len == 0 && max > 0);
-        let max = max.min(SIPHON);
+        let max = max.min(PIPE_CAPACITY);
         let (socket, into) = (&from.0, &self.pipe.write);
         self.len = from
             .patiently(PollFlags::IN, || rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK))?;
         Ok(self.len)
     }
 
-    /// Writes all that it holds to `file`, from `at` on; or nothing, and says so, if that is of a kind that takes nothing out of pipes.
+    /// Writes everything in the pipe to `file`, from offset `at` on. Returns false, and writes nothing, if
+    /// the file does not accept spliced bytes.
     ///
     /// # Errors
-    /// What the file's system says.
+    /// Whatever the file system reports.
     pub fn drain(&mut self, file: &File, mut at: u64) -> io::Result<bool> {
         let all = self.len;
         while self.len > 0 {
-            // Moves `at` on by itself.
+            // The kernel advances `at`.
             match rustix::pipe::splice(&self.pipe.read, None, file, Some(&mut at), self.len, SpliceFlags::MOVE) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => self.len -= n,
@@ -165,10 +176,10 @@ impl Siphon {
         Ok(true)
     }
 
-    /// All that it holds, in memory.
+    /// Reads everything in the pipe into memory.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the pipe cannot be read.
     pub fn take(&mut self) -> io::Result<Vec<u8>> {
         let (mut bytes, mut done) = (vec![0; self.len], 0);
         while done < bytes.len() {

@@ -1,12 +1,12 @@
-//! Moves bytes from stream to stream: through pipes where both are sockets whose bytes are the stream's own, so that the
-//! kernel passes pages on and copies nothing, and through buffers otherwise.
+//! Moves bytes from stream to stream. Where both streams are plain sockets, the bytes go through a pipe, and
+//! the kernel passes pages on without copying; otherwise they go through a buffer.
 //!
-//! A pipe costs two descriptors and its pages; thousands of idle sessions must not hold one each. So a [`PipePool`] lends
-//! them, and a [`Carrier`] is held only while it contains bytes. When all are lent, to sessions whose receivers do not
-//! read, a carrier copies: slower, but no session waits for another.
+//! A pipe costs two descriptors and its pages, and thousands of idle sessions must not hold one each. So a
+//! [`PipePool`] lends pipes, and a [`Carrier`] exists only while it contains bytes. When all pipes are lent,
+//! to sessions whose receivers do not read, a carrier copies: slower, but no session waits for another.
 //!
-//! A carrier is filled only when it is empty. A pipe has a limited number of slots and one short segment takes up a whole
-//! one, so that `EAGAIN` from a pipe that is not empty could mean either end.
+//! A carrier is filled only when it is empty. A pipe has a limited number of slots and one short segment
+//! occupies a whole slot, so `EAGAIN` on a pipe that is not empty could mean that either end is not ready.
 
 use crate::stream::Stream;
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -16,16 +16,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::Interest;
 
-/// What a carrier holds that found no pipe: 32 KiB is one large segment, and little where memory is what is short.
+/// Buffer size, in bytes, of a carrier that got no pipe: 32 KiB holds one large segment, and costs little
+/// where memory is short.
 const SPARE_SIZE: usize = 32 * 1024;
-/// What a carrier holds where there is nothing to splice: some large segments or records at a time, within a processor's cache.
+/// Buffer size, in bytes, of a carrier between streams that cannot be spliced: several large segments or TLS
+/// records, within a processor's cache.
 const COPY_SIZE: usize = 128 * 1024;
-/// Buffers of that size that wait to be used again.
+/// Most idle buffers of [`COPY_SIZE`] that the pool keeps for reuse.
 const COPY_IDLE: usize = 64;
 /// A pipe that the kernel makes smaller than this (to an unprivileged user who has many) is not worth its system calls.
 const PIPE_MIN: usize = 64 * 1024;
 
-/// Pipes and buffers that are used again and again; at most `max` pipes exist at a time.
+/// Pipes and buffers for reuse; at most `max` pipes exist at a time.
 #[derive(Debug)]
 pub struct PipePool {
     idle: Mutex<Vec<Pipe>>,
@@ -36,7 +38,8 @@ pub struct PipePool {
 }
 
 impl PipePool {
-    /// A pool of at most `max` pipes of `capacity` bytes (the kernel rounds up to a power of two of pages).
+    /// Creates a pool of at most `max` pipes of `capacity` bytes (the kernel rounds up to a power of two of
+    /// pages).
     pub fn new(max: usize, capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             idle: Mutex::default(),
@@ -47,7 +50,7 @@ impl PipePool {
         })
     }
 
-    /// An empty carrier from one stream to another.
+    /// Creates an empty carrier from one stream to another.
     pub fn carrier(self: &Arc<Self>, from: &Stream, to: &Stream) -> Carrier {
         if from.socket().is_none() || to.socket().is_none() {
             let idle = lock(&self.buffers).pop();
@@ -63,7 +66,7 @@ impl PipePool {
         Carrier { kind: Kind::Copy { buffer, start: 0, end: 0 }, pool: self.clone() }
     }
 
-    /// Pipes that exist, and how many of them are idle.
+    /// The number of existing pipes, and how many of them are idle.
     pub fn usage(&self) -> (usize, usize) {
         (self.existing.load(Ordering::Relaxed), lock(&self.idle).len())
     }
@@ -95,7 +98,7 @@ pub(crate) struct Pipe {
 impl Pipe {
     pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // A refusal leaves the default of 16 pages.
+        // If the kernel refuses, the pipe keeps its default of 16 pages.
         let _ = rustix::pipe::fcntl_setpipe_size(&write, capacity);
         if rustix::pipe::fcntl_getpipe_size(&write)? < PIPE_MIN.min(capacity) {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -113,7 +116,7 @@ pub struct Carrier {
 
 #[derive(Debug)]
 enum Kind {
-    /// `pipe` is only absent once the carrier has been dropped.
+    /// `pipe` is `None` only after the carrier was dropped.
     Pipe {
         pipe: Option<Pipe>,
         len: usize,
@@ -126,7 +129,7 @@ enum Kind {
 }
 
 impl Carrier {
-    /// How many bytes it holds.
+    /// The number of bytes that the carrier holds.
     pub fn len(&self) -> usize {
         match &self.kind {
             Kind::Pipe { len, .. } => *len,
@@ -134,22 +137,22 @@ impl Carrier {
         }
     }
 
-    /// Whether it holds none.
+    /// Whether the carrier holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it can be filled from `stream` and drained to it. One that splices cannot as long as the bytes of `stream` are not
-    /// those of its socket.
+    /// Whether the carrier can be filled from and drained to `stream`. A pipe cannot be while the stream's
+    /// bytes are not those of its socket.
     pub fn suits(&self, stream: &Stream) -> bool {
         matches!(self.kind, Kind::Copy { .. }) || stream.socket().is_some()
     }
 
-    /// Takes up to `max` bytes from `stream` and returns how many; 0 when the peer's stream has ended. Only for an empty
-    /// carrier and a `max` above 0.
+    /// Takes up to `max` bytes from `stream` and returns their number; 0 at the end of the peer's stream. The
+    /// carrier must be empty, and `max` above 0.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
+    /// `WouldBlock` when nothing has arrived yet; otherwise the connection has failed.
     pub fn fill(&mut self, stream: &Stream, max: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty() && max > 0);
         match &mut self.kind {
@@ -167,7 +170,7 @@ impl Carrier {
         }
     }
 
-    /// Gives what it holds to `stream`, as much as fits, and returns how many bytes that was.
+    /// Writes as much of its content to `stream` as fits, and returns the number of bytes written.
     ///
     /// # Errors
     /// `WouldBlock` when nothing fits; otherwise the connection has failed.
@@ -193,7 +196,7 @@ impl Drop for Carrier {
         match &mut self.kind {
             Kind::Pipe { pipe, len } => {
                 let Some(pipe) = pipe.take() else { return };
-                // One that still holds bytes of a failed session must not give them to the next.
+                // A pipe that still holds bytes of a failed session must not pass them to the next session.
                 if *len == 0 {
                     lock(&self.pool.idle).push(pipe);
                 } else {

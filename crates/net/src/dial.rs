@@ -15,10 +15,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// Pause before the next address is tried beside the ones under way (RFC 8305 §5 recommends 250 ms).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// Most addresses of one name that are tried: a name with hundreds must not cost hundreds of connections.
+/// Most addresses of one name that are tried: a name with hundreds of addresses must not cost hundreds of
+/// connections.
 pub(crate) const ATTEMPTS_MAX: usize = 8;
 
-/// The addresses of `name`, in the order in which they are to be tried (RFC 6724, then RFC 8305 §4).
+/// Resolves `name` to its addresses, in the order in which to try them (RFC 6724, then RFC 8305 §4).
 ///
 /// # Errors
 /// [`Error::Resolve`], and [`Error::Timeout`] when the resolver does not answer within `limit`.
@@ -30,7 +31,7 @@ pub async fn resolve(name: &str, port: u16, limit: Duration) -> Result<Vec<Socke
     }
 }
 
-/// What a resolver has found, once each, in the order in which it is to be tried.
+/// Removes duplicates from a resolver's answer and puts the addresses in the order in which to try them.
 pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for addr in found {
@@ -41,28 +42,30 @@ pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<Socket
     interleave(addresses)
 }
 
-/// The address that this machine has on the way to `peer`. Nothing is sent.
+/// The local address that packets to `peer` would carry as their source. Sends nothing.
 ///
 /// # Errors
-/// There is no way.
+/// When no route to `peer` exists.
 pub fn address_towards(peer: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = std::net::UdpSocket::bind((any, 0))?;
-    // Any port does; 9 is discard (RFC 863).
+    // The port does not matter, because nothing is sent; 9 is discard (RFC 863).
     socket.connect((peer, 9))?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// Connects with TCP to the first of `addresses` that answers; each next one is tried when the one before has failed or has
-/// kept us waiting for a while. All within `limit`.
+/// Connects with TCP to the first of `addresses` that answers. The next address is tried when the previous
+/// one has failed or has not answered for a while. `limit` bounds the whole.
 ///
 /// # Errors
-/// Those of all addresses, the one that says most first: a refusal before a silence, a silence before a lack of route.
+/// The errors of all addresses, the most informative first: a refusal before a time-out, a time-out before a
+/// missing route.
 pub async fn connect(addresses: &[SocketAddr], profile: &Profile, limit: Duration) -> Result<Stream, Error> {
     connect_by(&(Arc::new(Tcp) as Arc<dyn Transport>), &"".into(), addresses, profile, limit).await
 }
 
-/// The same by any transport, to whoever can prove to be `name` where the transport wants that proved.
+/// As [`connect`], over any transport. `name` is what the peer's certificate must prove, where the transport
+/// verifies one.
 ///
 /// # Errors
 /// As for [`connect`].
@@ -89,12 +92,12 @@ pub async fn connect_by(
             let left = deadline.saturating_duration_since(Instant::now());
             attempts.spawn(async move { transport.connect(&target, &profile, left).await });
         }
-        let patience = sleep_until(if more { Instant::now() + ATTEMPT_DELAY } else { deadline });
-        tokio::pin!(patience);
-        // Until it is time for the next address: results of those under way.
+        let time_limit = sleep_until(if more { Instant::now() + ATTEMPT_DELAY } else { deadline });
+        tokio::pin!(time_limit);
+        // Collects results of the attempts under way until the next address is due.
         loop {
             tokio::select! {
-                () = &mut patience, if more => break,
+                () = &mut time_limit, if more => break,
                 result = attempts.join_next() => match result {
                     Some(Ok(Ok(stream))) => return Ok(stream),
                     Some(Ok(Err(error))) => {
@@ -112,7 +115,7 @@ pub async fn connect_by(
     }
 }
 
-/// What an attempt that had a part of the time says of all of it.
+/// Replaces the time limit of a single attempt with that of the whole.
 fn within(error: Error, limit: Duration) -> Error {
     match error {
         Error::Timeout { to, .. } => Error::Timeout { to, limit: Span(limit) },
@@ -124,7 +127,8 @@ fn nothing(limit: Duration) -> Error {
     Error::Timeout { to: "a name without addresses".to_owned(), limit: Span(limit) }
 }
 
-/// Alternates between the families, the first address's family first, each in its own order (RFC 8305 §4).
+/// Alternates between the address families, starting with the first address's family, and keeps the order
+/// within each (RFC 8305 §4).
 fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let Some(first_is_v6) = addresses.first().map(SocketAddr::is_ipv6) else { return addresses };
     let (mut preferred, mut other): (Vec<_>, Vec<_>) =
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusing_address_costs_no_waiting() {
+    async fn next_address_is_tried_at_once_after_a_refusal() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let closed = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
         let open = listener.local_addr().unwrap();
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_the_error_that_is_told() {
+    async fn refusal_is_reported_before_other_errors() {
         let closed: Vec<_> =
             (2..5).map(|n| TcpListener::bind(format!("127.0.0.{n}:0")).unwrap().local_addr().unwrap()).collect();
         let error = connect(&closed, &Profile::default(), Duration::from_secs(20)).await.unwrap_err();
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_most_is_told_first_and_the_rest_after_it() {
+    fn most_informative_error_comes_first() {
         let refused =
             |to: &str| Error::Connect { to: to.parse().unwrap(), source: io::ErrorKind::ConnectionRefused.into() };
         let untrusted = Error::Untrusted { to: "192.0.2.1:5006".to_owned(), reason: "it is for another".to_owned() };
@@ -191,14 +195,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_is_told_with_the_whole_time_that_it_had() {
+    async fn timeout_reports_the_whole_time_limit() {
         use socket2::{Domain, Socket, Type};
         let silent = |address: &str| {
             let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             listener.bind(&format!("{address}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
             listener.listen(0).unwrap();
             let at = listener.local_addr().unwrap();
-            // Two fill its queue; the kernel drops whoever comes then.
+            // Two connections fill the queue; the kernel drops every later SYN.
             let waiting = [(); 2].map(|()| {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
                 socket.set_nonblocking(true).unwrap();
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_does_not_exist_is_told_as_such() {
+    async fn unknown_name_is_named_in_the_error() {
         let error = resolve("no-such-host.invalid", 1, Duration::from_secs(20)).await.unwrap_err();
         assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
     }

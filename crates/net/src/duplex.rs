@@ -1,4 +1,4 @@
-//! What a connection of any transport can do, seen from the transport.
+//! The traits and types that describe a connection of any transport, as the transport implements them.
 
 use crate::credentials::Identity;
 use crate::stats::Stats;
@@ -12,35 +12,45 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
-/// A future behind a pointer, for traits that stand behind one.
+/// A boxed future, for methods of traits that are used as trait objects.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Tells whether the other end of a connection is there. It keeps neither the connection nor a stream of it open.
+/// Tells whether the peer of a connection is alive. It keeps neither the connection nor any of its streams
+/// open.
 pub trait Pulse: Debug + Send + Sync {
-    /// The same for all streams of a connection, and for no other connection of this process at the same time.
+    /// Identifies the connection: the same for all streams of it, and different from every other open
+    /// connection of this process.
     fn id(&self) -> usize;
 
-    /// A number that is another one whenever something has come from the other end, signs of life included; `None` once the
-    /// connection has ended. QUIC and UDT say that they are there once a second where nothing else is to be said.
+    /// A number that changes whenever a packet has arrived from the peer, keep-alives included; `None` once
+    /// the connection has ended. Idle QUIC and UDT connections send a keep-alive once a second.
     fn heard(&self) -> Option<u64>;
 
-    /// Asks the other end for a sign of life, which changes [`heard`](Self::heard) a round trip later if the question and the
-    /// answer arrive. UDT asks by an acknowledgement (ACK2 answers it), QUIC by a datagram of one byte (RFC 9221). Returns the
-    /// smoothed round-trip time; `None` where the connection has ended, or the other end takes no such question.
+    /// Asks the peer for a sign of life. If the question and the answer arrive, [`heard`](Self::heard)
+    /// changes a round trip later. UDT asks by an acknowledgement (ACK2 answers it), QUIC by a datagram of
+    /// one byte (RFC 9221). Returns the smoothed round-trip time; `None` if the connection has ended, or the
+    /// peer does not support the question.
     fn ask(&self) -> Option<Duration>;
 
-    /// Ends a connection that several streams share and that began `before` that time, since the process at its other end is known
-    /// to be dead. Where the stream is the connection, its owner ends it.
+    /// Closes a connection that several streams share and that was established before `before`, because the
+    /// peer's process is known to be dead. Does nothing where each stream is a connection of its own: the
+    /// stream's owner closes that.
     fn abandon(&self, _before: Instant, _code: Code, _reason: &str) {}
 }
 
-/// Two byte streams, one each way: what a transport's connection can do. Whoever uses one holds a [`Stream`](crate::Stream), whose methods of
-/// the same names say more. Dropped, a connection is reset, unless it was [disarmed](Duplex::disarm).
-pub trait Duplex: Debug + Send + Sync {
+/// Two byte streams, one each way: what a transport's connection implements. Callers hold a
+/// [`Stream`](crate::Stream), whose methods of the same names say more. Dropping a connection resets it,
+/// unless it was [disarmed](DuplexControl::disarm).
+pub trait Duplex: DuplexIo + DuplexControl + DuplexTelemetry {}
+
+impl<D: DuplexIo + DuplexControl + DuplexTelemetry> Duplex for D {}
+
+/// The bytes of a connection: reading, writing and readiness.
+pub trait DuplexIo: Debug + Send + Sync {
     /// See [`Stream::try_read`](crate::Stream::try_read).
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
+    /// `WouldBlock` when nothing has arrived yet; otherwise the connection has failed.
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// See [`Stream::try_write`](crate::Stream::try_write).
@@ -61,14 +71,6 @@ pub trait Duplex: Debug + Send + Sync {
     /// When the connection has failed.
     fn is_quiet(&self) -> io::Result<bool>;
 
-    /// See [`Stream::other_end`](crate::Stream::other_end).
-    fn other_end(&self) -> Option<OtherEnd> {
-        None
-    }
-
-    /// See [`Stream::failed`](crate::Stream::failed).
-    fn failed(&self) -> Boxed<'_, io::Error>;
-
     /// See [`Stream::shutdown_write`](crate::Stream::shutdown_write).
     ///
     /// # Errors
@@ -80,6 +82,22 @@ pub trait Duplex: Debug + Send + Sync {
     /// # Errors
     /// How the connection failed, if it has.
     fn unacknowledged(&self) -> io::Result<usize>;
+
+    /// The TCP socket, if the stream's bytes are exactly the socket's bytes and can be spliced.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+}
+
+/// The state of a connection: settings, failure, and the way in which it ends.
+pub trait DuplexControl: Debug + Send + Sync {
+    /// See [`Stream::other_end`](crate::Stream::other_end).
+    fn other_end(&self) -> Option<OtherEnd> {
+        None
+    }
+
+    /// See [`Stream::failed`](crate::Stream::failed).
+    fn failed(&self) -> Boxed<'_, io::Error>;
 
     /// See [`Stream::disarm`](crate::Stream::disarm).
     fn disarm(&self);
@@ -95,22 +113,46 @@ pub trait Duplex: Debug + Send + Sync {
     /// See [`Stream::widen`](crate::Stream::widen).
     fn widen(&self) {}
 
-    /// See [`Stream::blame`](crate::Stream::blame).
-    fn blame(&self, _code: Code) {}
+    /// See [`Stream::set_reset_code`](crate::Stream::set_reset_code).
+    fn set_reset_code(&self, _code: Code) {}
 
     /// See [`Stream::retire`](crate::Stream::retire).
     fn retire(&self) {}
 
-    /// See [`Stream::pulse`](crate::Stream::pulse).
-    fn pulse(&self) -> Option<Box<dyn Pulse>> {
-        None
-    }
-
-    /// Changes a setting of the open connection.
+    /// See [`Stream::set`](crate::Stream::set).
     ///
     /// # Errors
     /// `Unsupported` where the transport cannot.
     fn set(&self, change: Change) -> io::Result<()>;
+
+    /// See [`Stream::has_authenticated_close`](crate::Stream::has_authenticated_close).
+    fn has_authenticated_close(&self) -> bool {
+        false
+    }
+
+    /// See [`Stream::has_end_of_stream`](crate::Stream::has_end_of_stream).
+    fn has_end_of_stream(&self) -> bool {
+        true
+    }
+
+    /// See [`Stream::delivers_after_drop`](crate::Stream::delivers_after_drop).
+    fn delivers_after_drop(&self) -> bool {
+        true
+    }
+
+    /// See [`Stream::move_to_runtime`](crate::Stream::move_to_runtime).
+    ///
+    /// # Errors
+    /// When the runtime cannot register the socket; the connection is reset.
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>>;
+}
+
+/// Facts about a connection: statistics, addresses, and who is at the other end.
+pub trait DuplexTelemetry: Debug + Send + Sync {
+    /// See [`Stream::pulse`](crate::Stream::pulse).
+    fn pulse(&self) -> Option<Box<dyn Pulse>> {
+        None
+    }
 
     /// See [`Stream::stats`](crate::Stream::stats).
     ///
@@ -118,92 +160,67 @@ pub trait Duplex: Debug + Send + Sync {
     /// When the connection is gone.
     fn stats(&self) -> io::Result<Stats>;
 
-    /// This end.
+    /// The local address.
     ///
     /// # Errors
     /// When the connection is gone.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// The other end.
+    /// The peer's address.
     ///
     /// # Errors
     /// When the connection is gone.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 
-    /// What the profile asked for and was not to be had, as a sentence.
+    /// Which settings of the profile are not in force, as a sentence.
     fn note(&self) -> Option<&str> {
         None
     }
 
-    /// What protects the bytes.
+    /// What protects the bytes on this connection.
     fn security(&self) -> Security {
         Security::None
     }
 
-    /// Who the other end has proved to be.
+    /// The identity that the peer has proved.
     fn identity(&self) -> Option<&Identity> {
         None
     }
-
-    /// Whether its end of stream and its reset can be trusted to be the peer's, and told apart. Where they cannot, sessions
-    /// between gateways are framed.
-    fn has_true_ends(&self) -> bool {
-        false
-    }
-
-    /// See [`Stream::has_ends`](crate::Stream::has_ends).
-    fn has_ends(&self) -> bool {
-        true
-    }
-
-    /// See [`Stream::outlives`](crate::Stream::outlives).
-    fn outlives(&self) -> bool {
-        true
-    }
-
-    /// The socket whose bytes are the stream's bytes as they are, to be spliced.
-    fn socket(&self) -> Option<&TcpStream> {
-        None
-    }
-
-    /// The same connection on the runtime of the caller, where readiness then needs no word between threads.
-    ///
-    /// # Errors
-    /// When the runtime has no room for it; the connection is reset.
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>>;
 }
 
 /// A change to an open connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The most that is sent per second, headers included; `None`: as much as its congestion control lets through.
+    /// Greatest sending rate, headers included; `None`: as much as congestion control permits.
     Rate(Option<BitRate>),
-    /// Bytes that may wait to be sent.
+    /// Size of the send buffer, in bytes.
     SendBuffer(u64),
-    /// Of these, bytes that may wait without having been sent once; `None`: as many as there is room for. Beyond them a write finds
-    /// no room, and what is written later can still go elsewhere.
+    /// Greatest part of the send buffer, in bytes, that may hold bytes not sent yet; `None`: all of it.
+    /// Beyond the limit a write would block, so that bytes written later can still go over another
+    /// connection.
     Unsent(Option<u64>),
-    /// Bytes that may wait to be read.
+    /// Size of the receive buffer, in bytes.
     ReceiveBuffer(u64),
-    /// Congestion control of what this end sends.
+    /// Congestion control of the sending direction.
     CongestionControl(crate::CongestionControl),
 }
 
-/// What protects a hop's bytes, the least first.
+/// What protects a hop's bytes, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Security {
-    /// Nothing does: anyone on the path can read, alter and inject.
+    /// Nothing: anyone on the path can read, alter and inject bytes.
     #[default]
     None,
-    /// The ends have proved who they are, and their handshake was protected; the bytes after it are not.
+    /// The ends have authenticated each other in a protected handshake; the bytes after it are not protected.
     Auth,
-    /// All is encrypted, and the end that was connected to has proved who it is; the other one too, unless this end was told to
-    /// take those who have not ([`Credentials::open`](crate::credentials::Credentials::open)).
+    /// All bytes are encrypted. The accepting end has authenticated itself; so has the connecting end, unless
+    /// the accepting end also admits clients without a certificate
+    /// ([`Credentials::open`](crate::credentials::Credentials::open)).
     Encrypt,
 }
 
 impl Security {
-    /// As configurations and reports name it.
+    /// The name used in configurations and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -213,14 +230,14 @@ impl Security {
     }
 }
 
-/// What is known of the other end of a connection beside the bytes that came from there.
+/// What is known of the peer beyond the bytes read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherEnd {
-    /// It has not ended its side, as far as that has come here.
+    /// No end of the peer's stream has arrived here yet.
     Open,
-    /// It has ended its side, perhaps behind bytes that nobody has read yet. It may be there and listen.
+    /// The peer has ended its stream, perhaps behind bytes that are still unread. It may still receive.
     Ended,
-    /// There is no connection any more: it was reset, has failed, or both sides have ended. On a pair the other end may also have closed
-    /// in peace.
+    /// The connection no longer exists: it was reset, has failed, or both streams have ended. On a
+    /// [pair](crate::pair), the peer may also have closed in order.
     Gone,
 }

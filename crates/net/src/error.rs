@@ -1,14 +1,14 @@
-//! What can go wrong with a connection, and how it is told to a client (P18).
+//! Errors of connections, and how they are reported to a client (P18).
 
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
 use std::io;
 use std::net::SocketAddr;
 
-/// A failure to listen, resolve or connect. Each is one sentence that names the address.
+/// A failure to listen, resolve or connect. Each message is one sentence that names the address.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {addr}: {}", reason(source))]
     Listen {
         /// The address.
@@ -16,7 +16,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The connection failed.
+    /// Connecting failed.
     #[error("cannot connect to {to}: {}", reason(source))]
     Connect {
         /// The address.
@@ -24,20 +24,28 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Nobody answered in time.
+    /// The peer did not answer in time.
     #[error("cannot connect to {to}: no answer within {limit}")]
     Timeout {
-        /// Whom.
+        /// The peer or resolver.
         to: String,
-        /// How long was waited.
+        /// The time limit.
         limit: Span,
     },
-    /// The other end does not prove to be who it should be.
+    /// The peer has not proved the expected identity.
     #[error("cannot trust {to}: {reason}")]
     Untrusted {
-        /// Whom.
+        /// The peer.
         to: String,
-        /// What it showed, and what was expected.
+        /// What it presented, and what was expected.
+        reason: String,
+    },
+    /// The peer rejects this end's certificate, or requires one.
+    #[error("{to} does not trust this end: {reason}")]
+    Rejected {
+        /// The peer.
+        to: String,
+        /// What the peer has said.
         reason: String,
     },
     /// The name does not resolve.
@@ -49,85 +57,96 @@ pub enum Error {
         source: io::Error,
     },
     /// None of several addresses could be reached.
-    #[error("{telling}{}", others.iter().map(|other| format!("; {other}")).collect::<String>())]
+    #[error("{most_informative}{}", others.iter().map(|other| format!("; {other}")).collect::<String>())]
     Several {
-        /// What says most about the destination.
-        telling: Box<Error>,
-        /// What the other addresses said, in the order in which they failed.
+        /// The error that says most about the destination.
+        most_informative: Box<Error>,
+        /// The errors of the other addresses, in the order in which the attempts failed.
         others: Vec<Error>,
     },
-    /// What carries the connection over other connections failed, in its own words.
+    /// The transport that carries this connection over other connections failed.
     #[error("{reason}")]
     Carrier {
-        /// The reason, for programs.
+        /// The reason, as a code.
         code: Code,
-        /// A sentence that names who failed.
+        /// A sentence that names the party that failed.
         reason: String,
     },
 }
 
 impl Error {
-    /// The reason as it travels back to the client, which sees the error that a direct connection would have given.
+    /// The reason as it is sent back to the client, which sees the error that a direct connection would have
+    /// given.
     pub fn code(&self) -> Code {
         match self {
             Self::Listen { .. } => Code::Internal,
             Self::Connect { source, .. } => code_of(source),
             Self::Timeout { .. } => Code::TimedOut,
-            Self::Untrusted { .. } => Code::AuthFailed,
+            Self::Untrusted { .. } | Self::Rejected { .. } => Code::AuthFailed,
             Self::Resolve { .. } => Code::NameNotFound,
             Self::Carrier { code, .. } => *code,
-            Self::Several { telling, .. } => telling.code(),
+            Self::Several { most_informative, .. } => most_informative.code(),
         }
     }
 
-    /// Whether a host has answered at each address that nobody listens there.
+    /// Whether the host at every address has refused the connection.
     pub fn is_refused(&self) -> bool {
         match self {
-            Self::Several { telling, others } => telling.is_refused() && others.iter().all(Self::is_refused),
+            Self::Several { most_informative, others } => {
+                most_informative.is_refused() && others.iter().all(Self::is_refused)
+            }
             one => one.code() == Code::Refused,
         }
     }
 
-    /// Whether the resolver has answered that the name is none of a host. Where it has not answered, the name may be one later.
-    pub fn is_no_name(&self) -> bool {
-        // EAI_NONAME and EAI_NODATA in the words of glibc and of musl: the standard library keeps no numbers.
+    /// Whether the resolver has answered that the name does not exist. If the resolver did not answer, the
+    /// name may exist.
+    pub fn is_unknown_name(&self) -> bool {
+        // The messages of EAI_NONAME and EAI_NODATA in glibc and in musl: the standard library does not keep
+        // the numbers.
         const WORDS: [&str; 4] = [
             "Name or service not known",
             "No address associated with hostname",
             "Name does not resolve",
             "Name has no usable address",
         ];
-        match self {
-            Self::Resolve { source, .. } => {
-                let text = source.to_string();
-                WORDS.iter().any(|words| text.contains(words))
-            }
-            _ => false,
-        }
+        let text = match self {
+            Self::Resolve { source, .. } => source.to_string(),
+            Self::Carrier { code: Code::NameNotFound, reason } => reason.clone(),
+            _ => return false,
+        };
+        // Sentences begin in lower case.
+        let text = text.to_lowercase();
+        WORDS.iter().any(|words| text.contains(&words.to_lowercase()))
     }
 
-    /// The error of one address: of several the one that says most.
-    pub fn telling(&self) -> &Self {
+    /// The error of one address: of several, the most informative.
+    pub fn most_informative(&self) -> &Self {
         match self {
-            Self::Several { telling, .. } => telling.telling(),
+            Self::Several { most_informative, .. } => most_informative.most_informative(),
             one => one,
         }
     }
 
-    /// Of the errors of several addresses the one that says most first, and the others after it. `None` if there is none.
+    /// Puts the most informative error first and keeps the order of the others. `None` if there are no
+    /// errors.
     pub(crate) fn of_several(mut errors: Vec<Self>) -> Option<Self> {
-        // Of those that say as much the first.
+        // `rev` makes the first of equally informative errors win: `max_by_key` returns the last maximum.
         let most = errors.iter().enumerate().rev().max_by_key(|(_, error)| error.weight()).map(|(at, _)| at)?;
-        let telling = errors.remove(most);
-        Some(if errors.is_empty() { telling } else { Self::Several { telling: Box::new(telling), others: errors } })
+        let first = errors.remove(most);
+        Some(if errors.is_empty() {
+            first
+        } else {
+            Self::Several { most_informative: Box::new(first), others: errors }
+        })
     }
 
-    /// How much this error says about the destination, to choose among those of several addresses: who answered and is not
-    /// trusted, or refused in words, runs there; one that refused the connection is there; one without a route may be a fault
-    /// of this end.
+    /// How much this error says about the destination, to choose among the errors of several addresses. A
+    /// peer that is not trusted, or that refused in words, runs there; a host that refused the connection is
+    /// there; a missing route may be a fault of this end.
     fn weight(&self) -> u8 {
         match self.code() {
-            _ if matches!(self, Self::Untrusted { .. } | Self::Carrier { .. }) => 6,
+            _ if matches!(self, Self::Untrusted { .. } | Self::Rejected { .. } | Self::Carrier { .. }) => 6,
             Code::Refused => 5,
             Code::Reset => 4,
             Code::TimedOut => 3,
@@ -146,9 +165,9 @@ pub fn code_of(error: &io::Error) -> Code {
     match error.raw_os_error() {
         Some(errno) => Code::from_errno(errno),
         None => match error.kind() {
-            // A cut, or what no end that knows the keys has sent.
+            // A truncated stream, or bytes that no holder of the keys can have sent.
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Code::Reset,
-            // What a library says in its own words, by the kind that it gave.
+            // Errors that libraries create from an `ErrorKind` alone, without an errno.
             io::ErrorKind::ConnectionReset => Code::Reset,
             io::ErrorKind::ConnectionRefused => Code::Refused,
             io::ErrorKind::HostUnreachable => Code::HostUnreachable,
@@ -160,7 +179,7 @@ pub fn code_of(error: &io::Error) -> Code {
     }
 }
 
-/// A failure that the protocol underneath gave a code and words, inside an `io::Error`.
+/// A failure for which the underlying protocol gave a code and a message, wrapped in an `io::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(crate) struct Coded {
@@ -175,8 +194,8 @@ impl From<Coded> for io::Error {
     }
 }
 
-/// The error without "(os error N)" and without a capital at its beginning, to stand at the end of a sentence. Names such as UDT
-/// stay as they are.
+/// The error's message without "(os error N)" and with a lower-case first letter, to stand at the end of a
+/// sentence. Acronyms such as UDT keep their capitals.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
@@ -193,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_begins_with_no_capital_but_a_name_s() {
+    fn reason_starts_in_lower_case_unless_it_is_an_acronym() {
         let refused = io::Error::from_raw_os_error(libc::ECONNREFUSED);
         assert_eq!(reason(&refused), "connection refused");
         assert_eq!(reason(&io::Error::other("UDT has no \"bbr\"")), "UDT has no \"bbr\"");
@@ -201,19 +220,25 @@ mod tests {
     }
 
     #[test]
-    fn a_resolver_that_does_not_answer_knows_of_no_name() {
+    fn only_an_answer_of_the_resolver_counts_as_an_unknown_name() {
         let failed = |words: &str| {
             let source = io::Error::other(format!("failed to lookup address information: {words}"));
             Error::Resolve { name: "host.example".to_owned(), source }
         };
-        assert!(failed("Name or service not known").is_no_name());
-        assert!(failed("No address associated with hostname").is_no_name());
-        assert!(!failed("Temporary failure in name resolution").is_no_name());
-        assert!(!failed("Device or resource busy (os error 16)").is_no_name());
+        assert!(failed("Name or service not known").is_unknown_name());
+        assert!(failed("No address associated with hostname").is_unknown_name());
+        assert!(!failed("Temporary failure in name resolution").is_unknown_name());
+        assert!(!failed("Device or resource busy (os error 16)").is_unknown_name());
+        let carried =
+            |words: &str| Error::Carrier { code: Code::NameNotFound, reason: format!("gateway gw/5006: {words}") };
+        assert!(carried("cannot resolve gw: name or service not known").is_unknown_name());
+        assert!(!carried("cannot resolve gw: temporary failure in name resolution").is_unknown_name());
+        let reason = "Name or service not known".to_owned();
+        assert!(!Error::Carrier { code: Code::ConnectFailed, reason }.is_unknown_name());
     }
 
     #[test]
-    fn several_addresses_refuse_only_if_each_does() {
+    fn error_of_several_addresses_is_a_refusal_only_if_all_refused() {
         let error = |errno| Error::Connect {
             to: SocketAddr::from(([192, 0, 2, 1], 5006)),
             source: io::Error::from_raw_os_error(errno),

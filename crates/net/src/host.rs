@@ -1,15 +1,15 @@
-//! What the host's settings take away from a profile (U16), and the command that would give it. Nothing is ever changed
-//! here: a host belongs to its administrator.
+//! Compares a profile with the host's kernel settings (U16) and suggests the commands that would lift their
+//! limits. Nothing here changes a setting: the host belongs to its administrator.
 
 use crate::profile::Profile;
 use crate::stats::Stats;
 use std::fmt;
 use std::time::Duration;
 
-/// One thing that the host's settings cost, and what to do about it.
+/// One limitation by the host's settings, and how to lift it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
-    /// What is lost.
+    /// What the setting costs.
     pub problem: String,
     /// The command that changes it, for an administrator to run.
     pub command: String,
@@ -21,16 +21,16 @@ impl fmt::Display for Advice {
     }
 }
 
-/// The kernel's settings that matter here.
+/// The kernel settings that affect transfers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// `net.ipv4.tcp_rmem`: least, first and greatest receive buffer.
+    /// `net.ipv4.tcp_rmem`: minimum, default and maximum receive buffer, in bytes.
     pub tcp_rmem: [u64; 3],
-    /// `net.ipv4.tcp_wmem`: least, first and greatest send buffer.
+    /// `net.ipv4.tcp_wmem`: minimum, default and maximum send buffer, in bytes.
     pub tcp_wmem: [u64; 3],
-    /// `net.core.rmem_max`: the most that a program may ask for.
+    /// `net.core.rmem_max`: the largest receive buffer that a program may set, in bytes.
     pub rmem_max: u64,
-    /// `net.core.wmem_max`.
+    /// `net.core.wmem_max`: the same for the send buffer.
     pub wmem_max: u64,
     /// `net.ipv4.tcp_fastopen`: bit 0 client, bit 1 server.
     pub fast_open: u64,
@@ -39,12 +39,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// The settings of this process's network namespace. What cannot be read counts as unlimited, which gives no advice.
+    /// Reads the settings of this process's network namespace. A setting that cannot be read counts as
+    /// unlimited and gives no advice.
     pub fn read() -> Self {
         Self {
             tcp_rmem: triple("ipv4/tcp_rmem"),
             tcp_wmem: triple("ipv4/tcp_wmem"),
-            // These two exist in the initial namespace alone on older kernels.
+            // On older kernels these two exist only in the initial network namespace.
             rmem_max: number("core/rmem_max", u64::MAX),
             wmem_max: number("core/wmem_max", u64::MAX),
             fast_open: number("ipv4/tcp_fastopen", 3),
@@ -52,12 +53,13 @@ impl Host {
         }
     }
 
-    /// The most that the kernel will buffer of one direction of a session: what one socket receives and one sends.
+    /// The most that the kernel buffers for one direction of a session, in bytes: the receive buffer of one
+    /// socket and the send buffer of another.
     pub fn buffer_max(&self) -> u64 {
         self.tcp_rmem[2].saturating_add(self.tcp_wmem[2])
     }
 
-    /// What this host costs a listener under `profile`.
+    /// What this host's settings cost a listener under `profile`.
     pub fn advice_for_listener(&self, profile: &Profile) -> Vec<Advice> {
         if profile.fast_open && self.fast_open & 2 == 0 {
             return vec![Advice {
@@ -69,7 +71,7 @@ impl Host {
         Vec::new()
     }
 
-    /// What this host costs a pooled connection under `profile`, of which `stats` were taken.
+    /// What this host's settings cost a pooled connection under `profile` with the measured `stats`.
     pub fn advice_for_peer(&self, profile: &Profile, stats: &Stats) -> Vec<Advice> {
         let mut advice = Vec::new();
         if self.slow_start_after_idle && stats.congestion_control != "bbr" {
@@ -84,7 +86,8 @@ impl Host {
         let Some(capacity) = profile.capacity else { return advice };
         let rtt = Duration::from_micros(stats.rtt_us);
         let product = (capacity.0 as f64 / 8.0 * rtt.as_secs_f64()) as u64;
-        // The kernel counts its own overhead in, and half of a receive buffer is no window (tcp_adv_win_scale).
+        // Twice the bandwidth-delay product: the kernel charges its overhead to the buffer, and half of a
+        // receive buffer is not advertised as window (tcp_adv_win_scale).
         let needed = product.saturating_mul(2).next_power_of_two();
         let sides = [
             ("send", "wmem", self.tcp_wmem, self.wmem_max, profile.send_buffer.bytes()),
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_host_is_told_what_a_long_path_needs() {
+    fn default_settings_get_advice_for_a_long_path() {
         let profile = Profile { capacity: Some(BitRate(1_000_000_000)), ..Profile::default() };
         let advice = host().advice_for_peer(&profile, &stats(100));
         let commands: Vec<_> = advice.iter().map(|a| a.command.as_str()).collect();
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_where_nothing_is_lost() {
+    fn sufficient_settings_get_no_advice() {
         let near = Profile { capacity: Some(BitRate(100_000_000)), ..Profile::default() };
         let host = Host { slow_start_after_idle: false, fast_open: 3, ..host() };
         assert_eq!(host.advice_for_peer(&near, &stats(1)), []);

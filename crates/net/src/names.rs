@@ -1,12 +1,15 @@
-//! Names that others ask for, resolved by the host's own resolver, `getaddrinfo(3)`, on threads of which nobody has all.
+//! Resolves names on behalf of clients with the host's resolver, `getaddrinfo(3)`, on a bounded number of
+//! threads shared fairly among the sources.
 //!
-//! The host's resolver is asked, and no other: `/etc/hosts`, `nsswitch.conf` (NIS, LDAP, mDNS, containers), search domains and the
-//! options of `resolv.conf` then count here as they do for every other program of the host, and a name leads a session where it leads
-//! a direct connection. A resolver of this process's own (hickory-resolver, c-ares) can be cancelled, but reads only some of these.
+//! Only the host's resolver is asked: `/etc/hosts`, `nsswitch.conf` (NIS, LDAP, mDNS, containers), search
+//! domains and the options of `resolv.conf` then apply here as for every other program of the host, and a
+//! session reaches the same address as a direct connection. A resolver in this process (hickory-resolver,
+//! c-ares) could be cancelled, but reads only some of these.
 //!
-//! `getaddrinfo` blocks, for as long as name servers are silent, and cannot be interrupted. So each lookup has a thread, which keeps
-//! its turn until it is done, whether anybody still waits for it or not. Turns are limited in all and for each source. What
-//! waits for a turn is a future and nothing else: dropped, or out of time, it is gone.
+//! `getaddrinfo` blocks for as long as name servers are silent, and cannot be interrupted. So each lookup
+//! runs on a thread of its own, which keeps its permit until it returns, even if nobody waits for the result
+//! any more. Permits are limited in total and for each source. A lookup that waits for a permit is only a
+//! future: dropping it, or its time-out, frees everything.
 
 use crate::dial::{ATTEMPTS_MAX, ordered};
 use crate::error::Error;
@@ -20,12 +23,12 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Addresses of a name that are kept of each family: twice as many as are tried.
-const OF_EACH_FAMILY: usize = 2 * ATTEMPTS_MAX;
+/// Most addresses of one family that are kept of an answer: twice as many as are tried.
+const ADDRESSES_PER_FAMILY: usize = 2 * ATTEMPTS_MAX;
 
 type Lookup = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// Lookups for many sources. See the module.
+/// Name lookups for many sources; the module documentation describes the limits.
 pub struct Names {
     turns: Arc<Semaphore>,
     lookups: usize,
@@ -37,7 +40,7 @@ pub struct Names {
 #[derive(Default)]
 struct Sources {
     turns: HashMap<IpAddr, Weak<Semaphore>>,
-    /// How many there were after those without a lookup were last forgotten.
+    /// Number of sources left when idle ones were last removed.
     kept: usize,
 }
 
@@ -48,7 +51,8 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// For so many `lookups` at a time, and from one source.
+    /// Creates a resolver that runs at most `lookups` lookups at a time, and at most `per_source` for one
+    /// source.
     pub fn new(lookups: usize, per_source: usize) -> Self {
         Self::with(lookups, per_source, |name, port| Ok((name, port).to_socket_addrs()?.collect()))
     }
@@ -62,13 +66,13 @@ impl Names {
         Self { turns, lookups, per_source, sources: Mutex::default(), lookup: Arc::new(lookup) }
     }
 
-    /// Whether it is for so many at a time.
+    /// Whether the resolver has these limits.
     pub fn is_for(&self, lookups: usize, per_source: usize) -> bool {
         (self.lookups, self.per_source) == (lookups, per_source)
     }
 
-    /// The addresses of `name`, for whom `source` stands, in the order in which they are to be tried. `limit` is for all of it, the
-    /// wait for a turn included.
+    /// Resolves `name` on behalf of `source`; the addresses are in the order in which to try them. `limit`
+    /// bounds the whole, including the wait for a permit.
     ///
     /// # Errors
     /// As [`dial::resolve`](crate::dial::resolve).
@@ -87,14 +91,14 @@ impl Names {
     }
 
     async fn look_up(&self, source: IpAddr, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        // The source's own first: whoever has had its share holds up no other's.
+        // Take the source's own permit first: a source at its limit then blocks no other source.
         let own = self.turns_of(source).acquire_owned().await.map_err(io::Error::other)?;
         let turn = self.turns.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (lookup, name, (done, found)) = (self.lookup.clone(), name.to_owned(), oneshot::channel());
         std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
             let result = lookup(&name, port).map(some_of_each);
             drop((own, turn));
-            // Nobody may wait for it any more.
+            // The receiver may have given up.
             let _ = done.send(result);
         })?;
         found.await.map_err(|_| io::Error::other("the resolver's thread has died"))?
@@ -115,12 +119,13 @@ impl Names {
     }
 }
 
-/// The first addresses of each family, once each. A name server may say thousands, and whoever asked would look at all.
+/// Keeps the first addresses of each family, without duplicates. A name server may answer with thousands, and
+/// the caller would look at all.
 fn some_of_each(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let mut kept = Vec::new();
     for addr in found {
         let of_its_family = kept.iter().filter(|other: &&SocketAddr| other.is_ipv4() == addr.is_ipv4());
-        if of_its_family.count() < OF_EACH_FAMILY && !kept.contains(&addr) {
+        if of_its_family.count() < ADDRESSES_PER_FAMILY && !kept.contains(&addr) {
             kept.push(addr);
         }
     }
@@ -135,7 +140,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Names beginning with `slow` are answered when the sender is dropped; counts lookups that have begun.
+    /// A resolver in which names beginning with `slow` are answered when the sender is dropped; the counter
+    /// counts started lookups.
     fn names() -> (Names, Arc<AtomicUsize>, mpsc::Sender<()>) {
         let (begun, (gate, wait)) = (Arc::<AtomicUsize>::default(), mpsc::channel());
         let (count, wait) = (begun.clone(), Mutex::new(wait));
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_whose_names_take_for_ever_denies_them_to_nobody_else() {
+    async fn source_with_hanging_lookups_does_not_block_other_sources() {
         let (names, begun, gate) = names();
         let names = Arc::new(names);
         let ask = |source: [u8; 4], name: &'static str, limit| {
@@ -161,14 +167,14 @@ mod tests {
         for asked in slow {
             assert!(matches!(asked.await.unwrap(), Err(Error::Timeout { .. })));
         }
-        // Their threads may take longer to run than anybody has waited.
+        // The threads may start after the callers have given up.
         while begun.load(Ordering::SeqCst) < 2 {
             tokio::task::yield_now().await;
         }
         assert_eq!(begun.load(Ordering::SeqCst), 2, "what waited for a turn was never asked for");
         let found = ask([10, 0, 0, 2], "quick.example", PATIENCE).await.unwrap().unwrap();
         assert_eq!(found, [SocketAddr::from(([127, 0, 0, 1], 7))]);
-        // The two that nobody waits for any more keep their turns until they are done.
+        // The two abandoned lookups keep their permits until they return.
         let late = ask([10, 0, 0, 1], "quick.example", Duration::from_millis(50)).await.unwrap();
         assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
         drop(gate);
@@ -176,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_has_so_many_addresses_of_each_family_and_no_more() {
+    async fn answer_is_truncated_for_each_family() {
         let names = Names::with(6, 2, |_, port| {
             let six = |n: u16| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], port));
             let four = |n: u16| SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], port));
@@ -184,12 +190,12 @@ mod tests {
         });
         let found = names.resolve([10, 0, 0, 1].into(), "many.example", 7, PATIENCE).await.unwrap();
         let (four, six): (Vec<_>, Vec<_>) = found.into_iter().partition(SocketAddr::is_ipv4);
-        assert_eq!((four.len(), six.len()), (OF_EACH_FAMILY, OF_EACH_FAMILY));
+        assert_eq!((four.len(), six.len()), (ADDRESSES_PER_FAMILY, ADDRESSES_PER_FAMILY));
         assert_eq!(four[15], SocketAddr::from(([10, 0, 0, 15], 7)), "the first of them");
     }
 
     #[tokio::test]
-    async fn sources_without_a_lookup_are_forgotten() {
+    async fn idle_sources_are_removed() {
         let (names, ..) = names();
         for n in 0..1000u32 {
             names.resolve(IpAddr::V4(n.into()), "quick.example", 7, PATIENCE).await.unwrap();

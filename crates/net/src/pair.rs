@@ -1,13 +1,14 @@
-//! A connection to another process of this machine, by a pair of sockets of which it has one as its standard input and output:
-//! programs that carry bytes elsewhere, such as `ssh`.
+//! A connection to another process of this host over a socket pair that the process has as its standard input
+//! and output: for programs that carry bytes elsewhere, such as `ssh`.
 //!
-//! Its ends are whatever that process makes of them: one that is killed ends it as one does that has said all. Where the other end is
-//! this program's own, which carries the bytes by a protocol that has ends, [`Ends`] tell the two apart.
+//! The end of such a stream is ambiguous: a process that was killed ends it just as one that has sent
+//! everything. Where the other end is part of this program and carries the bytes over a protocol with an
+//! authenticated close, [`Ends`] distinguish the two.
 
 use crate::duplex::OtherEnd;
 use crate::stats::Stats;
 use crate::stream::Stream;
-use crate::transport::{Boxed, Change, Duplex};
+use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry};
 use crate::waiting::other_end;
 use rustix::net::RecvFlags;
 use std::fmt;
@@ -19,54 +20,65 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::net::UnixStream;
 
-/// This end of a pair, not yet in use.
+/// This end of a socket pair, not yet in use.
 pub struct Pair(UnixStream);
 
 impl Pair {
-    /// One, and the other end, to be given to a process. Called within the runtime that is to watch it.
+    /// Creates a pair and returns the other end for a process. Must be called within the runtime that is to
+    /// watch this end.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// When no descriptor is left.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
         one.set_nonblocking(true)?;
         Ok((Self(UnixStream::from_std(one)?), other.into()))
     }
 
-    /// One, and the other end, for a part of this program that carries what is said here elsewhere. Called within the runtime that is
-    /// to watch both.
+    /// Creates a pair and returns the other end for another task of this program, which carries the bytes
+    /// elsewhere. Must be called within the runtime that is to watch both.
     ///
     /// # Errors
-    /// There is no descriptor left.
-    pub fn within() -> io::Result<(Self, UnixStream)> {
+    /// When no descriptor is left.
+    pub fn in_process() -> io::Result<(Self, UnixStream)> {
         let (one, other) = UnixStream::pair()?;
         Ok((Self(one), other))
     }
 
-    /// The socket itself.
+    /// Unwraps the socket.
     pub fn into_inner(self) -> UnixStream {
         self.0
     }
 
-    /// Waits until something has come, or the other end has ended it: whether something has. Cancel safe.
+    /// Waits for input or the end of the stream, and returns whether there is input. Cancel safe.
     ///
     /// # Errors
     /// When the pair has failed.
-    pub async fn has_come(&self) -> io::Result<bool> {
+    pub async fn has_input(&self) -> io::Result<bool> {
+        Ok(self.peek(&mut [0]).await? > 0)
+    }
+
+    /// Waits for input and peeks at it: copies what fits into `room` without consuming it, and returns the
+    /// number of bytes; 0 at the end of the stream. Cancel safe.
+    ///
+    /// # Errors
+    /// When the pair has failed.
+    pub async fn peek(&self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             self.0.readable().await?;
             let seen = self.0.try_io(tokio::io::Interest::READABLE, || {
-                Ok(rustix::net::recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?)
+                Ok(rustix::net::recv(&self.0, &mut *room, RecvFlags::PEEK | RecvFlags::DONTWAIT)?)
             });
             match seen {
-                Ok((len, _)) => return Ok(len > 0),
+                Ok((len, _)) => return Ok(len),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// As a connection from `local` to `peer`, which is what it stands for. `held` is kept for as long as it is.
+    /// Converts the pair into a stream whose addresses are `local` and `peer`. The stream owns `held` until
+    /// it is dropped.
     pub fn into_stream(
         self,
         (local, peer): (SocketAddr, SocketAddr),
@@ -75,7 +87,8 @@ impl Pair {
         Connection { io: self.0, local, peer, ends: None, held: Box::new(held) }.into()
     }
 
-    /// The same where whoever has the other end says by `ends` which end is one, and is told so by them.
+    /// As [`Pair::into_stream`]. Both sides use `ends` to tell each other which end of stream is a clean
+    /// close.
     pub fn into_stream_with_ends(self, (local, peer): (SocketAddr, SocketAddr), ends: Arc<Ends>) -> Stream {
         Connection { io: self.0, local, peer, ends: Some(ends), held: Box::new(()) }.into()
     }
@@ -87,7 +100,7 @@ impl fmt::Debug for Pair {
     }
 }
 
-/// Which ends of a pair are those of somebody who has said all, and not of somebody who was cut off.
+/// Marks which ends of stream on a pair are a clean close and which are a cut.
 #[derive(Debug, Default)]
 pub struct Ends {
     ours: AtomicBool,
@@ -95,13 +108,15 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Whether what comes from the stream to its end is all that was to be said. If not, the stream was dropped before.
-    pub fn has_said_all(&self) -> bool {
+    /// Whether the stream was closed in order: the bytes read from it up to its end are complete. If not, the
+    /// stream was dropped early.
+    pub fn closed_in_order(&self) -> bool {
         self.ours.load(Ordering::Acquire)
     }
 
-    /// The next end that the stream meets is that of somebody who has said all. Called before it is ended.
-    pub fn all_has_come(&self) {
+    /// Marks the next end of stream that the stream reads as a clean close. Must be called before that end is
+    /// sent.
+    pub fn mark_clean_close(&self) {
         self.theirs.store(true, Ordering::Release);
     }
 }
@@ -120,7 +135,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Notes that this end has said all.
+    /// Records that this end has sent everything.
     fn finish(&self) {
         if let Some(ends) = &self.ends {
             ends.ours.store(true, Ordering::Release);
@@ -128,7 +143,7 @@ impl Connection {
     }
 }
 
-impl Duplex for Connection {
+impl DuplexIo for Connection {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.io.try_read(buffer) {
             Ok(0)
@@ -161,26 +176,28 @@ impl Duplex for Connection {
         }
     }
 
-    fn other_end(&self) -> Option<OtherEnd> {
-        other_end(&self.io)
-    }
-
-    /// A pair does not fail: it ends.
-    fn failed(&self) -> Boxed<'_, io::Error> {
-        Box::pin(std::future::pending())
-    }
-
     fn shutdown_write(&self) -> io::Result<()> {
         self.finish();
         socket2::SockRef::from(&self.io).shutdown(Shutdown::Write)
     }
 
-    /// What was written is the other end's already.
+    /// Written bytes are in the peer's socket buffer at once.
     fn unacknowledged(&self) -> io::Result<usize> {
         Ok(0)
     }
+}
 
-    /// There are no resets but those that ends tell.
+impl DuplexControl for Connection {
+    fn other_end(&self) -> Option<OtherEnd> {
+        other_end(&self.io)
+    }
+
+    /// A socket pair does not fail: it only ends.
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        Box::pin(std::future::pending())
+    }
+
+    /// A pair has no reset: an end without the mark in [`Ends`] stands for one.
     fn disarm(&self) {
         self.finish();
     }
@@ -189,6 +206,13 @@ impl Duplex for Connection {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        let Self { io, local, peer, ends, held } = *self;
+        Ok(Box::new(Self { io: UnixStream::from_std(io.into_std()?)?, local, peer, ends, held }))
+    }
+}
+
+impl DuplexTelemetry for Connection {
     fn stats(&self) -> io::Result<Stats> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -200,11 +224,6 @@ impl Duplex for Connection {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.peer)
     }
-
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        let Self { io, local, peer, ends, held } = *self;
-        Ok(Box::new(Self { io: UnixStream::from_std(io.into_std()?)?, local, peer, ends, held }))
-    }
 }
 
 #[cfg(test)]
@@ -213,12 +232,12 @@ mod tests {
     use std::io::{Read, Write};
 
     #[tokio::test]
-    async fn what_a_process_says_comes_and_then_its_end() {
+    async fn pair_delivers_a_process_s_output_and_then_its_end() {
         let addr = "192.0.2.1:1".parse().unwrap();
         let (pair, other) = Pair::new().unwrap();
         let mut other = std::os::unix::net::UnixStream::from(other);
         other.write_all(b"hello").unwrap();
-        assert!(pair.has_come().await.unwrap());
+        assert!(pair.has_input().await.unwrap());
         let stream = pair.into_stream((addr, addr), "held");
         let mut room = [0; 9];
         assert_eq!((stream.try_read(&mut room).unwrap(), stream.is_quiet().unwrap()), (5, true));
@@ -231,18 +250,18 @@ mod tests {
         assert_eq!((said.as_str(), stream.try_read(&mut room).unwrap()), ("you", 0));
         let (pair, other) = Pair::new().unwrap();
         drop(other);
-        assert!(!pair.has_come().await.unwrap());
+        assert!(!pair.has_input().await.unwrap());
     }
 
     #[tokio::test]
-    async fn ends_tell_who_was_cut_off() {
+    async fn ends_distinguish_a_cut_from_a_clean_close() {
         let addr = "192.0.2.1:1".parse().unwrap();
         for all in [true, false] {
-            let (pair, other) = Pair::within().unwrap();
+            let (pair, other) = Pair::in_process().unwrap();
             let ends = Arc::new(Ends::default());
             let stream = pair.into_stream_with_ends((addr, addr), ends.clone());
             if all {
-                ends.all_has_come();
+                ends.mark_clean_close();
             }
             drop(other);
             stream.readable().await.unwrap();
@@ -251,10 +270,10 @@ mod tests {
                 true => assert_eq!(read.unwrap(), 0),
                 false => assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset),
             }
-            assert!(!ends.has_said_all());
+            assert!(!ends.closed_in_order());
             if all {
                 stream.disarm();
-                assert!(ends.has_said_all());
+                assert!(ends.closed_in_order());
             }
         }
     }

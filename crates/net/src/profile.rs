@@ -1,4 +1,5 @@
-//! The settings of a transport on a segment (P37, S13, S14, U16), as they stand in a configuration file.
+//! The settings of a transport on a segment (P37, S13, S14, U16), as written in a configuration file: buffers, congestion control,
+//! rate, connections, time-outs.
 
 use phoebus_proto::units::{BitRate, ByteSize, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -7,61 +8,67 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How connections are set up on one segment, whatever carries them: what TCP, QUIC or UDT alone heeds says so, and takes
-/// nothing from the others. Every socket gets its profile before it connects or listens, because window scaling and the first
-/// congestion window are settled by TCP's SYN, and the buffers of QUIC and UDT by their handshakes.
+/// How connections on one segment are set up, whatever transport carries them. A setting that only TCP, QUIC
+/// or UDT uses says so, and the others ignore it. A socket gets its profile before it connects or listens,
+/// because TCP's SYN fixes window scaling and the initial congestion window, and the handshakes of QUIC and
+/// UDT fix their buffers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
-    /// What the configuration calls it: connections under one name to one neighbour share their rate.
+    /// The profile's name in the configuration: connections to one neighbour with the same name share their
+    /// rate.
     #[serde(skip)]
     pub name: Arc<str>,
-    /// Send buffer. `auto` leaves it to the kernel: a fixed one, even of the bandwidth-delay product, cuts throughput
-    /// (U16). A size bounds the memory that a stalled receiver can hold.
+    /// Send buffer. `auto` leaves it to the kernel: a fixed one, even of the bandwidth-delay product, cuts
+    /// throughput (U16). A fixed size bounds the memory that a stalled receiver can hold.
     pub send_buffer: Buffer,
-    /// Receive buffer, set apart from the send buffer (P37).
+    /// Receive buffer, set independently of the send buffer (P37).
     pub receive_buffer: Buffer,
-    /// Bytes that an accepted connection over UDT may have waiting to be read until its owner trusts its peer with the whole
-    /// receive buffer ([`Stream::widen`](crate::Stream::widen)). 256 KiB by default: several times the longest handshake of TLS
-    /// and of a session, and little enough for a thousand strangers. Over QUIC, all such streams of a connection have four times
-    /// as much, and less where one source has many connections.
+    /// Bytes that the peer of an accepted UDT connection may have waiting to be read until the owner allows
+    /// it the whole receive buffer ([`Stream::widen`](crate::Stream::widen)). 256 KiB by default: several
+    /// times the longest handshake of TLS and of a session, and little enough for a thousand strangers. Over
+    /// QUIC, all such streams of a connection share four times as much, and less where one source has many
+    /// connections.
     pub handshake_buffer: ByteSize,
-    /// Congestion control of what this end sends.
+    /// Congestion control of the sending direction.
     pub congestion_control: CongestionControl,
-    /// Sends small segments at once. On by default: a relay that waited for more would add its delay to the session's.
+    /// Sends small segments at once (`TCP_NODELAY`). On by default: a relay that waited for more bytes would
+    /// add its delay to the session's.
     pub no_delay: bool,
-    /// How long a peer may acknowledge nothing while bytes are outstanding, before the connection counts as dead.
-    /// 5 minutes by default: far longer than a route takes to heal, far shorter than the kernel's own 15 minutes.
+    /// Longest time for which a peer may acknowledge nothing while bytes are outstanding; after it the
+    /// connection counts as dead. 5 minutes by default: far longer than a route takes to recover, far shorter
+    /// than the kernel's own 15 minutes.
     ///
-    /// It is measured by whoever owns the stream ([`crate::Stats::unheard`]) and not by `TCP_USER_TIMEOUT`: since
-    /// Linux 5.11 that one also ends a connection whose receiver has merely stopped reading and answers every probe.
+    /// The stream's owner measures it ([`crate::Stats::unheard`]) instead of `TCP_USER_TIMEOUT`: since Linux
+    /// 5.11, the kernel also ends a connection whose receiver has merely stopped reading and answers every
+    /// window probe.
     pub user_timeout: Span,
-    /// How long nothing at all may be heard over UDT or QUIC, where idle connections say that they are there. 30 s by default:
-    /// a route heals within 10 s, or not soon. On QUIC, the lesser of both ends' counts.
+    /// Longest silence of a UDT or QUIC peer, whose idle connections send keep-alives. 30 s by default: a
+    /// route recovers within 10 s, or not soon. On QUIC, the smaller value of both ends applies.
     pub idle_timeout: Span,
-    /// Idle time after which the kernel asks whether the peer is still there. 60 s by default, below the time-outs of
+    /// Idle time after which the kernel sends a keep-alive probe. 60 s by default, below the time-outs of
     /// most address translators.
     pub keepalive_idle: Span,
-    /// Time between such questions.
+    /// Time between two keep-alive probes.
     pub keepalive_interval: Span,
-    /// Unanswered questions after which the connection is dead.
+    /// Number of unanswered probes after which the connection counts as dead.
     pub keepalive_probes: u32,
-    /// Connections of which each hop to a peer consists, which share the bytes of each session. 1 by default: one fills the path
-    /// with a control that copes with its loss. Several do where only cubic or reno is to be had, or where the host bounds
-    /// buffers.
+    /// Number of connections of each hop to a peer, which share the bytes of each session. 1 by default: one
+    /// connection fills the path if its congestion control copes with the loss. Several help where only cubic
+    /// or reno is available, or where the host limits buffers.
     pub streams: u16,
     /// TCP fast open: HELLO and OPEN in the SYN (RFC 7413).
     pub fast_open: bool,
-    /// Multipath TCP (RFC 8684), where kernel and peer have it.
+    /// Multipath TCP (RFC 8684), where kernel and peer support it.
     pub multipath: bool,
-    /// The most that is sent per second, as the link counts it, with headers and framing ([`crate::wire`]): the rate of a
-    /// circuit, say (S17, S25). A connection starts with all of it; where several share it, whoever owns them divides it
-    /// ([`Change::Rate`](crate::transport::Change::Rate)). No bound by default.
+    /// Greatest sending rate, as the link counts it, with headers and framing ([`crate::wire`]): the rate of
+    /// a circuit, for example (S17, S25). A connection starts with all of it; where several connections share
+    /// it, their owner divides it ([`Change::Rate`](crate::transport::Change::Rate)). Unlimited by default.
     pub rate: Option<BitRate>,
-    /// Largest IP packet of UDT, in bytes, its header included. 1500 by default, or what the first link carries if that is
-    /// less. If the path carries less, the handshake finds out; what carries more has to be said.
+    /// Largest IP packet of UDT, in bytes, its header included. 1500 by default, or the MTU of the first link
+    /// if that is smaller. The handshake detects a path that carries less; a larger size must be configured.
     pub mss: Option<u32>,
-    /// What the segment can carry. Only for advice: with it, buffers that the host's limits keep below the
+    /// Capacity of the segment. Used only for advice: with it, buffers that the host's limits keep below the
     /// bandwidth-delay product are reported ([`crate::host`]).
     pub capacity: Option<BitRate>,
 }
@@ -91,8 +98,9 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// This profile with both buffers of `total` bytes per direction at most, where it left them to the kernel: half to
-    /// sending and half to receiving. The kernel doubles what is asked for to account for its own overhead.
+    /// Limits both buffers together to `total` bytes per direction where the profile leaves them to the
+    /// kernel: half for sending and half for receiving. The kernel doubles the requested size to account for
+    /// its overhead.
     #[must_use]
     pub fn bounded(mut self, total: u64) -> Self {
         let half = Buffer::Bytes(ByteSize(total / 4));
@@ -104,7 +112,8 @@ impl Profile {
         self
     }
 
-    /// This profile with buffers of given sizes divided among the connections of a hop, where all together may have so much.
+    /// Divides buffers of fixed size among the connections of a hop, so that all together use the configured
+    /// size.
     #[must_use]
     pub fn divided(mut self) -> Self {
         for buffer in [&mut self.send_buffer, &mut self.receive_buffer] {
@@ -116,21 +125,21 @@ impl Profile {
     }
 }
 
-/// The least buffer: below a page the kernel rounds up anyway.
+/// The smallest buffer, in bytes: below a page the kernel rounds up anyway.
 const BUFFER_MIN: u64 = 4096;
 
 /// A socket buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buffer {
-    /// Grown by the kernel as the connection needs it, up to the host's maximum.
+    /// Grown by the kernel as needed, up to the host's maximum.
     #[default]
     Auto,
-    /// Of this many bytes of data.
+    /// A fixed number of bytes of data.
     Bytes(ByteSize),
 }
 
 impl Buffer {
-    /// The size, if it was given.
+    /// The size, if it is fixed.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Auto => None,
@@ -145,7 +154,7 @@ impl FromStr for Buffer {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
-            // Above 2 GiB setsockopt takes no number.
+            // The largest size whose double, which `setsockopt` uses, stays within its `int`.
             _ => match text.parse::<ByteSize>() {
                 Ok(size) if (BUFFER_MIN..=1 << 30).contains(&size.0) => Ok(Self::Bytes(size)),
                 _ => Err(format!("\"{text}\" is not \"auto\" or a size from 4KiB to 1GiB, such as 8MiB")),
@@ -166,10 +175,11 @@ impl fmt::Display for Buffer {
 /// A congestion control (S14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CongestionControl {
-    /// `bbr` where the kernel allows it, because random loss costs it little; otherwise the system's own.
+    /// `bbr` where the kernel permits it, because random loss costs it little; otherwise the system's
+    /// default.
     #[default]
     Auto,
-    /// What the system has as its default.
+    /// The system's default.
     System,
     /// BBR: paced by measured bandwidth and round-trip time.
     Bbr,
@@ -177,12 +187,12 @@ pub enum CongestionControl {
     Cubic,
     /// NewReno (RFC 6582).
     Reno,
-    /// Control by a model of the path, of UDT and QUIC alone, and what `auto` means there: it takes loss for congestion only
-    /// while packets queue, and so fills long paths with loss.
+    /// Model-based control, available on UDT and QUIC only, and their `auto`: it treats loss as congestion
+    /// only while packets queue, and so fills long paths with loss.
     Model,
-    /// UDT's own (DAIMD), for circuits with little loss.
+    /// UDT's own control (DAIMD), for circuits with little loss.
     Native,
-    /// UDT at the profile's rate, whatever happens: for a circuit that nobody else uses.
+    /// UDT at the profile's rate regardless of loss: for a circuit that nobody else uses.
     Fixed,
 }
 
@@ -198,7 +208,7 @@ impl CongestionControl {
         ("fixed", Self::Fixed),
     ];
 
-    /// The kernel's name of what is asked for, if anything is.
+    /// The kernel's name of the congestion control, if one is requested by name.
     pub fn kernel_name(self) -> Option<&'static str> {
         match self {
             Self::Auto | Self::Bbr => Some("bbr"),
@@ -208,8 +218,8 @@ impl CongestionControl {
         }
     }
 
-    /// Whether it is one of those that UDT alone has.
-    pub fn is_udts(self) -> bool {
+    /// Whether UDT, but not TCP, offers this congestion control.
+    pub fn is_udt_specific(self) -> bool {
         matches!(self, Self::Model | Self::Native | Self::Fixed)
     }
 }
@@ -252,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read_and_print_as_they_were_written() {
+    fn settings_print_as_they_are_parsed() {
         for text in ["auto", "8MiB", "4KiB"] {
             assert_eq!(text.parse::<Buffer>().unwrap().to_string(), text);
         }
@@ -266,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_leaves_explicit_buffers_alone() {
+    fn bound_leaves_fixed_buffers_alone() {
         let explicit = Buffer::Bytes(ByteSize(1 << 20));
         let profile = Profile { send_buffer: explicit, ..Profile::default() }.bounded(4 << 20);
         assert_eq!(profile.send_buffer, explicit);

@@ -1,14 +1,14 @@
-//! Transports by their names.
+//! Finds transports by name.
 
 use crate::transport::Transport;
 use std::sync::Arc;
 
-/// Transports by name.
+/// A list of transports with unique names.
 #[derive(Debug, Clone, Default)]
 pub struct Registry(Vec<Arc<dyn Transport>>);
 
 impl Registry {
-    /// The transports that need nothing to be set up.
+    /// The transports that need no setup.
     pub fn standard() -> Self {
         let mut registry = Self::default();
         registry.add(Arc::new(crate::tcp::Tcp));
@@ -16,18 +16,18 @@ impl Registry {
         registry
     }
 
-    /// Adds a transport, in the place of one with its name.
+    /// Adds a transport; it replaces one of the same name.
     pub fn add(&mut self, transport: Arc<dyn Transport>) {
         self.0.retain(|other| other.name() != transport.name());
         self.0.push(transport);
     }
 
-    /// The transport of this name.
+    /// The transport with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Transport>> {
         self.0.iter().find(|transport| transport.name() == name)
     }
 
-    /// All names, in the order in which they were added.
+    /// All names, in the order of addition.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|transport| transport.name())
     }

@@ -1,21 +1,23 @@
-//! Whether an address is one of this host, as the kernel's routing says (rtnetlink, `man 7 rtnetlink`).
+//! Tells whether an address belongs to this host, according to the kernel's routing table (rtnetlink, `man 7
+//! rtnetlink`).
 //!
-//! The kernel is asked anew for each address. So addresses that come and go count as they are at that moment, and so do those
-//! that no interface shows: a range routed to the host itself (`ip route add local …`), anycast and broadcast addresses.
+//! The kernel is asked anew for each address. So the answer reflects addresses that come and go, and
+//! addresses that no interface lists: a range routed to the host itself (`ip route add local …`), anycast and
+//! broadcast addresses.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// Bytes of `struct nlmsghdr` and of `struct rtmsg` behind it.
+/// Bytes of `struct nlmsghdr` and of the `struct rtmsg` behind it.
 const HEADERS: usize = 16 + 12;
-/// Where `rtm_type` is in an answer.
+/// Offset of `rtm_type` in an answer.
 const TYPE_AT: usize = 16 + 7;
-/// More than the kernel says about one route.
+/// Larger than any answer of the kernel about one route, in bytes.
 const ANSWER_MAX: usize = 8192;
 
-/// The kernel, asked about one address after another over one socket, which is opened for the first.
+/// Asks the kernel about addresses over one netlink socket, which is opened for the first question.
 #[derive(Debug, Default)]
 pub struct Routes {
     socket: Option<OwnedFd>,
@@ -23,18 +25,19 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Whether a packet to `addr` would stay on this host or go to all of a link: its route is local, anycast, broadcast or
-    /// multicast. An address to which there is no route is not the host's.
+    /// Whether a packet to `addr` would stay on this host or be delivered to every host of a link: its route
+    /// is local, anycast, broadcast or multicast. An address without a route is not the host's.
     ///
     /// # Errors
-    /// The kernel cannot be asked: netlink is forbidden, or there is no descriptor left.
+    /// When the kernel cannot be asked: netlink is forbidden, or no descriptor is left.
     pub fn is_own(&mut self, addr: IpAddr) -> io::Result<bool> {
         let addr = addr.to_canonical();
-        // The kernel is not asked for what is so on every host: a connection to no address goes to this one.
+        // These hold on every host without asking: a connection to the unspecified address goes to this host.
         if addr.is_loopback() || addr.is_unspecified() {
             return Ok(true);
         }
-        // A socket with which something is wrong is not asked again: what it says next might be late.
+        // The socket is put back only after success: after a failure, a late answer could be taken for the
+        // next one.
         let socket = self.socket.take().map_or_else(open, Ok)?;
         self.answer.resize(ANSWER_MAX, 0);
         // The kernel answers before `send` returns.
@@ -45,7 +48,7 @@ impl Routes {
     }
 }
 
-/// The same for one address alone.
+/// As [`Routes::is_own`], for a single address.
 ///
 /// # Errors
 /// As for [`Routes::is_own`].
@@ -72,7 +75,7 @@ fn question(addr: IpAddr) -> Vec<u8> {
     message.extend_from_slice(&libc::RTM_GETROUTE.to_ne_bytes());
     message.extend_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     message.extend_from_slice(&[0; 8]);
-    // struct rtmsg: family, bits of the destination, and nothing else that is asked for.
+    // struct rtmsg: family, prefix length of the destination, and zeros for everything else.
     message.extend_from_slice(&[family as u8, (octets.len() * 8) as u8]);
     message.extend_from_slice(&[0; 10]);
     // struct rtattr: length, type; then the destination.
@@ -82,14 +85,15 @@ fn question(addr: IpAddr) -> Vec<u8> {
     message
 }
 
-/// No route, or one that says no. Connecting fails, and says why.
+/// The kernel has no route, or a route that rejects. Connecting will fail with the reason.
 const UNREACHABLE: [i32; 4] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
-/// A kernel without IPv6 (`ipv6.disable=1`). Of an IPv4 address it would say that the kernel answers no such questions.
+/// The kernel has no IPv6 (`ipv6.disable=1`). For an IPv4 address these mean that the kernel does not answer
+/// route questions.
 const NO_IPV6: [i32; 2] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
 
-/// What the kernel's answer about `addr` says.
+/// Evaluates the kernel's answer about `addr`.
 fn judge(answer: &[u8], addr: IpAddr) -> io::Result<bool> {
-    let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer about a route makes no sense");
+    let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer about a route is malformed");
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     if kind == Some(libc::RTM_NEWROUTE) {
         let route = *answer.get(TYPE_AT).ok_or_else(unexpected)?;
@@ -109,13 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_knows_its_own_addresses() {
+    fn own_and_foreign_addresses_are_told_apart() {
         let mut routes = Routes::default();
         for _ in 0..2 {
             for own in ["127.0.0.1", "127.200.3.4", "::1", "::ffff:127.0.0.1", "255.255.255.255", "0.0.0.0", "::"] {
                 assert!(routes.is_own(own.parse().unwrap()).unwrap(), "{own}");
             }
-            // From the blocks for documentation: no host has them, whether there is a route to them or not.
+            // Addresses of the documentation blocks: no host has them, whether or not a route to them exists.
             for other in ["192.0.2.1", "2001:db8::1", "203.0.113.255"] {
                 assert!(!routes.is_own(other.parse().unwrap()).unwrap(), "{other}");
             }
@@ -123,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_not_the_hosts() {
+    fn unreachable_address_is_not_the_host_s() {
         let answer = |errno: i32, addr: &str| {
             let mut answer = [0; 36];
             answer[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
@@ -134,7 +138,7 @@ mod tests {
         for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES] {
             assert!(!answer(errno, old).unwrap() && !answer(errno, new).unwrap(), "{errno}");
         }
-        // From a kernel that was started without IPv6; or from one that is never to be asked.
+        // Answers of a kernel without IPv6; for an IPv4 address they are errors.
         for errno in [libc::EOPNOTSUPP, libc::EAFNOSUPPORT] {
             assert!(!answer(errno, new).unwrap(), "{errno}");
             assert_eq!(answer(errno, old).unwrap_err().raw_os_error(), Some(errno));
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_makes_no_sense_is_an_error() {
+    fn malformed_answer_is_an_error() {
         for answer in [&[][..], &[0; 15], &[0; 40], &[0xff; 64]] {
             assert!(judge(answer, IpAddr::from([192, 0, 2, 1])).is_err(), "{answer:?}");
         }

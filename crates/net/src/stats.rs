@@ -3,16 +3,16 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a transport knows about a connection, from its own books; 0 where it does not know.
+/// A transport's own counters of a connection; 0 where the transport does not count.
 ///
-/// A segment is what it sends at a time and may lose: a TCP segment, a packet of UDT or QUIC.
+/// A segment is the unit that the transport sends and may lose: a TCP segment, or a packet of UDT or QUIC.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stats {
     /// Bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Bytes that the peer has acknowledged; a SYN or FIN of ours counts as one.
+    /// Bytes that the peer has acknowledged; our SYN and FIN count as one each.
     pub bytes_acked: u64,
-    /// Bytes received, without repetitions.
+    /// Bytes received, without duplicates.
     pub bytes_received: u64,
     /// Bytes sent more than once.
     pub bytes_retransmitted: u64,
@@ -20,9 +20,9 @@ pub struct Stats {
     pub retransmits: u64,
     /// Segments sent.
     pub segments_sent: u64,
-    /// Segments now believed lost.
+    /// Segments currently believed lost.
     pub lost: u32,
-    /// Segments on their way.
+    /// Segments in flight.
     pub in_flight: u32,
     /// Bytes written but not sent yet.
     pub unsent: u32,
@@ -30,15 +30,15 @@ pub struct Stats {
     pub rtt_us: u64,
     /// Its mean deviation, in microseconds.
     pub rtt_var_us: u64,
-    /// The least round-trip time of late, in microseconds.
+    /// The minimum round-trip time of a recent period, in microseconds.
     pub min_rtt_us: u64,
-    /// Rate at which data was delivered of late, in bytes per second.
+    /// Recent delivery rate, in bytes per second.
     pub delivery_rate: u64,
-    /// Rate at which data is paced, in bytes per second; 0 without pacing.
+    /// Pacing rate, in bytes per second; 0 without pacing.
     pub pacing_rate: u64,
     /// Congestion window, in segments.
     pub congestion_window: u32,
-    /// Time between two segments, in nanoseconds, where the transport sends by that; 0 otherwise.
+    /// Time between two segments, in nanoseconds, if the transport paces by it; 0 otherwise.
     pub sending_period_ns: u64,
     /// Segment size, in bytes.
     pub segment_size: u32,
@@ -48,17 +48,18 @@ pub struct Stats {
     pub receive_buffer: u64,
     /// Congestion control in force.
     pub congestion_control: String,
-    /// Time since the peer last acknowledged anything, in milliseconds; 0 where it has answered all that it was asked. On UDT,
-    /// since anything was heard of it: a peer that is heard while nothing gets through is found out by UDT itself, and ends the
-    /// connection ([`Profile::idle_timeout`](crate::Profile::idle_timeout)).
+    /// Time since the peer last acknowledged anything, in milliseconds; 0 if nothing awaits an answer. On
+    /// UDT, time since any packet arrived from the peer: UDT itself detects a peer whose packets arrive but
+    /// acknowledge nothing, and ends the connection
+    /// ([`Profile::idle_timeout`](crate::Profile::idle_timeout)).
     pub last_ack_ms: u32,
     /// Whether the connection has failed or closed.
     pub closed: bool,
 }
 
 impl Stats {
-    /// The same with everything that only grows counted from `start` on: what one session did on a connection that had
-    /// carried others.
+    /// Subtracts `start` from all counters that only grow: the result covers one session on a connection that
+    /// has carried others.
     #[must_use]
     pub fn since(mut self, start: &Self) -> Self {
         for (now, then) in [
@@ -74,8 +75,8 @@ impl Stats {
         self
     }
 
-    /// What two connections have done together that share the bytes of a hop: counts, windows, buffers and rates are added, times
-    /// are those of `self`.
+    /// Combines two connections that share the bytes of a hop: counters, windows, buffers and rates are
+    /// added; times are those of `self`.
     #[must_use]
     pub fn with(mut self, other: &Self) -> Self {
         for (sum, more) in [
@@ -103,14 +104,14 @@ impl Stats {
         self
     }
 
-    /// For how long the peer has acknowledged nothing although bytes are outstanding. A peer that has stopped reading is
-    /// heard all the same: it acknowledges the probes of its window.
+    /// How long the peer has acknowledged nothing although bytes are outstanding. A peer that has stopped
+    /// reading still counts as heard: it acknowledges window probes.
     pub fn unheard(&self) -> Duration {
         let waiting = self.in_flight > 0 || self.unsent > 0;
         Duration::from_millis(if waiting { self.last_ack_ms.into() } else { 0 })
     }
 
-    /// The share of bytes that had to be sent again.
+    /// The share of sent bytes that were retransmissions, from 0 to 1.
     pub fn loss(&self) -> f64 {
         if self.bytes_sent == 0 { 0.0 } else { self.bytes_retransmitted as f64 / self.bytes_sent as f64 }
     }

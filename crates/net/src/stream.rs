@@ -1,4 +1,4 @@
-//! A connection of any transport: reads, writes, ends of either side, errors while nobody reads, statistics (S19).
+//! A connection of any transport: reading, writing, half-close, failure while nobody reads, statistics (S19).
 
 use crate::credentials::Identity;
 use crate::duplex::{Boxed, Change, Duplex, OtherEnd, Pulse, Security};
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// A connection. Dropped, it is reset, unless it was [disarmed](Stream::disarm).
+/// A connection. Dropping it resets it, unless it was [disarmed](Stream::disarm).
 #[derive(Debug)]
 pub struct Stream(Box<dyn Duplex>);
 
@@ -22,48 +22,49 @@ impl<D: Duplex + 'static> From<D> for Stream {
 }
 
 impl Stream {
-    /// The same connection on the runtime of the caller: readiness then needs no word between threads.
+    /// Moves the connection to the caller's runtime, so that readiness needs no wake-up across threads.
     ///
     /// # Errors
-    /// When the runtime has no room for it; the connection is reset.
-    pub fn rehome(self) -> io::Result<Self> {
-        Ok(Self(self.0.rehome()?))
+    /// When the runtime cannot register the socket; the connection is reset.
+    pub fn move_to_runtime(self) -> io::Result<Self> {
+        Ok(Self(self.0.move_to_runtime()?))
     }
 
-    /// What the profile asked for and was not to be had, as a sentence.
+    /// Which settings of the profile are not in force, as a sentence.
     pub fn note(&self) -> Option<&str> {
         self.0.note()
     }
 
-    /// What protects the bytes.
+    /// What protects the bytes on this connection.
     pub fn security(&self) -> Security {
         self.0.security()
     }
 
-    /// Who the other end has proved to be.
+    /// The identity that the peer has proved.
     pub fn identity(&self) -> Option<&Identity> {
         self.0.identity()
     }
 
-    /// Whether its end of stream and its reset can be trusted to be the peer's, and told apart. Where they cannot, sessions
-    /// between gateways are framed.
-    pub fn has_true_ends(&self) -> bool {
-        self.0.has_true_ends()
+    /// Whether an end of stream and a reset provably come from the peer and can be distinguished. Where they
+    /// cannot, sessions between gateways are framed.
+    pub fn has_authenticated_close(&self) -> bool {
+        self.0.has_authenticated_close()
     }
 
-    /// Whether a stream ends here at all. Where none does, as over bare UDT, whatever the other end does to end it fails the
-    /// connection with `ECONNRESET`, as its death does: only who knows how much was to come can tell the two apart.
-    pub fn has_ends(&self) -> bool {
-        self.0.has_ends()
+    /// Whether the transport has an end of stream. Where it has none, as with bare UDT, the peer's close
+    /// fails the connection with `ECONNRESET`, just as its death does: only a reader that knows the expected
+    /// length can distinguish the two.
+    pub fn has_end_of_stream(&self) -> bool {
+        self.0.has_end_of_stream()
     }
 
-    /// Whether what was written goes on to be delivered when the stream is dropped after its end, as a kernel sees to it for TCP.
-    /// Where it does not, whoever needs to know that it was delivered has to wait for it.
-    pub fn outlives(&self) -> bool {
-        self.0.outlives()
+    /// Whether written bytes are still delivered after the stream is dropped, as the kernel does for TCP.
+    /// Where they are not, the owner must wait for delivery before dropping it.
+    pub fn delivers_after_drop(&self) -> bool {
+        self.0.delivers_after_drop()
     }
 
-    /// The other end.
+    /// The peer's address.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -71,7 +72,7 @@ impl Stream {
         self.0.peer_addr()
     }
 
-    /// This end.
+    /// The local address.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -79,7 +80,7 @@ impl Stream {
         self.0.local_addr()
     }
 
-    /// What the transport knows about the connection.
+    /// The transport's statistics of the connection.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -90,20 +91,21 @@ impl Stream {
     /// Changes a setting of the open connection.
     ///
     /// # Errors
-    /// `Unsupported` where the transport cannot.
+    /// `Unsupported` where the transport does not support the change.
     pub fn set(&self, change: Change) -> io::Result<()> {
         self.0.set(change)
     }
 
-    /// Reads what is there; 0 at the end of the peer's stream.
+    /// Reads what has arrived; 0 at the end of the peer's stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
+    /// `WouldBlock` when nothing has arrived yet; otherwise the connection has failed.
     pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.try_read(buffer)
     }
 
-    /// Writes as much as fits. With `more`, what follows may be waited for before a short segment is sent.
+    /// Writes as much as fits. With `more`, the transport may hold back a short segment until further bytes
+    /// follow.
     ///
     /// # Errors
     /// `WouldBlock` when nothing fits; otherwise the connection has failed.
@@ -111,7 +113,8 @@ impl Stream {
         self.0.try_write(bytes, more)
     }
 
-    /// Whether nothing is there to be read, no end and no error either: the state of an idle connection.
+    /// Whether a read would block: no bytes, no end of stream and no error are pending. This is the state of
+    /// an idle connection.
     ///
     /// # Errors
     /// When the connection has failed.
@@ -119,27 +122,28 @@ impl Stream {
         self.0.is_quiet()
     }
 
-    /// What the kernel knows of the other end, whether or not all that came from there has been read; `None` where it does not tell.
+    /// What the kernel knows of the peer, independently of what has been read; `None` where the transport
+    /// does not tell.
     pub fn other_end(&self) -> Option<OtherEnd> {
         self.0.other_end()
     }
 
-    /// The socket whose bytes are the stream's bytes as they are, to be spliced.
+    /// The TCP socket, if the stream's bytes are exactly the socket's bytes and can be spliced.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         self.0.socket()
     }
 
-    /// Ready when a read may find something. One task at a time may wait so.
+    /// Ready when a read may succeed. Only one task at a time may wait.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_read_ready(cx)
     }
 
-    /// Ready when a write may find room. One task at a time may wait so.
+    /// Ready when a write may succeed. Only one task at a time may wait.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_write_ready(cx)
     }
 
-    /// Waits until a read may find something; cancel safe.
+    /// Waits until a read may succeed. Cancel safe.
     ///
     /// # Errors
     /// When the connection has failed.
@@ -147,7 +151,7 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_read_ready(cx)).await
     }
 
-    /// Waits until a write may find room; cancel safe.
+    /// Waits until a write may succeed. Cancel safe.
     ///
     /// # Errors
     /// When the connection has failed.
@@ -155,14 +159,14 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_write_ready(cx)).await
     }
 
-    /// Waits until the connection fails, and says how. Nothing else ends this wait: not data, not the end of a stream.
-    /// This is how a reset passes a relay that is not reading, because the other side is full. It may be waited for beside
-    /// reading and writing.
+    /// Waits until the connection fails, and returns the failure. Neither data nor an end of stream completes
+    /// the wait. A relay that is not reading, because the other side is full, learns of a reset this way. The
+    /// wait may run concurrently with reads and writes.
     pub fn failed(&self) -> Boxed<'_, io::Error> {
         self.0.failed()
     }
 
-    /// Ends this side's stream; the peer's goes on (half-close).
+    /// Ends this side's stream; the peer's stays open (half-close).
     ///
     /// # Errors
     /// When the connection has failed.
@@ -170,8 +174,9 @@ impl Stream {
         self.0.shutdown_write()
     }
 
-    /// Where only the handshake is protected ([`Security::Auth`]), ends that protection: what this end writes from here on goes as
-    /// it is. Both ends call it, each after the last message that it is to protect. Does nothing on other connections.
+    /// Ends the protection of what this end writes, on a connection whose handshake alone is protected
+    /// ([`Security::Auth`]): later bytes are sent as they are. Both ends call it, each after the last message
+    /// to protect. Does nothing on other connections.
     ///
     /// # Errors
     /// When the connection has failed.
@@ -179,57 +184,58 @@ impl Stream {
         self.0.unprotect()
     }
 
-    /// Lets the peer of an accepted connection fill the whole receive buffer of its profile: until then it may fill
-    /// [`Profile::handshake_buffer`](crate::Profile::handshake_buffer) over UDT, and over QUIC what the listener grants to all such
-    /// streams of a connection, since both keep received bytes in memory of this process. Does nothing on other connections.
+    /// Lets the peer of an accepted connection fill the profile's whole receive buffer. Until then it may
+    /// fill only [`Profile::handshake_buffer`](crate::Profile::handshake_buffer) over UDT, and over QUIC the
+    /// share that the listener grants to all such streams of a connection, because both keep received bytes
+    /// in this process's memory. Does nothing on other connections.
     pub fn widen(&self) {
         self.0.widen();
     }
 
-    /// How many bytes the peer has not acknowledged, the end of the stream counting as one.
+    /// The number of bytes that the peer has not acknowledged; the end of the stream counts as one.
     ///
     /// # Errors
-    /// How the connection failed, if it has.
+    /// The failure of the connection, if it has failed.
     pub fn unacknowledged(&self) -> io::Result<usize> {
         self.0.unacknowledged()
     }
 
-    /// Waits until the peer has acknowledged all bytes and the end of the stream; gives up when `patience` passes
-    /// without an acknowledgement of more. A peer that has stopped reading may start again much later, so a relay has
-    /// `Duration::MAX`. Cancel safe.
-    ///
+    /// Waits until the peer has acknowledged all bytes and the end of the stream. Gives up when the peer
+    /// acknowledges nothing more for as long as `time_limit`. A peer that has stopped reading may resume much
+    /// later, so a relay passes `Duration::MAX`. Cancel safe.
     /// # Errors
-    /// `TimedOut`, or how the connection failed.
-    pub async fn delivered(&self, patience: Duration) -> io::Result<()> {
-        let mut waiting = Waiting::new(patience);
+    /// `TimedOut`, or the failure of the connection.
+    pub async fn delivered(&self, time_limit: Duration) -> io::Result<()> {
+        let mut waiting = Waiting::new(time_limit);
         while let Some(pause) = waiting.next(self.unacknowledged()?)? {
             tokio::time::sleep(pause).await;
         }
         Ok(())
     }
 
-    /// With what code it is reset when it is dropped, on a transport whose resets carry one.
-    pub fn blame(&self, code: Code) {
-        self.0.blame(code);
+    /// Sets the code of the reset that dropping the stream sends, on a transport whose resets carry one.
+    pub fn set_reset_code(&self, code: Code) {
+        self.0.set_reset_code(code);
     }
 
-    /// Where this is a stream of a connection that others share, has no more come to that: the next one gets a new connection, and
-    /// this one ends with its last stream. Does nothing on other transports.
+    /// Stops placing new streams on the connection that this stream shares with others: the next stream gets
+    /// a new connection, and this one closes with its last stream. Does nothing on other transports.
     pub fn retire(&self) {
         self.0.retire();
     }
 
-    /// What tells whether the other end of its connection is there; `None` on a transport that does not tell.
+    /// A handle that tells whether the peer is alive; `None` on a transport that does not tell.
     pub fn pulse(&self) -> Option<Box<dyn Pulse>> {
         self.0.pulse()
     }
 
-    /// Whether what the other end has proved still counts, if it has proved anything ([`Proof`](crate::credentials::Proof)).
+    /// Whether the peer's identity is still valid ([`Proof`](crate::credentials::Proof)); true if it has
+    /// proved none.
     pub fn is_current(&self) -> bool {
         self.identity().is_none_or(|identity| identity.proof.counts())
     }
 
-    /// Waits until it does not; for ever where nothing was proved. Cancel safe.
+    /// Waits until the peer's identity is no longer valid; for ever if it has proved none. Cancel safe.
     pub async fn lapsed(&self) {
         match self.identity() {
             Some(identity) => identity.proof.lapsed().await,
@@ -237,8 +243,9 @@ impl Stream {
         }
     }
 
-    /// Lets the connection end in peace when it is dropped. Only for one whose both directions have ended and were
-    /// forwarded, or which carries no session: bytes that are still to be acknowledged go on being delivered.
+    /// Makes a drop close the connection in order instead of resetting it: bytes that await acknowledgement
+    /// are still delivered. Only for a stream whose both directions have ended and were forwarded, or one
+    /// that carries no session.
     pub fn disarm(&self) {
         self.0.disarm();
     }

@@ -1,4 +1,5 @@
-//! The system calls that neither the standard library nor rustix nor socket2 offers. All `unsafe` of this crate is here.
+//! System calls that the standard library, rustix and socket2 do not offer. All `unsafe` code of this crate
+//! is here.
 #![allow(unsafe_code, reason = "thin edges to the kernel, one call each")]
 
 use std::io;
@@ -7,7 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// An option's value as the kernel takes it: any bytes make one, and it has no padding.
+/// A socket option's value as the kernel reads it: a type without padding for which every bit pattern is
+/// valid.
 trait Value: Copy {}
 impl Value for libc::c_int {}
 impl Value for u64 {}
@@ -23,17 +25,17 @@ pub(crate) fn set_tcp_option(fd: BorrowedFd, option: libc::c_int, value: libc::c
     set_option(fd, libc::IPPROTO_TCP, option, value)
 }
 
-/// Bounds the rate at which a socket's protocol sends, in bytes per second (SO_MAX_PACING_RATE).
+/// Limits the rate at which the kernel sends on a socket, in bytes per second (SO_MAX_PACING_RATE).
 pub(crate) fn set_pacing(fd: BorrowedFd, rate: u64) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
-/// Sets a receive buffer beyond `net.core.rmem_max`, as an administrator may (SO_RCVBUFFORCE).
+/// Sets a receive buffer beyond `net.core.rmem_max`, which needs CAP_NET_ADMIN (SO_RCVBUFFORCE).
 pub(crate) fn force_receive_buffer(fd: BorrowedFd, bytes: libc::c_int) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
 }
 
-/// Fills the start of `info` with the kernel's `struct tcp_info` and returns how long it is there.
+/// Fills the start of `info` with the kernel's `struct tcp_info` and returns the length of that structure.
 pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize> {
     let mut len = info.len() as libc::socklen_t;
     // SAFETY: `fd` is open for the call; the kernel writes at most `len` bytes, which is the length of `info`.
@@ -44,7 +46,7 @@ pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize
     Ok(len as usize)
 }
 
-/// Bytes, a FIN included, that the peer has not acknowledged (SIOCOUTQ).
+/// Bytes that the peer has not acknowledged, a FIN counting as one (SIOCOUTQ).
 pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: `fd` is open for the call; TIOCOUTQ (the same number as SIOCOUTQ) writes one int to `bytes`.
@@ -53,7 +55,8 @@ pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Bytes of the largest IP packet that the route to `to` takes, as far as this host knows (IP_MTU). Sends nothing.
+/// Largest IP packet, in bytes, that the route to `to` takes, as far as this host knows (IP_MTU). Sends
+/// nothing.
 pub(crate) fn path_mtu(to: SocketAddr) -> Option<u32> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -67,8 +70,8 @@ pub(crate) fn path_mtu(to: SocketAddr) -> Option<u32> {
     u32::try_from(mtu).ok()
 }
 
-/// Lets what does not fit into one IP packet of the path, as far as this host knows it, go in fragments; or refuses it with
-/// `EMSGSIZE`. Routers are asked not to fragment in either case.
+/// Chooses what happens to a datagram larger than the path MTU known to this host: it is sent in fragments,
+/// or refused with `EMSGSIZE`. Routers do not fragment in either case.
 pub(crate) fn allow_fragments(fd: BorrowedFd, v6: bool, allowed: bool) -> io::Result<()> {
     let or = |yes, no| if allowed { yes } else { no };
     let v4 = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, or(libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO))];
@@ -92,19 +95,19 @@ pub(crate) fn allow_fragments(fd: BorrowedFd, v6: bool, allowed: bool) -> io::Re
     Ok(())
 }
 
-/// Puts a listener under the watch of the caller's runtime.
-pub(crate) fn watched(listener: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
-    // SAFETY: a `TcpListener` owns its descriptor, which is always the same, and closes it only when the `AsyncFd` that owns
-    // it drops it; nothing here gives it away.
+/// Registers a listener with the caller's runtime.
+pub(crate) fn watch_listener(listener: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
+    // SAFETY: a `TcpListener` owns its descriptor, never changes it, and closes it only on drop. The
+    // `AsyncFd` owns the listener, and nothing here gives the descriptor away.
     unsafe { AsyncFd::register_with_interest(listener, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// The same of a timer.
+/// Registers a timer with the caller's runtime.
 ///
 /// # Errors
-/// When it cannot be watched.
+/// When the runtime cannot register it.
 pub(crate) fn watch_timer(timer: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is this one for as long as its owner lives, which the `AsyncFd` owns.
+    // SAFETY: the `OwnedFd` keeps the same descriptor for its whole life, and the `AsyncFd` owns it.
     unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(io::Error::from)
 }
 

@@ -1,7 +1,8 @@
-//! The seam between those who relay sessions and the protocols underneath (S15, S19, S28, U9): what a transport can do, what
-//! its connections can do, and the registry in which a transport is found by its name.
+//! The interface between session code and the protocols underneath (S15, S19, S28, U9): what a transport and
+//! its connections can do, and the registry that finds a transport by name.
 //!
-//! A transport is a module that implements four traits, and one line in a [`Registry`](crate::Registry):
+//! A transport implements [`Transport`], [`Listener`], [`Pending`] and the three parts of [`Duplex`], and has one line in a
+//! [`Registry`](crate::Registry):
 //!
 //! ```text
 //!   Transport::connect ───────────────────────────────► Stream (a boxed Duplex)
@@ -11,11 +12,11 @@
 //! [`tcp`](crate::tcp) is the smallest; a library with blocking calls needs three short traits instead
 //! ([`wrapblock`](crate::wrapblock)).
 //!
-//! Readiness is asked for and waited for apart from reading and writing, as the kernel does it: whoever relays waits for a
-//! stream that could be read before it takes a buffer for what comes.
+//! Readiness is separate from reading and writing, as in the kernel: a relay waits until a stream is readable
+//! before it allocates a buffer.
 
 pub use crate::credentials::Identity;
-pub use crate::duplex::{Boxed, Change, Duplex, Pulse, Security};
+pub use crate::duplex::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Pulse, Security};
 
 use crate::error::Error;
 use crate::profile::Profile;
@@ -29,73 +30,77 @@ use std::time::Duration;
 
 /// A protocol that carries byte streams between two hosts.
 pub trait Transport: Debug + Send + Sync {
-    /// As configurations, reports and logs name it.
+    /// The name used in configurations, reports and logs.
     fn name(&self) -> &'static str;
 
-    /// Connects to `to` within `limit`. Where several streams share one connection, this may cost no round trip.
+    /// Connects to `to` within `limit`. On a transport that shares one connection among streams, this may
+    /// cost no round trip.
     ///
     /// # Errors
-    /// [`Error::Connect`] and [`Error::Timeout`], and [`Error::Untrusted`] where the other end does not prove who it is.
+    /// [`Error::Connect`] and [`Error::Timeout`], and [`Error::Untrusted`] where the peer does not prove its
+    /// identity.
     fn connect<'a>(&'a self, to: &'a Target, profile: &'a Profile, limit: Duration)
     -> Boxed<'a, Result<Stream, Error>>;
 
-    /// Listens on `addr`. Called within the runtime that is to watch the socket.
+    /// Listens on `addr`. Must be called within the runtime that is to watch the socket.
     ///
     /// # Errors
     /// [`Error::Listen`], naming the address.
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error>;
 
-    /// The pulses of what was connected to the peer of this name, from either side, and is shared by several streams, used at present
-    /// or not. None where each stream is a connection of its own.
+    /// The [`Pulse`]s of all connections with the peer of this name that several streams share, whichever
+    /// side opened them and whether or not they are in use. Empty where each stream is a connection of its
+    /// own.
     fn pulses(&self, _name: &str) -> Vec<Box<dyn Pulse>> {
         Vec::new()
     }
 
-    /// Has no more streams go over what was connected to the peer of this name and is shared by several: new ones get a new
-    /// connection, with other settings maybe, and the old one ends with its last stream. Nothing to do where each stream is a
-    /// connection of its own.
+    /// Stops placing new streams on shared connections with the peer of this name: new streams get a new
+    /// connection, perhaps with other settings, and the old one closes with its last stream. Does nothing
+    /// where each stream is a connection of its own.
     fn retire(&self, _name: &str) {}
 }
 
-/// Whom to connect to.
+/// The destination of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Where it listens.
+    /// The address to connect to.
     pub addr: SocketAddr,
-    /// What its certificate has to say, on a transport that has certificates.
+    /// The name that the peer's certificate must carry, on a transport with certificates.
     pub name: Arc<str>,
-    /// Whether the first bytes may go before the other end has answered, and so arrive twice.
+    /// Whether the first bytes may be sent before the peer has answered, and so may arrive twice.
     pub early: bool,
 }
 
-/// A socket that accepts connections under a profile.
+/// A listening socket with a profile.
 pub trait Listener: Debug + Send + Sync {
-    /// The next connection; cancel safe. Nothing is waited for that the other end could delay.
+    /// Waits for the next connection. Cancel safe. It waits for nothing that the peer could delay.
     ///
     /// # Errors
-    /// A lack of descriptors, say. The listener stays usable.
+    /// A lack of descriptors, for example. The listener stays usable.
     fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>>;
 
-    /// The address that is listened on, with the port that the kernel chose for 0.
+    /// The address that the socket listens on, with the port that the kernel chose for port 0.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the kernel does not tell.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// What the profile asked for and was not to be had, as a sentence.
+    /// Which settings of the profile are not in force, as a sentence.
     fn note(&self) -> Option<&str>;
 
-    /// With what code streams are refused that are opened on its accepted connections once it is dropped, where streams share
-    /// connections. [`Code::AuthRequired`] unless this is called: whoever asks does so once more on a new connection.
-    fn part(&self, _code: Code) {}
+    /// Sets the code with which, after this listener is dropped, streams are refused that peers open on
+    /// already accepted connections, on a transport that shares connections. The default is
+    /// [`Code::AuthRequired`], on which the peer retries once over a new connection.
+    fn set_refusal_code(&self, _code: Code) {}
 }
 
-/// A connection that was accepted and belongs to no runtime yet. Dropped, it is reset.
+/// An accepted connection that is not yet registered with a runtime. Dropping it resets it.
 pub trait Pending: Debug + Send {
-    /// The connection, on the runtime of the caller, once both ends have settled what the transport wants settled. Its peer may
-    /// send little ahead of what is read, until the stream is [widened](Stream::widen).
+    /// Completes the transport's handshake and returns the connection, registered with the caller's runtime.
+    /// The peer may send little ahead of the reader, until the stream is [widened](Stream::widen).
     ///
     /// # Errors
-    /// When the other end goes away, or does not prove who it is. There is no time limit: the caller has one.
+    /// When the peer goes away, or does not prove its identity. There is no time limit: the caller sets one.
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>>;
 }

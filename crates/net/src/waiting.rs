@@ -1,4 +1,5 @@
-//! How connections are waited for: for what is to be acknowledged, for the other end, and with a part of tokio's budget.
+//! Helpers for waiting on connections: for acknowledgement, for the peer, and within tokio's cooperative
+//! budget.
 
 use crate::duplex::OtherEnd;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -7,8 +8,8 @@ use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What `ready` says, as a part of tokio's cooperative budget: a task that always finds something ready gives way to others now and
-/// then. Sockets of tokio's own do so by themselves.
+/// Polls `ready` within tokio's cooperative budget: a task that always finds something ready yields to others
+/// now and then. Tokio's own sockets do this by themselves.
 pub(crate) fn cooperative<T>(cx: &mut Context<'_>, ready: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     let turn = std::task::ready!(tokio::task::coop::poll_proceed(cx));
     let result = ready(cx);
@@ -18,7 +19,7 @@ pub(crate) fn cooperative<T>(cx: &mut Context<'_>, ready: impl FnOnce(&mut Conte
     result
 }
 
-/// What the kernel knows of the other end of `socket`.
+/// What the kernel knows of the peer of `socket`.
 pub(crate) fn other_end(socket: &impl AsFd) -> Option<OtherEnd> {
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
     rustix::event::poll(&mut fds, Some(&Timespec::default())).ok()?;
@@ -30,13 +31,13 @@ pub(crate) fn other_end(socket: &impl AsFd) -> Option<OtherEnd> {
     })
 }
 
-/// How [`Stream::delivered`](crate::Stream::delivered) waits, on whatever clock: the kernel has no event for an empty send queue, so that it is asked,
-/// ever more rarely.
+/// The polling schedule of [`Stream::delivered`](crate::Stream::delivered), independent of any clock. The
+/// kernel has no event for an empty send queue, so callers poll it at growing intervals.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    patience: Duration,
+    time_limit: Duration,
     pause: Duration,
-    /// The least that was left so far, and for how long it has not become less.
+    /// The smallest unacknowledged count seen so far, and the time since it last decreased.
     least: usize,
     silent: Duration,
 }
@@ -45,21 +46,21 @@ impl Waiting {
     const FIRST: Duration = Duration::from_millis(1);
     const LONGEST: Duration = Duration::from_millis(200);
 
-    pub(crate) fn new(patience: Duration) -> Self {
-        Self { patience, pause: Self::FIRST, least: usize::MAX, silent: Duration::ZERO }
+    pub(crate) fn new(time_limit: Duration) -> Self {
+        Self { time_limit, pause: Self::FIRST, least: usize::MAX, silent: Duration::ZERO }
     }
 
-    /// How long to wait before the next look, now that so many bytes are left; nothing, if none are.
+    /// The pause before the next poll, given the number of unacknowledged bytes; `None` when it is 0.
     ///
     /// # Errors
-    /// `TimedOut` where none were acknowledged for too long.
+    /// `TimedOut` when nothing more was acknowledged for `time_limit`.
     pub(crate) fn next(&mut self, left: usize) -> io::Result<Option<Duration>> {
         if left == 0 {
             return Ok(None);
         }
         self.silent = if left < self.least { Duration::ZERO } else { self.silent + self.pause };
         self.least = left.min(self.least);
-        if self.silent > self.patience {
+        if self.silent > self.time_limit {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let pause = self.pause;

@@ -1,18 +1,18 @@
-//! What a link carries for every packet besides what is in it. A rate is that of the link (S17): a circuit of 500 Mbit/s is
-//! full at 500 Mbit/s with all headers and the framing of Ethernet, where TCP's own bytes are 94 % of it.
+//! The overhead of every packet on a link. A rate is that of the link (S17): a circuit of 500 Mbit/s is full
+//! at 500 Mbit/s with all headers and Ethernet framing, of which TCP's payload is 94 %.
 
 use phoebus_proto::units::BitRate;
 
 /// Bytes that Ethernet adds to every IP packet: preamble, addresses, type, check sequence, and the gap before the next.
 pub const FRAMING: u64 = 38;
 
-/// An IPv4 or IPv6 header, in bytes.
+/// Length of an IPv4 or IPv6 header, in bytes.
 pub(crate) const fn ip_header(is_ipv6: bool) -> u64 {
     if is_ipv6 { 40 } else { 20 }
 }
 
-/// The rate of `part` bytes of every packet, where the packets take `rate` on the link and have `rest` bytes besides, framing
-/// not counted.
+/// The rate of `part` bytes in each packet, when whole packets take `rate` on the link and carry `rest`
+/// further bytes, framing not counted.
 pub(crate) fn share(rate: BitRate, part: u64, rest: u64) -> BitRate {
     let part = part.max(1);
     let whole = u128::from(part + rest + FRAMING);
@@ -24,9 +24,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_full_with_headers_and_framing() {
+    fn payload_rate_excludes_headers_and_framing() {
         let rate = BitRate(1_000_000_000);
-        // 1448 bytes of TCP in a packet of 1500, as a link of 1 Gbit/s carries them.
+        // 1448 bytes of TCP payload in a packet of 1500 bytes, on a link of 1 Gbit/s.
         assert_eq!(share(rate, 1448, 20 + ip_header(false) + 12).0, 941_482_444);
         assert_eq!(share(BitRate(u64::MAX), 1, 0).0, u64::MAX / 39);
         assert_eq!(share(rate, 0, 0).0, 1_000_000_000 / 39);

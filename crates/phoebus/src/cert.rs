@@ -1,4 +1,4 @@
-//! `phoebus cert`: certificates for gateways, by an authority of one's own, and what a certificate says.
+//! `phoebus cert`: makes certificates for gateways with a private authority, and shows certificates.
 
 use crate::exit::Exit;
 use crate::standard;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// The authority's certificate and key, as files are called.
+/// File names of the authority's certificate and key.
 pub(crate) const AUTHORITY: &str = "ca.pem";
 pub(crate) const AUTHORITY_KEY: &str = "ca-key.pem";
-/// For how many days certificates count unless something else is said.
+/// Default validity in days.
 pub(crate) const DAYS: u32 = 365;
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Longest life of a certificate that is made here, in days: as long as its authority's.
+/// Longest validity in days: that of the authority.
 const DAYS_MAX: u32 = 3650;
 
 /// Make certificates for gateways, or show what a certificate says
@@ -49,7 +49,7 @@ Examples:
   phoebus cert init --dir certificates --force pg1.example.org        # a new one for pg1, by the same authority
 ")]
 struct InitArgs {
-    /// Where the files go; made if it is not there
+    /// Directory for the files; created if missing
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
     /// Replace certificates and keys of gateways that are there already; an authority is never replaced
@@ -88,24 +88,24 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was made, for machines.
+/// The result, as JSON.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    authority: Made,
-    /// Whether the authority was made now.
+    authority: IssuedCertificate,
+    /// Whether the authority is new.
     authority_is_new: bool,
-    gateways: Vec<Made>,
+    gateways: Vec<IssuedCertificate>,
 }
 
 #[derive(Serialize)]
-pub(crate) struct Made {
+pub(crate) struct IssuedCertificate {
     certificate: PathBuf,
     key: PathBuf,
     #[serde(flatten)]
     said: Certificate,
 }
 
-/// What is to be made for one gateway.
+/// What to make for a gateway.
 struct Plan<'a> {
     name: &'a str,
     also: Vec<String>,
@@ -118,11 +118,11 @@ fn init(args: &InitArgs) -> Result<String> {
     Ok(if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) })
 }
 
-/// Makes a certificate in `dir` for each gateway of `names`, by the authority that is there or a new one. Files of gateways
-/// that are there already are replaced only by `force`.
+/// Makes a certificate in `dir` for each gateway in `names`, by the existing authority or a new one. Existing files of
+/// gateways are replaced only with `force`.
 ///
 /// # Errors
-/// What is wrong with a name, before anything is written; a file that is there already, cannot be used or cannot be written.
+/// An invalid name, before anything is written; an existing file, an unusable one, or a failed write.
 pub(crate) fn make_all(dir: &Path, names: &[String], force: bool, days: u32) -> Result<Report> {
     let plans: Vec<Plan<'_>> = names.iter().map(|names| plan(dir, names)).collect();
     check_names(&plans)?;
@@ -189,30 +189,30 @@ fn check_names(plans: &[Plan<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// A name that tells this authority from others: two of the same name look like one with a broken signature.
+/// A unique name: two authorities of one name would look like one with a broken signature.
 fn authority_name() -> Result<String> {
     let number = getrandom::u32().map_err(|error| anyhow::anyhow!("the system has no random bytes: {error}"))?;
     Ok(format!("Phoebus private authority {number:08x}"))
 }
 
-fn make(plan: &Plan<'_>, authority: &Authority, now: SystemTime, days: u32) -> Result<Made> {
+fn make(plan: &Plan<'_>, authority: &Authority, now: SystemTime, days: u32) -> Result<IssuedCertificate> {
     let issued = authority.issue(plan.name, &plan.also, now, DAY * days)?;
     write_both(&plan.certificate, &plan.key, &issued)?;
     made(&plan.certificate, &plan.key)
 }
 
-fn made(certificate: &Path, key: &Path) -> Result<Made> {
+fn made(certificate: &Path, key: &Path) -> Result<IssuedCertificate> {
     let said = Certificate::all_in(certificate)?.swap_remove(0);
-    Ok(Made { certificate: certificate.into(), key: key.into(), said })
+    Ok(IssuedCertificate { certificate: certificate.into(), key: key.into(), said })
 }
 
-/// The key first: a certificate that is there has its key.
+/// The key comes first, so that each certificate has one.
 fn write_both(certificate: &Path, key: &Path, issued: &Issued) -> Result<(), CredentialsError> {
     write(key, &issued.key, 0o600)?;
     write(certificate, &issued.certificate, 0o644)
 }
 
-/// Through a second file, so that nobody ever reads half of it; a key is its owner's alone from the first moment.
+/// By way of a temporary file, so that nobody reads half of it. A key is private from the start.
 fn write(file: &Path, text: &str, mode: u32) -> Result<(), CredentialsError> {
     let new = file.with_extension(format!("new-{}", std::process::id()));
     let written = || -> io::Result<()> {

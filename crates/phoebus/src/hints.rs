@@ -1,4 +1,4 @@
-//! What to use instead of an option or a command that other programs have: clap knows only what this one has.
+//! Suggests replacements for options and commands of other programs. clap knows only this program's.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
@@ -114,6 +114,7 @@ const CP: Table = &[
     ),
     (&["-m", "--prune-empty-dirs"], "directories with nothing in them are copied, too"),
     (&["--strip-trailing-slashes"], "\"dir\" becomes DEST/dir, and \"dir/\" becomes DEST itself"),
+    (&["-O"], "data always goes by Phoebus's own protocols, never by scp's old one; leave it out"),
     (&["--human-readable"], "sizes are printed as 1.5 GB without an option"),
 ];
 
@@ -134,9 +135,10 @@ const CHECK: Table = &[
 
 const MV: Table = &[
     (&["-f", "--force"], "what has the new name is replaced without an option; '-n' replaces nothing"),
+    (&["-v", "--verbose"], "mv names what fails and says nothing of the rest; leave it out"),
     (
-        &["--partial-dir", "-v", "--verbose", "--limit-rate"],
-        "mv has no such option; 'phoebus cp' with it, then 'phoebus rm', does the same",
+        &["--partial-dir", "--limit-rate"],
+        "mv has no such option; 'phoebus cp' with it, 'phoebus check', then 'phoebus rm', which unlike mv removes a source that has changed since",
     ),
     (&["--interactive"], ASKING_MV),
     (&["--no-clobber"], "'-n' replaces nothing"),
@@ -159,6 +161,10 @@ const MKDIR: Table =
 /// Commands that people look for.
 const COMMANDS: Table = &[
     (&["sync", "rsync"], "'phoebus cp -r' copies only what has changed"),
+    (
+        &["md5sum", "sha1sum", "sha256sum", "cksum", "diff", "cmp", "verify", "compare"],
+        "'phoebus check SOURCE DEST' compares two files or trees by checksums",
+    ),
     (&["mirror"], "'phoebus cp -r --delete' makes a mirror"),
     (&["copy", "scp", "get", "put"], "'phoebus cp' copies, either way"),
     (&["du", "df"], "nothing adds up what is below a directory; 'phoebus ls -lRa' lists the size of each file"),
@@ -168,7 +174,7 @@ const ASKING_CP: &str = "phoebus does not ask: '--existing refuse' or '--existin
 const ASKING_MV: &str = "phoebus does not ask: -n replaces nothing";
 const ASKING_RM: &str = "phoebus does not ask: 'phoebus ls -R' shows what there is";
 
-/// What `command` has for those who mean by `-i` that they be asked before something is replaced or removed.
+/// What `command` offers to users who expect `-i` to ask before files are replaced or removed.
 pub(crate) fn asking(command: &str) -> Option<&'static str> {
     match command {
         "cp" => Some(ASKING_CP),
@@ -178,7 +184,7 @@ pub(crate) fn asking(command: &str) -> Option<&'static str> {
     }
 }
 
-/// Adds to `error`, for `arguments` of the whole program, what to use instead; takes out of it what would only be a wrong guess.
+/// Adds a suggestion to `error`, for `arguments` of the whole program, and removes clap's guess if it is wrong.
 pub(crate) fn add(error: &mut clap::Error, arguments: &[OsString]) {
     let command = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default();
     let given = |kind| match error.get(kind) {
@@ -188,6 +194,7 @@ pub(crate) fn add(error: &mut clap::Error, arguments: &[OsString]) {
     let find =
         |known: Table, given: &str| known.iter().find(|(names, _)| names.contains(&given)).map(|(_, hint)| *hint);
     let hint = match error.kind() {
+        ErrorKind::InvalidSubcommand if command == "gateway" => Some("'--config FILE' names the configuration file"),
         ErrorKind::InvalidSubcommand => given(ContextKind::InvalidSubcommand).and_then(|given| find(COMMANDS, &given)),
         ErrorKind::UnknownArgument | ErrorKind::ValueValidation => {
             let table = match command {
@@ -211,7 +218,7 @@ pub(crate) fn add(error: &mut clap::Error, arguments: &[OsString]) {
     };
     let unknown = if error.kind() == ErrorKind::UnknownArgument { given(ContextKind::InvalidArg) } else { None };
     if let Some(hint) = hint {
-        // What is only spelled alike is no help.
+        // A similar spelling is no help here.
         for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedCommand] {
             error.remove(kind);
         }
@@ -224,7 +231,7 @@ pub(crate) fn add(error: &mut clap::Error, arguments: &[OsString]) {
         if guess.is_some_and(|guess| !is_slip(&unknown, guess.split([' ', '=']).next().unwrap_or_default())) {
             error.remove(ContextKind::SuggestedArg);
         }
-        // That it may be a value is said where it is: of a file that begins so.
+        // The advice about values only fits files that begin so.
         let begins = |text: &OsString| text.to_str().is_some_and(|text| text.starts_with(&unknown));
         if !arguments.iter().any(|text| begins(text) && Path::new(text).symlink_metadata().is_ok()) {
             error.remove(ContextKind::Suggested);
@@ -241,7 +248,7 @@ fn has_letter(arguments: &[OsString], letter: char) -> bool {
 /// Whether `given` is `meant` with a slip or two of the pen: a letter too much, too few, or another one.
 fn is_slip(given: &str, meant: &str) -> bool {
     let meant: Vec<char> = meant.chars().collect();
-    // How far what was read of `given` is from each beginning of `meant`.
+    // The edit distance between `given` and each prefix of `meant`.
     let mut far: Vec<usize> = (0..=meant.len()).collect();
     for (read, c) in given.chars().enumerate() {
         let mut before = std::mem::replace(&mut far[0], read + 1);
@@ -259,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_told_from_other_words() {
+    fn misspellings_are_told_from_other_words() {
         for (given, meant) in
             [("--recursiv", "--recursive"), ("--recrusive", "--recursive"), ("--sink", "--sync"), ("--jsonn", "--json")]
         {
@@ -271,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn no_option_is_told_of_twice() {
+    fn no_option_has_two_tips() {
         for table in [CP, LS, CHECK, MV, RM, MKDIR, COMMANDS] {
             let mut names: Vec<&str> = table.iter().flat_map(|(names, _)| *names).copied().collect();
             names.sort_unstable();

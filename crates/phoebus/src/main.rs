@@ -1,7 +1,7 @@
 //! The `phoebus` command: one subcommand per file, each with its arguments and a `run`.
 //!
-//! Errors are one line on standard error, `phoebus: what, and what was expected`, and an exit code of [`exit`]. This is a
-//! plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
+//! Errors are one line on standard error, `phoebus: what, and what was expected`, and an exit code of [`exit`]. This is
+//! a plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
 mod agent;
 mod cert;
@@ -9,11 +9,13 @@ mod connect;
 mod cp;
 mod gateway;
 mod hints;
+mod human;
 mod manage;
 mod options;
 mod place;
 mod repeats;
 mod run;
+mod runtime;
 mod serve;
 mod shell;
 mod status;
@@ -65,7 +67,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it does what variables of the environment say.
+    /// Whether the command reads variables of the environment.
     fn heeds_environment(&self) -> bool {
         !matches!(self, Self::Gateway(_) | Self::Serve(_) | Self::Cert(_) | Self::Completions(_) | Self::Manual(_))
     }
@@ -84,7 +86,10 @@ fn end(result: Result<ExitCode>) -> ExitCode {
         if !sentence.is_empty() {
             let _ = writeln!(std::io::stderr(), "phoebus: {sentence}");
         }
-        exit::code_of(&error)
+        match error.downcast_ref() {
+            Some(error) => place::code_of(error).into(),
+            None => exit::code_of(&error),
+        }
     })
 }
 

@@ -1,12 +1,12 @@
-//! Options that stand for the variables of a client: `--gateway` for `PHOEBUS_GW`, and so on. An option stands before the
-//! environment.
+//! Options that stand for the variables of a client: `--gateway` for `PHOEBUS_GW`, and so on. An option stands before
+//! the environment.
 
 use crate::exit::Exit;
 use phoebus_client::{Report, environment};
-use phoebus_proto::settings::{DEFAULT_CONGESTION_CONTROL, Key, Settings};
+use phoebus_config::settings::{DEFAULT_CONGESTION_CONTROL, Key, Settings};
 use std::io::Write;
 
-/// Which gateways, and for what.
+/// The gateways, and their use.
 #[derive(clap::Args)]
 pub(crate) struct Route {
     /// First gateway; its routes choose the rest [env: PHOEBUS_GW]
@@ -21,35 +21,37 @@ pub(crate) struct Route {
     /// E-mail address for gateways that ask for one [env: PHOEBUS_USER]
     #[arg(long, value_name = "ADDRESS")]
     user: Option<String>,
-    /// Ask the gateways to keep this much free for each connection, such as 100mbit, or to refuse it [env: PHOEBUS_BANDWIDTH]
+    /// Ask the gateways to reserve this rate for each connection, such as 100mbit, or to refuse it [env:
+    /// PHOEBUS_BANDWIDTH]
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<String>,
-    /// Go direct when the first gateway cannot be reached [env: PHOEBUS_FALLBACK=1]
+    /// Connect directly if the first gateway cannot be reached [env: PHOEBUS_FALLBACK=1]
     #[arg(long)]
     fallback: bool,
-    /// Go direct where the path measured a shorter round trip before, such as 2ms [env: PHOEBUS_BYPASS_RTT]
+    /// Connect directly to destinations whose measured round trip was shorter than this, such as 2ms [env:
+    /// PHOEBUS_BYPASS_RTT]
     #[arg(long, value_name = "DURATION")]
     bypass_rtt: Option<String>,
     /// Append each session's report to this file, in JSON [env: PHOEBUS_REPORT]
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
-    /// Say on standard error what happens [env: PHOEBUS_VERBOSE=1]
+    /// Report each connection on standard error [env: PHOEBUS_VERBOSE=1]
     #[arg(long, short)]
     verbose: bool,
-    /// What carries the first hop: quic, udt, tls or auto, by an agent that is started if none runs; or tcp
-    /// [env: PHOEBUS_FIRST_HOP]
+    /// Transport of the first hop: quic, udt, tls or auto, through an agent that is started if none runs; or tcp [env:
+    /// PHOEBUS_FIRST_HOP]
     #[arg(long, value_name = "NAME[/PORT]", help_heading = "First hop")]
     first_hop: Option<String>,
-    /// The authorities that may vouch for the first gateway, a PEM file [env: PHOEBUS_CA]
+    /// Trusted authorities for the first gateway's certificate (PEM file) [env: PHOEBUS_CA]
     #[arg(long, value_name = "FILE", help_heading = "First hop")]
     ca: Option<String>,
-    /// Your certificate, a PEM file, for gateways that want to see one [env: PHOEBUS_CERT]
+    /// Your certificate, for gateways that require one (PEM file) [env: PHOEBUS_CERT]
     #[arg(long, value_name = "FILE", help_heading = "First hop")]
     cert: Option<String>,
-    /// Its private key, a PEM file [env: PHOEBUS_KEY]
+    /// The certificate's private key (PEM file) [env: PHOEBUS_KEY]
     #[arg(long, value_name = "FILE", help_heading = "First hop")]
     key: Option<String>,
-    /// How long an agent that nobody uses waits before it goes [env: PHOEBUS_AGENT_IDLE; default: 5m]
+    /// How long an unused agent keeps running [env: PHOEBUS_AGENT_IDLE; default: 5m]
     #[arg(long, value_name = "DURATION", help_heading = "First hop")]
     agent_idle: Option<String>,
 }
@@ -103,13 +105,13 @@ pub(crate) fn settings(variables: &[Variable]) -> anyhow::Result<Settings> {
         Some((_, value)) => value.clone(),
         None => environment::variable(name),
     })
-    .map_err(Exit::usage)?;
+    .map_err(|error| Exit::usage(error.to_string()))?;
     check_congestion_control(&settings, variables)?;
     Ok(settings)
 }
 
-/// A congestion control that was asked for by name has to be one that this kernel has. The default may be missing, and one
-/// that is there may be forbidden, which each session's report says.
+/// A requested congestion control must exist in this kernel. The default may be missing, or forbidden, which each
+/// session's report says.
 fn check_congestion_control(settings: &Settings, variables: &[Variable]) -> anyhow::Result<()> {
     let asked = variables.iter().any(|(key, value)| *key == Key::CongestionControl && value.is_some());
     let named = settings.congestion_control.as_deref().filter(|name| asked || *name != DEFAULT_CONGESTION_CONTROL);
@@ -138,7 +140,7 @@ pub(crate) fn check_report(settings: &Settings) -> anyhow::Result<()> {
     })
 }
 
-/// Appends the report of a session where that is wanted. What cannot be written is said, and holds nothing up.
+/// Appends the report of a session, if requested. A failure is reported, and does not stop anything.
 pub(crate) fn append_report(settings: &Settings, report: &Report) {
     let Some(file) = &settings.report else { return };
     let line = serde_json::to_string(report).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! A bound on log lines that repeat, so that who causes them again and again neither fills the disk nor hides the rest.
+//! A limit on repeated log lines, so that nobody can fill the disk or hide other lines.
 //!
-//! Lines of level `info` are records — a session, a login, a transfer — and all are written, but for what clients merely say of
-//! themselves. Of all others so many of one kind from one source are written in a minute, and ten times as many of one kind
-//! from all sources. A kind is a place in the program; a source is the address in the line, one /64 of IPv6, or the name there.
-//! The first line after that minute, whatever it is about, is preceded by one that says how many were left out.
+//! Lines of level `info` are records (a session, a login, a successful transfer) and are all written, except those of
+//! the targets in [`BOUNDED`]: clients' texts, refusals and failures, and resets of beacons. Of these, and of all lines
+//! of other levels, a fixed number of one kind from one source is written in a minute, and ten times as many of one
+//! kind from all sources. A kind is a place in the program. A source is the address in the line (one /64 of IPv6), or
+//! the name. The first line after the minute is preceded by the number of omitted lines.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -16,8 +17,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// The target of lines in which clients say something of themselves.
-const CLIENTS: &str = phoebus_gridftp::server::CLIENT_SAYS;
+/// The targets of `info` lines that others can cause as often as they like.
+const BOUNDED: [&str; 4] = [
+    phoebus_gridftp::server::CLIENT_SAYS,
+    phoebus_gridftp::server::NOT_DONE,
+    phoebus_gateway::REFUSED,
+    phoebus_gateway::SUSPICION,
+];
 /// The target of lines about lines.
 const OWN: &str = "phoebus::log";
 /// For how long lines are counted.
@@ -30,16 +36,16 @@ const LIKE_MAX: usize = 200;
 /// The layer that leaves lines out.
 pub(crate) struct Repeats {
     lines: u32,
-    /// What time it is.
+    /// The clock.
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     kinds: Mutex<Kinds>,
 }
 
-/// What was written of each kind since its first line.
+/// Lines of each kind since its first.
 #[derive(Default)]
 struct Kinds {
     kinds: HashMap<Identifier, Kind>,
-    /// When the first of them is to be forgotten.
+    /// End of the first minute.
     next_end: Option<Instant>,
 }
 
@@ -81,7 +87,8 @@ impl<S: Subscriber> Layer<S> for Repeats {
         if metadata.target() == OWN {
             return true;
         }
-        let (now, is_record) = ((self.clock)(), *metadata.level() == Level::INFO && metadata.target() != CLIENTS);
+        let (now, is_record) =
+            ((self.clock)(), *metadata.level() == Level::INFO && !BOUNDED.contains(&metadata.target()));
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let left_out = kinds.forget(now);
         let is_written = is_record || {
@@ -150,7 +157,7 @@ impl Kinds {
     }
 }
 
-/// What of a line tells its kind and its source.
+/// Kind and source of a line.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -172,7 +179,7 @@ impl Visit for Line {
     }
 }
 
-/// The beginning of what `value` says.
+/// The start of `value`.
 fn brief(value: &dyn fmt::Debug) -> String {
     struct Brief(String);
     impl Write for Brief {
@@ -187,12 +194,12 @@ fn brief(value: &dyn fmt::Debug) -> String {
         }
     }
     let mut brief = Brief(String::new());
-    // An error is the end of what is wanted.
+    // An error ends the needed part.
     let _ = write!(brief, "{value:?}");
     brief.0
 }
 
-/// Who a client is that may choose its port, and its address within its network.
+/// The address of a client without its port, and for IPv6 without the host's part.
 fn source(text: String) -> String {
     let ip = text.parse::<SocketAddr>().map(|addr| addr.ip()).or_else(|_| text.parse::<IpAddr>());
     match ip.map(|ip| ip.to_canonical()) {
@@ -214,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_has_some_lines_of_each_kind_and_all_have_ten_times_as_many() {
+    fn log_limits_hold_for_each_source_and_in_all() {
         let one = tracing::callsite!(name: "one", kind: tracing::metadata::Kind::EVENT, fields:);
         let (metadata, other) = (tracing::Callsite::metadata(one), "192.0.2.1");
         let (mut kinds, start) = (Kinds::default(), Instant::now());
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_line_says_how_many_were_left_out() {
+    fn next_line_counts_the_suppressed_ones() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let writer = Mutex::new(file.reopen().unwrap());
         let (start, minutes) = (Instant::now(), Arc::<AtomicU32>::default());
@@ -255,15 +262,26 @@ mod tests {
             tracing::warn!(peer = %SocketAddr::from(([192, 0, 2, 1], port)), "refused");
             tracing::info!(peer = %SocketAddr::from(([192, 0, 2, 1], port)), "transferred");
             tracing::warn!(peer = "pg2", "{}", "unanswered");
+            tracing::info!(target: phoebus_gateway::SUSPICION, peer = "pg3", "a beacon was reset");
+            tracing::info!(target: phoebus_gateway::REFUSED, from = "192.0.2.3", "session refused");
+            tracing::info!(target: phoebus_gridftp::server::NOT_DONE, peer = "192.0.2.1", "not transferred");
+            tracing::info!(target: phoebus_gridftp::server::CLIENT_SAYS, peer = "192.0.2.1", "the client says");
         }
         minutes.store(1, Ordering::Relaxed);
         tracing::info!("the end");
         let text = std::fs::read_to_string(file.path()).unwrap();
         let lines = |what: &str| text.lines().filter(|line| line.contains(what)).count();
-        assert_eq!((lines(": refused"), lines("transferred")), (2, 10), "{text}");
-        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        assert_eq!((lines(": refused"), lines(": transferred")), (2, 10), "{text}");
+        let last: Vec<&str> = text.lines().rev().take(7).collect();
         assert!(last[0].contains("the end"), "{text}");
-        for (like, from) in [("refused", "192.0.2.1"), ("unanswered", "pg2")] {
+        for (like, from) in [
+            ("refused", "192.0.2.1"),
+            ("unanswered", "pg2"),
+            ("a beacon was reset", "pg3"),
+            ("session refused", "192.0.2.3"),
+            ("not transferred", "192.0.2.1"),
+            ("the client says", "192.0.2.1"),
+        ] {
             let told = format!("lines=8 like=\"{like}\" from=\"{from}\"");
             let is_told = |line: &&str| line.contains("WARN phoebus::log: lines were left out") && line.contains(&told);
             assert!(last[1..].iter().any(is_told), "{text}");
@@ -271,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_source() {
+    fn ipv6_network_is_one_source() {
         let of = |text: &str| source(text.to_owned());
         assert_eq!(of("[2001:db8::1]:5"), of("2001:db8::ffff:1"));
         assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));

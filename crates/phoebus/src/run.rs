@@ -1,7 +1,7 @@
-//! `phoebus run`: a program whose connections go through gateways (P29–P33), by way of the preload shim.
+//! `phoebus run`: runs a program whose connections go through gateways (P29–P33), by the preload shim.
 //!
-//! This only prepares: it checks settings and program, sets variables, and becomes the program. What the shim cannot reach
-//! is said here, where it can be seen, since the program would silently go direct.
+//! It checks settings and program, sets variables, and executes the program. It warns about programs that the shim
+//! cannot reach, because they would silently connect directly.
 
 use crate::agent;
 use crate::exit::{self, Exit};
@@ -9,7 +9,7 @@ use crate::options::{self, Route, Variable};
 use crate::program::{self, Trouble, find_library};
 use crate::standard;
 use anyhow::Result;
-use phoebus_proto::settings::Key;
+use phoebus_config::settings::Key;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -21,9 +21,9 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Run a program whose connections go through gateways
 ///
-/// Options stand before the environment, that before ~/.config/phoebus/client.conf and /etc/phoebus/client.conf. Without
-/// --only, all connections go through gateways except those to this host itself. The program needs no change; what
-/// cannot be reached this way (static and Go programs, setuid programs) is said on standard error.
+/// Options override the environment, which overrides ~/.config/phoebus/client.conf and /etc/phoebus/client.conf.
+/// Without --only, all connections go through gateways except those to this host itself. The program needs no change. A
+/// message on standard error names programs that this cannot reach (static, Go and setuid programs).
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exits as the program does; 2 wrong options, variables or configuration; 125 the program could not be prepared; \
@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         options::check_report(&settings)?;
         let agent = agent::ensure(&settings, &variables, exit::PREPARE)?;
         preload(&mut program, name, &file, &variables)?;
-        agent.map(agent::Held::pass_on).transpose()?;
+        agent.map(agent::AgentHandle::pass_on).transpose()?;
     }
     standard::pass_on();
     let error = program.exec();

@@ -1,4 +1,4 @@
-//! `phoebus completions` and `phoebus manual`: what shells and man(1) know of the command, made from the command itself.
+//! `phoebus completions` and `phoebus manual`: completions and man pages, generated from the command line.
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;

@@ -1,4 +1,4 @@
-//! `phoebus status`: what a gateway on this machine is doing, asked over its administration socket.
+//! `phoebus status`: the state of a gateway on this machine, from its administration socket.
 
 use anyhow::{Context, Result, anyhow, bail};
 use phoebus_gateway::{PoolStatus, SessionStatus, Status};
@@ -62,7 +62,7 @@ fn ask(socket: &Path) -> Result<Status> {
     })
 }
 
-/// A gateway's answer to what it does not understand.
+/// A gateway's reply to an unknown request.
 #[derive(Deserialize)]
 struct Complaint {
     error: String,
@@ -155,7 +155,7 @@ fn describe_session(session: &SessionStatus, text: &mut String) {
     }
 }
 
-/// What protects a hop, where something does.
+/// The protection of a hop, if any.
 fn security(name: &str) -> String {
     if name == "none" { String::new() } else { format!(" ({name})") }
 }

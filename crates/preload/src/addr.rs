@@ -1,6 +1,6 @@
 //! Socket addresses as the C library has them (`sockaddr_in`, `sockaddr_in6`) and as Rust has them.
 
-use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{addrinfo, c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// A `sockaddr_in` or `sockaddr_in6`, or the start of a longer one.
@@ -76,9 +76,11 @@ impl RawAddr {
                 let octets: [u8; 4] = self.bytes[4..8].try_into().ok()?;
                 Some(SocketAddr::new(Ipv4Addr::from(octets).into(), port))
             }
-            libc::AF_INET6 if self.len as usize >= size_of::<sockaddr_in6>() => {
+            // The kernel accepts addresses without the scope as well (RFC 2133).
+            libc::AF_INET6 if self.len as usize >= size_of::<sockaddr_in6>() - size_of::<u32>() => {
                 let octets: [u8; 16] = self.bytes[8..24].try_into().ok()?;
                 let scope = u32::from_ne_bytes(self.bytes[24..28].try_into().ok()?);
+                let scope = if self.len as usize >= size_of::<sockaddr_in6>() { scope } else { 0 };
                 Some(SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into())
             }
             _ => None,
@@ -111,6 +113,23 @@ impl RawAddr {
     }
 }
 
+/// The addresses in a list that getaddrinfo(3) made.
+///
+/// # Safety
+/// `list` is null or such a list, and lives as long as the iterator.
+pub(crate) unsafe fn addresses(list: *const addrinfo) -> impl Iterator<Item = IpAddr> {
+    let mut next = list;
+    std::iter::from_fn(move || {
+        // SAFETY: null, or an item of the list.
+        let item = unsafe { next.as_ref() }?;
+        next = item.ai_next;
+        // SAFETY: an item's address is valid for its length.
+        Some(unsafe { RawAddr::read(item.ai_addr, item.ai_addrlen) }.and_then(|raw| raw.socket_addr()))
+    })
+    .flatten()
+    .map(|address| address.ip())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,15 +144,19 @@ mod tests {
             let (at, len) = raw.parts();
             // SAFETY: the parts of a valid address.
             assert!(unsafe { RawAddr::read(at, len) } == Some(raw));
+            let shortest = if addr.is_ipv4() { len } else { len - 4 };
             // SAFETY: a shorter length is valid as well.
-            assert_eq!(unsafe { RawAddr::read(at, len - 1) }.unwrap().socket_addr(), None);
+            assert_eq!(unsafe { RawAddr::read(at, shortest - 1) }.unwrap().socket_addr(), None);
+            // SAFETY: as above.
+            let without_scope = unsafe { RawAddr::read(at, shortest) }.unwrap().socket_addr();
+            assert_eq!(without_scope, Some(SocketAddr::new(addr.ip(), addr.port())));
         }
         let mapped = RawAddr::new("10.1.2.3:80".parse().unwrap(), libc::AF_INET6);
         assert_eq!(mapped.socket_addr(), Some("[::ffff:10.1.2.3]:80".parse().unwrap()));
     }
 
     #[test]
-    fn a_short_buffer_gets_the_start_and_the_full_length() {
+    fn short_buffer_gets_the_start_and_the_full_length() {
         let raw = RawAddr::new("10.1.2.3:80".parse().unwrap(), libc::AF_INET);
         let (mut room, mut len) = ([0xee_u8; 32], 6);
         // SAFETY: the room is longer than its length says.

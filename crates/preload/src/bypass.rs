@@ -1,20 +1,20 @@
-//! The memory of short paths, in the file that `phoebus connect` uses too (S26; [`phoebus_proto::bypass`]).
+//! The memory of short paths, in the file that `phoebus connect` uses, too (S26; [`phoebus_config::bypass`]).
 //!
-//! The file is read and written by system calls, not mapped: a mapped file that someone truncates ends the program. A memory
-//! that cannot be read or written costs a detour and is no error.
+//! System calls read and write the file. It is not mapped, because a mapped file that someone truncates ends the
+//! program. A file that cannot be read or written costs a detour, and is no error.
 
 use crate::config::Config;
 use crate::record::Attempt;
-use crate::report::FirstHop;
+use crate::report::FirstHopMetrics;
 use crate::sys;
 use libc::c_int;
-use phoebus_proto::bypass::{FILE_MAX, LINE_MAX, Measured, recall};
+use phoebus_config::bypass::{FILE_MAX, LINE_MAX, Measurement, recall};
 use phoebus_proto::endpoint::HostRef;
 use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The round trip of an earlier session to `destination`, if that was short enough to go direct.
+/// The round trip of an earlier session to `destination`, if it was short enough to connect directly.
 pub(crate) fn short(config: &Config, destination: SocketAddr) -> Option<Duration> {
     let limit = config.settings.bypass_rtt;
     let file = config.cache.as_deref().filter(|_| !limit.is_zero())?;
@@ -36,15 +36,15 @@ pub(crate) fn short(config: &Config, destination: SocketAddr) -> Option<Duration
     rtt.filter(|rtt| *rtt < limit)
 }
 
-/// Remembers the round trip of a session that has just been opened.
+/// Remembers the round trip of a session that was just opened.
 pub(crate) fn remember(config: &Config, attempt: &Attempt, fd: c_int, destination: SocketAddr) {
     let Some(file) = config.cache.as_deref().filter(|_| !config.settings.bypass_rtt.is_zero()) else { return };
     let Some(opened) = attempt.handshake.as_ref().and_then(|handshake| handshake.opened()) else { return };
-    let rtt_us = opened.rtt_us().saturating_add(FirstHop::of(fd).rtt_us);
+    let rtt_us = opened.rtt_us().saturating_add(FirstHopMetrics::of(fd).rtt_us);
     let at = sys::wall_clock().as_secs();
-    let measured = Measured { at, destination: host(destination), rtt_us, path: &config.settings.path };
+    let measured = Measurement { at, destination: host(destination), rtt_us, path: &config.settings.path };
     let mut line = [0; LINE_MAX];
-    // A hop that could not measure says 0.
+    // A hop that could not measure its round trip reports 0.
     if let Some(len) = measured.write(&mut line).filter(|_| rtt_us > 0) {
         append(file, &line[..len]);
     }
@@ -60,7 +60,7 @@ fn append(file: &CStr, line: &[u8]) {
     if sys::length(fd).is_ok_and(|len| len as usize + line.len() > FILE_MAX) {
         sys::truncate(fd);
     }
-    // One write, so that lines of programs that end at the same time do not mix.
+    // A single write, so that lines of programs that end at the same time do not mix.
     let _ = sys::write(fd, line);
     sys::close(fd);
 }

@@ -1,9 +1,9 @@
-//! close(2), dup2(2) and their kin, and shutdown(2), while a session is being opened.
+//! close(2), dup2(2) and the like, and shutdown(2), while a session is being opened.
 //!
-//! A socket that is closed may live on by a descriptor that dup or fork made, and with it its handshake, its place in epoll sets, or a
-//! failure that the program does not know yet. So a close only
-//! marks the entry, and the next call on another descriptor clears the mark. Of those that stay marked a few are kept; the
-//! rest, and whatever was closed unseen, goes at the latest when the handshake would have timed out, or its place is needed.
+//! A closed socket may live on through a descriptor that dup or fork made. Then its handshake, its place in epoll sets
+//! and its unreported failure live on, too. So a close only marks the entry, and the next call on another descriptor
+//! clears the mark. A few marked entries are kept. The others, and sockets that were closed without a call to this
+//! library, are removed when the handshake would have timed out, or when their slot is needed.
 
 use crate::process::{no_unwind, shares_memory};
 use crate::sys::{self, Errno};
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// Entries of closed sockets that are kept.
 pub(crate) const KEPT: usize = 64;
 
-/// Their places, plus one.
+/// Their slots, plus one.
 static CLOSED: [AtomicU32; KEPT] = [const { AtomicU32::new(0) }; KEPT];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Closes a descriptor by `close`, or gives its number to another file. Where something is known of it that may change, this is done
-/// with the entry locked: no thread advances a handshake on a number that has just become another socket's. `None` where
-/// there is nothing of the kind, and the program's own call may wait as it likes.
+/// Closes a descriptor by `close`, or gives its number to another file. If there is an entry for it that may change,
+/// the entry is locked meanwhile: no thread continues a handshake on a number that now belongs to another socket.
+/// `None` if there is no such entry; the program's own call may then block.
 pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
-    // A child of vfork closes its own descriptors, not those that the table is about.
+    // A child of vfork closes its own descriptors, not those of the table.
     if shares_memory() {
         return None;
     }
@@ -31,7 +31,7 @@ pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> O
     match guard.state() {
         State::Free | State::Open => None,
         state => {
-            // The socket itself goes when nobody waits for this any more: with SO_LINGER that may take its time.
+            // The socket itself is released after the lock: with SO_LINGER that may block.
             let last = if state == State::Pending { sys::duplicate(fd).ok() } else { None };
             let result = close();
             if result.is_ok() {
@@ -48,7 +48,7 @@ pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> O
     }
 }
 
-/// Closes the descriptors from `first` to `last` whose handshakes are under way.
+/// Closes the descriptors from `first` to `last` that have a handshake in progress.
 fn closing_range(first: c_uint, last: c_uint) {
     if shares_memory() {
         return;
@@ -64,9 +64,9 @@ fn closing_range(first: c_uint, last: c_uint) {
     });
 }
 
-/// Gives the number `to` to the file behind `from`, by `real` where there is no handshake on it.
+/// Gives the number `to` to the file behind `from`; by `real` if `to` has no handshake.
 fn duplicating(from: c_int, to: c_int, cloexec: bool, real: impl FnOnce() -> c_int) -> c_int {
-    // Where there is nothing to duplicate, `to` stays what it is.
+    // If there is nothing to duplicate, `to` stays unchanged.
     let closes = !table::is_empty() && from != to && sys::status_flags(from).is_ok();
     let replaced = if closes { no_unwind(|| closing(to, || sys::dup3(from, to, cloexec))) } else { None };
     match replaced {
@@ -79,12 +79,12 @@ fn duplicating(from: c_int, to: c_int, cloexec: bool, real: impl FnOnce() -> c_i
     }
 }
 
-/// Keeps one more, and lets go of the one that was kept longest.
+/// Keeps one more entry, and releases the oldest.
 fn keep(place: usize) {
     let slot = NEXT.fetch_add(1, Ordering::Relaxed) % KEPT;
     let oldest = CLOSED[slot].swap(place as u32 + 1, Ordering::Relaxed);
     if let Some(mut guard) = oldest.checked_sub(1).and_then(|place| table::at(place as usize)) {
-        // Another socket may have the place by now; if it is closed as well, it goes a little early.
+        // Another socket may have the slot by now. If it is closed as well, it is released a little early.
         if !matches!(guard.state(), State::Free | State::Open) && guard.facts().closed {
             guard.remove();
         }
@@ -112,7 +112,7 @@ hook! {
 
     /// close_range(2).
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        // Marks them only, or closes copies that the calling thread alone has.
+        // With these flags, the call only marks them or closes the calling thread's own copies.
         let spares = flags as c_uint & (libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE) != 0;
         if first <= last && !spares && !table::is_quiet() {
             no_unwind(|| closing_range(first, last));
@@ -146,7 +146,7 @@ hook! {
         duplicating(from, to, flags != 0, || real::dup3(from, to, flags))
     }
 
-    /// shutdown(2): ends a connect that is under way, as in the kernel.
+    /// shutdown(2): ends a connect in progress, as in the kernel.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         if config::get().is_some() && !table::is_quiet() && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
             let ended = no_unwind(|| {

@@ -1,6 +1,7 @@
 //! connect(2): whether it opens a session, and how it ends.
 
 use crate::addr::RawAddr;
+use crate::agent::AgentLocator;
 use crate::config::{self, Config};
 use crate::handshake::{self, Awaited, FirstHop, Stage};
 use crate::process::no_unwind;
@@ -8,35 +9,35 @@ use crate::record::Gateways;
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
 use crate::wait::{Settled, settle};
-use crate::{agent, bypass, names, real, report, socket};
+use crate::{bypass, gateways, names, real, report, socket};
 use libc::{c_int, sockaddr, socklen_t};
 use phoebus_proto::session::Code;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a connect gets that an agent was to carry which does not run: as from a gateway that does not.
+/// The error of a connect that only an agent may carry, if none runs: the same as for a gateway that does not run.
 const NO_AGENT: Errno = libc::ECONNREFUSED;
-/// What a connect gets that another thread gave up, by shutdown(2), connect(2) to AF_UNSPEC, close(2) or dup2(2): what the
-/// kernel says of a connection that was dissolved while it came about.
+/// The error of a connect that another thread gave up by shutdown(2), connect(2) to AF_UNSPEC, close(2) or dup2(2). The
+/// kernel reports the same for a connection that was dissolved while it was being made.
 const GIVEN_UP: Errno = libc::ECONNABORTED;
 
-/// What becomes of a connect.
+/// The outcome of a connect.
 pub(crate) enum Course {
-    /// It is the kernel's business.
+    /// The kernel handles it.
     Real,
     /// The session is open.
     Connected,
-    /// It is over.
+    /// It failed.
     Failed(Errno),
-    /// A session is being opened: for the first time, or not.
+    /// A session is being opened, by this call or an earlier one.
     Pending { again: bool, awaited: Awaited },
 }
 
-/// What there is to do, as far as that can be told without waiting.
+/// The next step, as far as it is known without blocking.
 enum Step {
-    /// This.
+    /// Return this outcome.
     Take(Course),
-    /// To open a session for the socket with this cookie.
+    /// Open a session for the socket with this cookie.
     Open(&'static Config, SocketAddr, u64),
 }
 
@@ -71,26 +72,54 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     let (Some(config), Some(destination)) = (config::get(), addr.socket_addr()) else {
         return Step::Take(Course::Real);
     };
-    let fresh = || socket::is_tcp(fd) && handshake::tcp_state(fd) == Some(handshake::TCP_CLOSE);
-    let cookie = sys::cookie(fd).filter(|_| fresh());
     // Port 0 is the kernel's to refuse.
-    let Some(cookie) = cookie.filter(|_| destination.port() != 0) else { return Step::Take(Course::Real) };
-    if !names::selects(config, destination) {
-        report::not_selected(config, destination);
+    if destination.port() == 0 {
         return Step::Take(Course::Real);
+    }
+    let cookie = match sys::try_cookie(fd) {
+        Ok(cookie) => cookie,
+        // Another thread may have closed it. When the kernel is asked, a new socket may have its number, and would be
+        // connected past the gateway.
+        Err(errno @ (libc::EBADF | libc::ENOTSOCK)) => return Step::Take(Course::Failed(errno)),
+        Err(_) => return Step::Take(Course::Real),
+    };
+    let state = if socket::is_tcp(fd) { handshake::tcp_state(fd) } else { None };
+    let Some(state) = state else {
+        // What is closed meanwhile looks like no socket of TCP, too.
+        let same = sys::cookie(fd) == Some(cookie);
+        return Step::Take(if same { Course::Real } else { Course::Failed(GIVEN_UP) });
+    };
+    if !names::selects(config, destination) {
+        if state == handshake::TCP_CLOSE {
+            report::not_selected(config, destination);
+        }
+        return Step::Take(Course::Real);
+    }
+    if state != handshake::TCP_CLOSE {
+        return Step::Take(in_use(fd, addr));
     }
     if let Some(problem) = &config.problem {
         static TOLD: AtomicBool = AtomicBool::new(false);
         if !TOLD.swap(true, Ordering::Relaxed) {
-            report::sentence(problem);
+            report::sentence(&problem.sentence);
         }
         return Step::Take(Course::Failed(libc::EINVAL));
     }
     Step::Open(config, destination, cookie)
 }
 
-/// Has the kernel take note that the program knows of the open session behind `fd`, and returns what it says. `None` when
-/// the connection was dissolved where this process did not see it; there is no entry then any more.
+/// The kernel's answer to a connect on a socket that is connected, connecting or listening. If another thread ends that
+/// state at this moment, this call still connects nothing.
+fn in_use(fd: c_int, addr: &RawAddr) -> Course {
+    match sys::connect(fd, &no_destination(addr)) {
+        Ok(()) => Course::Connected,
+        Err(errno) if is_unconnected(errno) => Course::Failed(GIVEN_UP),
+        Err(errno) => Course::Failed(errno),
+    }
+}
+
+/// Tells the kernel that the program knows of the open session behind `fd`, and returns the kernel's answer. `None` if
+/// the connection was dissolved without a call to this process; the entry is then removed.
 fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
     let errno = sys::connect(fd, &no_destination(&guard.facts().destination)).err();
     match errno {
@@ -100,7 +129,7 @@ fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
             None
         }
         Some(errno) => {
-            // A session that the kernel has given up: the next connect makes a new one.
+            // The kernel has given up the session: the next connect makes a new one.
             if matches!(errno, libc::ECONNABORTED | libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
                 guard.remove();
             }
@@ -109,35 +138,35 @@ fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
     }
 }
 
-/// An address that no TCP socket connects to, and no other that has not asked for broadcasts: a connection that is there or
-/// under way does not look at the address, and whatever else may have the descriptor's number by now stays as it is. The
-/// port is the program's own, which security modules may look at.
+/// An address to which no TCP socket connects, and no other socket without SO_BROADCAST. A connected or connecting
+/// socket ignores the address. If the number meanwhile belongs to another socket, that socket stays unchanged. The port
+/// is the program's own, because security modules may check it.
 fn no_destination(destination: &RawAddr) -> RawAddr {
     let port = destination.socket_addr().map_or(1, |destination| destination.port());
     RawAddr::new(SocketAddr::from((Ipv4Addr::BROADCAST, port)), libc::AF_INET)
 }
 
-/// Whether this is what the kernel says of a socket that is to connect to [`no_destination`], and is not connected.
+/// Whether this is the kernel's error for an unconnected socket that connects to [`no_destination`].
 fn is_unconnected(errno: Errno) -> bool {
     matches!(errno, libc::ENETUNREACH | libc::EACCES | libc::EAFNOSUPPORT | libc::EINVAL | libc::EHOSTUNREACH)
 }
 
-/// Begins a session, unless the connection goes direct after all. `None` when there is another step to take: another thread
-/// has connected the socket meanwhile.
+/// Begins a session, unless the connection is to be direct. `None` if another thread has connected the socket
+/// meanwhile, so that the caller has to look again.
 fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u64) -> Option<Course> {
-    let agent = no_unwind(|| agent::running(config));
-    if agent.is_none() && agent::is_demanded(config) {
+    let agent = no_unwind(|| config.seat.as_ref().and_then(AgentLocator::running));
+    if agent.is_none() && config.demands_agent() {
         no_unwind(|| report::no_agent(config, destination));
         return Some(Course::Failed(NO_AGENT));
     }
-    // This may look a name up, and wait.
-    let gateways = config::gateways();
-    // Meanwhile the descriptor may have been closed, and its number given to another socket.
+    // This may look up a name and block.
+    let gateways = gateways::addresses();
+    // Meanwhile the descriptor may have been closed, and its number may belong to another socket.
     let same = || sys::cookie(fd) == Some(cookie);
     let direct = || if same() { Course::Real } else { Course::Failed(GIVEN_UP) };
     let gateways = match gateways {
         Ok(gateways) => gateways,
-        // It looks the name up itself.
+        // The agent looks up the name itself.
         Err(_) if agent.is_some() => Gateways::NONE,
         Err(reason) => {
             no_unwind(|| report::unresolved(config, destination, reason));
@@ -158,7 +187,7 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
             return Some(Course::Failed(if same() { libc::ENOBUFS } else { GIVEN_UP }));
         };
         if guard.cookie() != cookie || !same() {
-            // An entry that was made for the other socket is as good as none.
+            // An entry made for another socket is removed.
             if guard.is_new() {
                 guard.remove();
             }
@@ -175,12 +204,12 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
     })
 }
 
-/// Settles how a socket connects, for every call that connects.
+/// Decides how a socket connects. Every call that connects uses this.
 pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
     let course = loop {
         match no_unwind(|| step(fd, addr)) {
             Step::Take(course) => break course,
-            Step::Open(..) if config::is_looking() => break Course::Real,
+            Step::Open(..) if gateways::is_looking() => break Course::Real,
             Step::Open(config, destination, cookie) => {
                 if let Some(course) = begin(fd, config, destination, cookie) {
                     break course;
@@ -189,7 +218,7 @@ pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
         }
     };
     if matches!(course, Course::Real) && !table::is_empty() {
-        // A socket that goes direct is nothing to us any more.
+        // A socket that connects directly needs no entry.
         no_unwind(|| match table::find(fd) {
             Some(guard) if guard.state() == State::Watched => guard.remove(),
             Some(mut guard) if guard.state() == State::Failed => {
@@ -202,15 +231,15 @@ pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
     course
 }
 
-/// Waits until the session to `addr` is open, as a blocking connect does; 0 or an error. The program gets a session, or a
-/// direct connection where the settings let it fall back, or an error: whatever other threads do to the descriptor
-/// meanwhile, nothing is connected to `addr` here.
+/// Waits like a blocking connect until the session to `addr` is open. Returns 0 or an error. The result is a session, a
+/// direct connection if the settings permit the fallback, or an error. Whatever other threads do to the descriptor
+/// meanwhile, this connects nothing else to `addr`.
 pub(crate) fn complete(fd: c_int, addr: &RawAddr, again: bool, mut awaited: Awaited) -> Errno {
     let error = |errno| if errno == 0 { GIVEN_UP } else { errno };
     match settle(fd, &mut awaited, socket::time_limit(fd, libc::SO_SNDTIMEO)) {
         Settled::Interrupted => libc::EINTR,
         Settled::TimedOut => under_way(again),
-        // Another thread may have taken the error, which leaves this one without.
+        // Another thread may have consumed the error.
         Settled::Failed => error(no_unwind(|| match attempt(fd, awaited) {
             Some(mut guard) => handshake::take_error(&mut guard),
             None => 0,
@@ -232,15 +261,15 @@ pub(crate) fn complete(fd: c_int, addr: &RawAddr, again: bool, mut awaited: Awai
     }
 }
 
-/// The entry of an attempt, however it stands.
+/// The entry of an attempt, in any state.
 fn attempt(fd: c_int, awaited: Awaited) -> Option<Guard> {
     table::find(fd).filter(|guard| guard.attempt() == awaited.attempt)
 }
 
-/// Waits for a connection that goes direct, which has begun on the socket with this cookie.
+/// Waits for a direct connection that has begun on the socket with this cookie.
 fn fall_back(fd: c_int, cookie: Option<u64>, addr: &RawAddr) -> Errno {
-    // A connection that has failed already is told apart from one that was given up by its error, which is read before the call
-    // below has errors of its own to say. Another socket that has the descriptor's number by now keeps its error.
+    // The socket's error tells a failed connection from an abandoned one. It is read before the call below, which has
+    // errors of its own. If another socket has the descriptor's number by now, its error is left alone.
     if cookie.is_none() || sys::cookie(fd) != cookie {
         return GIVEN_UP;
     }
@@ -251,7 +280,7 @@ fn fall_back(fd: c_int, cookie: Option<u64>, addr: &RawAddr) -> Errno {
     let (at, len) = nowhere.parts();
     // SAFETY: the address is valid for its length.
     match unsafe { real::connect(fd, at, len) } {
-        // The call leaves the socket as a failed connect does: it can be connected again.
+        // The call leaves the socket as a failed connect does: it can connect again.
         _ if failure != 0 => failure,
         0 => 0,
         _ => match sys::errno() {
@@ -262,7 +291,7 @@ fn fall_back(fd: c_int, cookie: Option<u64>, addr: &RawAddr) -> Errno {
     }
 }
 
-/// What a connect says that is under way, the first time and later.
+/// The error for a connect in progress: on the first call, and on later ones.
 pub(crate) fn under_way(again: bool) -> Errno {
     if again { libc::EALREADY } else { libc::EINPROGRESS }
 }

@@ -1,137 +1,32 @@
-//! epoll(7): what a program asked for is noted from the start, hidden while a handshake is under way, and put back after.
+//! epoll(7): records the program's registrations from the start, and hides events of a handshake from the program.
 //!
-//! While a session is being opened, the kernel's registration of its socket carries our interest and, in place of the
-//! program's data, a token that leads back to the entry. An event with a token moves the handshake on and is taken out of
-//! what the program gets. It is the event that finds the entry, so nothing depends on which descriptor of an epoll set the
-//! program waits on, or in which thread. Once the session is open the program's own registration is restored, which also
-//! has the kernel report anew what is ready, to edge-triggered registrations too. After a failure the token stays, and
-//! events are turned into those of a failed connect, until the socket connects again or is closed.
+//! An event with a token ([`registrations`](crate::registrations)) continues the handshake, and is removed from the
+//! program's result. The event leads to the entry, so it does not matter on which descriptor of an epoll set the
+//! program waits, or in which thread. After a failure, events are replaced by those of a failed connect, until the
+//! socket connects again or is closed.
 
 use crate::process::no_unwind;
-use crate::record::{REGISTRATIONS, Registration};
+use crate::record::Registration;
+use crate::registrations::{after_failure, decode, token, while_pending};
 use crate::sys::{self, EpollEvent, Errno};
 use crate::table::{self, Guard, State};
 use crate::wait::Budget;
 use crate::{config, handshake, real};
 use libc::{c_int, sigset_t, timespec};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
-const EDGE: u32 = libc::EPOLLET as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// How a registration fires, apart from what for.
-const MANNER: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP) as u32;
-/// What is ready on a socket whose connect failed (tcp_poll of the kernel).
+/// Events of a socket whose connect failed (the kernel's tcp_poll).
 const FAILED: u32 = IN | OUT | (libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
 
-const INDEX_BITS: u32 = 15;
-const REGISTRATION_BITS: u32 = REGISTRATIONS.ilog2();
-const GENERATION_BITS: u32 = 32 - INDEX_BITS - REGISTRATION_BITS;
-
-/// The upper half of every token: random, and above all user-space addresses, so that no program's data look like it.
-static TAG: AtomicU32 = AtomicU32::new(0);
-
-/// Chooses the tag.
-pub(crate) fn init() {
-    let mut tag = [0; 4];
-    // Without random numbers the clock serves: the tag guards against accidents, not against the program.
-    if sys::random(&mut tag).is_err() {
-        tag = (sys::wall_clock().subsec_nanos()).to_ne_bytes();
-    }
-    TAG.store(u32::from_ne_bytes(tag) | 1 << 31, Ordering::Relaxed);
-}
-
-/// Hides the program's interest from the kernel, for a handshake that is about to begin.
-pub(crate) fn hide(guard: &mut Guard) {
-    each(guard, |registration, token| {
-        registration.shown = false;
-        EpollEvent { events: IN | OUT | EDGE, u64: token }
-    });
-}
-
-/// Restores the program's interest, unless another process that shares set and socket has done so: what it asked for since
-/// then is not known here.
-pub(crate) fn show(guard: &mut Guard) {
-    each(guard, |registration, _| {
-        registration.shown = true;
-        EpollEvent { events: registration.events, u64: registration.data }
-    });
-}
-
-/// Has every registration fire as the program asked for, so that the failure of a connect can be reported.
-pub(crate) fn fail(guard: &mut Guard) {
-    each(guard, |registration, token| {
-        registration.shown = false;
-        EpollEvent { events: registration.events & MANNER | OUT, u64: token }
-    });
-}
-
-/// Registers anew what the kernel forgot because another socket took the place of the one before.
-pub(crate) fn renew(guard: &mut Guard) {
-    let Some(record) = guard.record() else { return };
-    for registration in record.registered() {
-        let dormant = EpollEvent { events: EDGE, u64: registration.data };
-        (registration.exclusive, registration.shown) = (false, false);
-        let _ = sys::epoll_ctl(registration.epfd, libc::EPOLL_CTL_ADD, registration.fd, dormant);
-    }
-}
-
-/// Changes every registration that can still be reached and is not as wanted.
-fn each(guard: &mut Guard, event: impl Fn(&mut Registration, u64) -> EpollEvent) {
-    let cookie = guard.cookie();
-    for slot in 0..REGISTRATIONS {
-        let token = token(guard, slot);
-        let Some(registration) = guard.record().and_then(|record| record.registrations[slot].as_mut()) else {
-            continue;
-        };
-        let mut wanted = *registration;
-        let event = event(&mut wanted, token);
-        let reached = sys::cookie(registration.fd) == Some(cookie);
-        if reached && !(registration.shown && wanted.shown) && change(&mut wanted, event).is_ok() {
-            *registration = wanted;
-        }
-    }
-}
-
-fn change(registration: &mut Registration, event: EpollEvent) -> Result<(), Errno> {
-    let Registration { epfd, fd, .. } = *registration;
-    let exclusive = event.events & EXCLUSIVE != 0;
-    // An exclusive registration can be neither changed nor come about by a change (epoll_ctl(2)).
-    if !registration.exclusive && !exclusive {
-        return sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event);
-    }
-    registration.exclusive = exclusive;
-    sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event)?;
-    sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event)
-}
-
-fn token(guard: &Guard, slot: usize) -> u64 {
-    let (index, generation) = guard.place();
-    let low = generation << (INDEX_BITS + REGISTRATION_BITS) | (index as u32) << REGISTRATION_BITS | slot as u32;
-    u64::from(TAG.load(Ordering::Relaxed)) << 32 | u64::from(low)
-}
-
-/// Entry and registration that a token leads to; `None` within if they are gone.
-fn decode(data: u64) -> Option<Option<(Guard, usize)>> {
-    let tag = TAG.load(Ordering::Relaxed);
-    if tag == 0 || (data >> 32) as u32 != tag {
-        return None;
-    }
-    let low = data as u32;
-    let slot = low as usize % REGISTRATIONS;
-    let index = (low >> REGISTRATION_BITS) as usize % (1 << INDEX_BITS);
-    let same = |guard: &Guard| guard.place().1 % (1 << GENERATION_BITS) == low >> (INDEX_BITS + REGISTRATION_BITS);
-    Some(table::at(index).filter(same).map(|guard| (guard, slot)))
-}
-
-/// What epoll_ctl(2) does to a socket of interest; `None` if this is none.
+/// What epoll_ctl(2) does to a socket of interest; `None` for others.
 fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Option<Result<(), Errno>> {
     let mut guard = if operation == libc::EPOLL_CTL_ADD {
-        // Most that is added is no TCP socket, or was accepted, or is connected already.
+        // Most registered descriptors are no TCP sockets, or are accepted or connected already.
         let unconnected = handshake::tcp_state(fd)? == handshake::TCP_CLOSE;
         if !unconnected && table::is_quiet() {
             return None;
@@ -156,7 +51,7 @@ fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Optio
     Some(result)
 }
 
-/// Does to kernel and record what the program asks for. The kernel decides whether it may.
+/// Applies the program's request to kernel and record. The kernel decides whether it is permitted.
 fn register(guard: &mut Guard, epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Result<(), Errno> {
     let state = guard.state();
     let record = guard.make_record()?;
@@ -167,8 +62,8 @@ fn register(guard: &mut Guard, epfd: c_int, operation: c_int, fd: c_int, event: 
         None => record.registrations.iter().position(Option::is_none).ok_or_else(free)?,
     };
     let kernels = match state {
-        State::Pending => EpollEvent { events: IN | OUT | EDGE, u64: token(guard, slot) },
-        State::Failed => EpollEvent { events: event.events & MANNER | OUT, u64: token(guard, slot) },
+        State::Pending => while_pending(token(guard, slot)),
+        State::Failed => after_failure(event.events, token(guard, slot)),
         _ => event,
     };
     sys::epoll_ctl(epfd, operation, fd, kernels)?;
@@ -180,19 +75,19 @@ fn register(guard: &mut Guard, epfd: c_int, operation: c_int, fd: c_int, event: 
     Ok(())
 }
 
-/// What the program gets for an event of `epfd`: nothing while the handshake is under way.
+/// The program's event for an event of `epfd`; `None` during the handshake.
 fn translate(epfd: c_int, event: EpollEvent) -> Option<EpollEvent> {
     let Some(found) = decode(event.u64) else { return Some(event) };
     let (mut guard, slot) = found?;
     let cookie = guard.cookie();
     let last = guard.facts().fd;
     let registration = guard.record()?.registrations[slot].as_mut()?;
-    // The set may have another descriptor by now; this one is certainly right.
+    // The set may know it by another descriptor; this one is certainly valid.
     registration.epfd = epfd;
     let asked = *registration;
     if guard.state() == State::Pending {
         let fd = [asked.fd, last].into_iter().find(|fd| sys::cookie(*fd) == Some(cookie))?;
-        // Once that has settled, the kernel reports what the program is to know by itself.
+        // After the handshake, the kernel reports what the program has to know.
         handshake::advance(&mut guard, fd);
         return None;
     }
@@ -203,10 +98,10 @@ fn translate(epfd: c_int, event: EpollEvent) -> Option<EpollEvent> {
     Some(EpollEvent { events: ready & (asked.events | ERR | HUP), u64: asked.data })
 }
 
-/// Waits by `wait`, until the program has something to know.
+/// Calls `wait` until the program has an event.
 ///
 /// # Safety
-/// `wait` returns how many events it has written to `events`.
+/// `wait` returns the number of events that it has written to `events`.
 unsafe fn wait(
     epfd: c_int,
     events: *mut EpollEvent,
@@ -238,7 +133,7 @@ unsafe fn wait(
     }
 }
 
-/// A time-out in milliseconds; negative: none.
+/// A time-out in milliseconds; none if negative.
 fn from_ms(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }

@@ -4,25 +4,29 @@
 //! connect ──► dial ──► Pending ──► Open           the socket is the program's
 //!               ▲         │
 //!               └─────────┼──────► Failed         the gateway refused, or is not there
-//!         next address    └──────► (no entry)     not there, and the settings say to go direct then
+//!  next address,          └──────► (no entry)     not there, and the settings say to go direct then
+//!  better gateway
 //! ```
 
+mod dial;
 mod ends;
+mod redirect;
 
-use crate::config::{CONNECT_LIMIT, Config, OPEN_LIMIT};
+use crate::asked::Asked;
+use crate::config::Config;
 use crate::process::no_unwind;
-use crate::record::{Attempt, GATEWAYS, Gateways, Handshake, Mark, Outcome};
+use crate::record::{Attempt, ChangeInProgress, GATEWAYS, Gateways, Outcome};
 use crate::report::{self, Failure};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
-use crate::{agent, bypass, config, epoll, socket};
+use crate::{bypass, config, registrations, socket};
+use dial::{dial, next_address};
 use ends::{give_up, is_watched, settle, withdraw};
 use libc::{c_int, c_short};
-use phoebus_proto::agent::Running;
-use phoebus_proto::endpoint::EndpointRef;
+use phoebus_config::agent::Running;
+use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator;
-use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
-use phoebus_proto::session::{Code, List, SessionId};
+use phoebus_proto::session::plan::{Next, OPEN_LIMIT, Plan, Policy, REDIRECTS};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,46 +35,46 @@ use std::time::Duration;
 pub(crate) const TCP_SYN_SENT: u8 = 2;
 pub(crate) const TCP_CLOSE: u8 = 7;
 
-/// How a socket stands, as far as the program's calls on it are concerned.
+/// The state of a socket, as far as the program's calls on it are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// They are the kernel's business.
+    /// The kernel handles them.
     Plain,
-    /// The session is being opened: the kernel has news when these events of poll(2) happen, and it is time to look again
-    /// then at the latest.
+    /// The session is being opened. These poll(2) events bring news, and the next look is due at this time at the
+    /// latest.
     Waiting { events: c_short, until: Duration },
-    /// That failed, which the program has not been told.
+    /// The handshake failed, and the program has not been told.
     Failed,
 }
 
-/// A connect that a call waits for: its number, and the socket on which it was last seen, which changes where one of
-/// another family takes its place.
+/// A connect that a call waits for: its number, and the socket on which it was last seen. A socket of another address
+/// family may replace that one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Awaited {
     pub(crate) attempt: u64,
     pub(crate) cookie: Option<u64>,
 }
 
-/// How soon to look again, at the least: another thread or process may take the news that this one waits for.
+/// Longest time between looks: another thread or process may consume the event that this one waits for.
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// Numbers attempts; 0 is none.
 static ATTEMPTS: AtomicU64 = AtomicU64::new(1);
 
-/// The first time-out of any handshake, in milliseconds; 0: none. It may be too early, never too late.
+/// The first time-out of any handshake, in milliseconds; 0 if none. It may be too early, but never too late.
 static EARLIEST: AtomicU64 = AtomicU64::new(0);
 
-/// Where a first hop may lead.
+/// Possible targets of a first hop.
 pub(crate) struct FirstHop {
     to: Gateways,
     agent: Option<Running>,
 }
 
 impl FirstHop {
-    /// To the agent that runs, and where that is not demanded to the gateway itself, should it just have gone.
+    /// The running agent; and the gateway itself in case the agent has just ended, unless the agent is required.
     pub(crate) fn to(config: &Config, gateways: Gateways, agent: Option<Running>) -> Self {
         let agents = agent.iter().flat_map(|agent| agent.addresses).flatten();
-        let direct = gateways.iter().filter(|_| !agent::is_demanded(config));
+        let direct = gateways.iter().filter(|_| !config.demands_agent());
         Self { to: Gateways::new(agents.chain(direct)), agent }
     }
 }
@@ -82,12 +86,12 @@ pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
     Some(state[0])
 }
 
-/// Begins to open a session to `destination`, without waiting. If the gateway is not there and the settings say so, the
-/// socket connects to the destination itself instead.
+/// Begins to open a session to `destination`, without blocking. If the gateway is not reachable and the settings permit
+/// it, the socket connects directly instead.
 pub(crate) fn begin(
     guard: &mut Guard,
     fd: c_int,
-    config: &Config,
+    config: &'static Config,
     first: FirstHop,
     destination: SocketAddr,
 ) -> Result<(), Errno> {
@@ -95,11 +99,14 @@ pub(crate) fn begin(
     sys::random(&mut session)?;
     let now = sys::now();
     let family = guard.facts().family;
+    let policy = Policy { redirects: REDIRECTS, fallback: config.settings.fallback };
     let attempt = Attempt {
         outcome: Outcome::Running,
-        unsettled: Mark::new(),
+        unsettled: ChangeInProgress::new(),
         handshake: None,
         session,
+        plan: Plan::new(policy, Asked::only(config.gateway.as_ref())),
+        end: None,
         gateways: first.to.for_family(family),
         gateway: 0,
         failures: [0; GATEWAYS],
@@ -117,12 +124,14 @@ pub(crate) fn begin(
     guard.facts().errno = 0;
     guard.facts().destination = crate::addr::RawAddr::new(destination, family);
     guard.facts().attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
-    // Before the kernel has anything to report: another thread may be waiting.
-    epoll::hide(guard);
-    // The connection may be there before the call that makes it is over: what another thread sends meanwhile waits for this guard.
+    // The kernel may have nothing to report yet, but another thread may already wait.
+    registrations::hide(guard);
+    // The connection may exist before this call ends. Bytes that another thread sends meanwhile wait for this guard.
     guard.set_state(State::Pending);
     let Err(errno) = dial(guard, fd, config, destination) else { return Ok(()) };
-    match give_up(guard, fd, config, &Failure::Connect(errno)) {
+    let failure = Failure::Connect(errno);
+    let direct = redirect::next(guard, config, &failure) == Next::Destination;
+    match give_up(guard, fd, config, &failure, direct) {
         None => {
             settle(guard, State::Free);
             Ok(())
@@ -134,7 +143,7 @@ pub(crate) fn begin(
     }
 }
 
-/// How the socket behind `fd` stands, after a step of its handshake if there is one.
+/// The state of the socket behind `fd`, after a step of its handshake if one is in progress.
 pub(crate) fn look(fd: c_int) -> Stage {
     if table::is_quiet() || fd < 0 {
         return Stage::Plain;
@@ -142,7 +151,7 @@ pub(crate) fn look(fd: c_int) -> Stage {
     no_unwind(|| table::find_live(fd).map_or(Stage::Plain, |mut guard| advance(&mut guard, fd)))
 }
 
-/// Like [`look`], with what a call needs to wait for the attempt if there is one.
+/// Like [`look`], with what a call needs to wait for the attempt, if there is one.
 pub(crate) fn look_to_wait(fd: c_int) -> (Stage, Awaited) {
     match table::find_live(fd) {
         Some(mut guard) => (advance(&mut guard, fd), awaited(&guard, fd)),
@@ -150,15 +159,15 @@ pub(crate) fn look_to_wait(fd: c_int) -> (Stage, Awaited) {
     }
 }
 
-/// The attempt of `guard`, for a call that waits for it; asked for before the guard is given back.
+/// The attempt of `guard`, for a call that waits for it; read before the guard is released.
 pub(crate) fn awaited(guard: &Guard, fd: c_int) -> Awaited {
     Awaited { attempt: guard.attempt(), cookie: sys::cookie(fd) }
 }
 
-/// Like [`look`], for a call that waits: `None` when `fd` is not the socket any more that the call was made for.
+/// Like [`look`], for a call that waits: `None` if `fd` is no longer the socket of that call.
 pub(crate) fn look_for(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
     look_once(fd, awaited).or_else(|| {
-        // Another thread may be about to put another socket in its place, with the entry of the first one locked.
+        // Another thread may be replacing the socket, with the entry of the first one locked.
         no_unwind(|| awaited.cookie.into_iter().for_each(table::wait_for));
         look_once(fd, awaited)
     })
@@ -182,7 +191,7 @@ fn look_once(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
     })
 }
 
-/// Advances the handshake as far as it goes without waiting.
+/// Advances the handshake as far as possible without blocking.
 pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
     match guard.state() {
         State::Pending => {}
@@ -194,7 +203,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
     let (Some(config), Some(destination)) = (config::get(), guard.facts().destination.socket_addr()) else {
         return Stage::Plain;
     };
-    let failure = match guard.record().and_then(|record| record.attempt.as_mut()) {
+    let mut failure = match guard.record().and_then(|record| record.attempt.as_mut()) {
         Some(attempt) if attempt.unsettled.is_set() => Failure::Unknown,
         Some(attempt) => match attempt.outcome {
             Outcome::Running => match exchange(attempt, fd) {
@@ -225,11 +234,19 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
         if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
             attempt.failed(errno);
         }
-        if next_gateway(guard, fd, config, destination) {
+        if next_address(guard, fd, config, destination) {
             return advance(guard, fd);
         }
     }
-    match give_up(guard, fd, config, &failure) {
+    let mut next = redirect::next(guard, config, &failure);
+    if next == Next::Better {
+        match redirect::follow(guard, fd, config, destination) {
+            Ok(()) => return advance(guard, fd),
+            Err(errno) => failure = Failure::Connect(errno),
+        }
+        next = redirect::next(guard, config, &failure);
+    }
+    match give_up(guard, fd, config, &failure, next == Next::Destination) {
         None => settle(guard, State::Free),
         Some(errno) => {
             guard.facts().errno = errno;
@@ -238,7 +255,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
     }
 }
 
-/// Tells what the program has not been told about a failure; 0 if there is nothing.
+/// Takes the error that the program has not been told; 0 if none.
 pub(crate) fn take_error(guard: &mut Guard) -> Errno {
     let errno = std::mem::replace(&mut guard.facts().errno, 0);
     if guard.state() == State::Failed && !is_watched(guard) {
@@ -247,7 +264,7 @@ pub(crate) fn take_error(guard: &mut Guard) -> Errno {
     errno
 }
 
-/// Ends whatever is under way or left over: the socket is unconnected, and all the program's.
+/// Ends whatever is in progress or left over: the socket is unconnected, and belongs to the program alone.
 pub(crate) fn abandon(guard: &mut Guard, fd: c_int) {
     if guard.state() == State::Pending {
         socket::reset(guard, fd);
@@ -255,13 +272,13 @@ pub(crate) fn abandon(guard: &mut Guard, fd: c_int) {
     withdraw(guard);
 }
 
-/// When a hook must come by at the latest, for a handshake to time out; `None` while there is none.
+/// When a hook has to run at the latest so that a handshake times out; `None` if there is none.
 pub(crate) fn next_deadline() -> Option<Duration> {
     let earliest = if table::is_quiet() { 0 } else { EARLIEST.load(Ordering::Relaxed) };
     (earliest != 0).then(|| Duration::from_millis(earliest))
 }
 
-/// Ends handshakes whose time is over, also of sockets that nobody asks about any more.
+/// Ends handshakes that have timed out, also those of sockets that nobody asks about any more.
 pub(crate) fn expire() {
     let Some(deadline) = next_deadline() else { return };
     let now = sys::now();
@@ -292,66 +309,11 @@ fn note_deadline(until: Duration) {
     });
 }
 
-/// Connects to the gateway's address in turn, or the next one that can be connected to.
-fn dial(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> Result<(), Errno> {
-    if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_ref()) {
-        attempt.unsettled.set();
-    }
-    loop {
-        match dial_one(guard, fd, config, destination) {
-            Ok(()) => return Ok(()),
-            Err(errno) => {
-                let attempt = guard.record().and_then(|record| record.attempt.as_mut()).ok_or(errno)?;
-                attempt.failed(errno);
-                attempt.gateways.get(attempt.gateway + 1).ok_or(errno)?;
-                attempt.gateway += 1;
-                socket::hang_up(fd);
-            }
-        }
-    }
-}
-
-fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> Result<(), Errno> {
-    let gateway = guard
-        .record()
-        .and_then(|record| record.attempt.as_ref())
-        .and_then(|attempt| attempt.gateways.get(attempt.gateway))
-        .ok_or(libc::EHOSTUNREACH)?;
-    let to = socket::fit(guard, fd, gateway)?;
-    let record = guard.record().ok_or(libc::ENOMEM)?;
-    let (out, inbox) = record.buffers();
-    let attempt = record.attempt.as_mut().ok_or(libc::ENOMEM)?;
-    let agent = attempt.agent_in_use().copied();
-    if agent.is_none() {
-        socket::tune(fd, attempt);
-    }
-    let asked = Open::new(SessionId(attempt.session), EndpointRef::from(destination));
-    let later = if agent.is_some() { &config.whole } else { &config.later };
-    let requirements = Requirements { rate: config.settings.bandwidth.map(|rate| rate.0), ..Requirements::default() };
-    let open = Open { path: List::new(later), requirements, ..asked };
-    let auth = match (&agent, config.settings.user.as_deref()) {
-        // It says itself who its user is.
-        (Some(agent), _) => Some(Auth { mechanism: Auth::AGENT, data: &agent.secret.0 }),
-        (None, Some(user)) => Some(Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() }),
-        (None, None) => None,
-    };
-    // The longest OPEN there is fits the buffer.
-    let mut handshake =
-        Handshake::connect(out, inbox, &Hello::of(""), auth.as_ref(), &open).map_err(|_| libc::EMSGSIZE)?;
-    let sent = socket::start(fd, &to, handshake.outgoing())?;
-    handshake.sent(sent);
-    attempt.handshake = Some(handshake);
-    attempt.until = sys::now().saturating_add(CONNECT_LIMIT);
-    note_deadline(attempt.until);
-    attempt.unsettled.clear();
-    Ok(())
-}
-
-/// Sends what there is to send and reads what there is to read. `None`: the session is open.
+/// Sends and reads what is possible now. `None` if the session is open.
 fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> {
     let handshake = attempt.handshake.as_mut().ok_or(Failure::Lost(0))?;
     let mut send_error = None;
-    // What would only say EAGAIN is not tried, so that the mark is set only while bytes do move.
+    // Calls that would only return EAGAIN are not made, so that the mark is set only while bytes move.
     while !handshake.outgoing().is_empty() && tcp_state(fd) != Some(TCP_SYN_SENT) {
         attempt.unsettled.set();
         let result = sys::send(fd, handshake.outgoing(), 0, None).map(|n| handshake.sent(n));
@@ -359,7 +321,7 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
         match result {
             Ok(()) => {}
             Err(libc::EAGAIN) => break,
-            // What the gateway said before it hung up says more.
+            // The gateway's last words explain more than the error of the connection.
             Err(errno) => {
                 send_error = Some(errno);
                 break;
@@ -386,7 +348,7 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
             }
         });
         match news {
-            // So ends also a connection that never was.
+            // A connection that was never made ends like this, too.
             Ok(0) => return Err(send_error.map_or(Failure::Lost(0), |errno| lost(attempt.heard, errno))),
             Ok(n) => {
                 attempt.heard = true;
@@ -406,12 +368,12 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
     let events = if handshake.outgoing().is_empty() { libc::POLLIN } else { libc::POLLOUT };
     let now = sys::now();
     extend(attempt, fd, now)?;
-    // The longer it has taken already, the less it matters to be late.
+    // The longer it has taken already, the less a delay matters.
     let glance = now.saturating_add(GLANCE.max(now.saturating_sub(attempt.begun) / 8));
     Ok(Some(Stage::Waiting { events, until: attempt.until.min(glance) }))
 }
 
-/// Whether patience with the gateway has come to an end.
+/// Whether the time limit for the gateway has passed.
 fn extend(attempt: &mut Attempt, fd: c_int, now: Duration) -> Result<(), Failure> {
     if now < attempt.until {
         return Ok(());
@@ -419,7 +381,7 @@ fn extend(attempt: &mut Attempt, fd: c_int, now: Duration) -> Result<(), Failure
     if tcp_state(fd) == Some(TCP_SYN_SENT) {
         return Err(Failure::Connect(libc::ETIMEDOUT));
     }
-    // It is there, and may be waiting for the destination.
+    // The gateway is there, and may be waiting for the destination.
     let end = attempt.begun.saturating_add(OPEN_LIMIT);
     if attempt.until >= end {
         return Err(Failure::Silent);
@@ -436,15 +398,4 @@ fn lost(heard: bool, errno: Errno) -> Failure {
         _ if heard => Failure::Lost(errno),
         _ => Failure::Connect(errno),
     }
-}
-
-/// Goes on to the gateway's next address, if it has one that can be connected to.
-fn next_gateway(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> bool {
-    let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) else { return false };
-    if attempt.gateways.get(attempt.gateway + 1).is_none() {
-        return false;
-    }
-    attempt.gateway += 1;
-    socket::hang_up(fd);
-    dial(guard, fd, config, destination).is_ok()
 }

@@ -1,7 +1,7 @@
-//! Input and output: while a session is being opened nothing can be sent and nothing has come, in the words of every call
-//! that a C program has for that. Once it is open these hooks do nothing.
+//! Input and output: while a session is being opened, every such call of the C library fails or waits as on a
+//! connection that is being made. After the session is open, these hooks do nothing.
 //!
-//! Names with `_chk` are what compilers make of calls whose buffers they know (FORTIFY_SOURCE).
+//! Compilers replace calls whose buffer sizes they know by names with `_chk` (FORTIFY_SOURCE).
 
 use crate::addr::RawAddr;
 use crate::connect::{self, Course};
@@ -14,9 +14,9 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
-/// What a call has to say about a connect that is under way or failed; `None`: it is the kernel's turn.
+/// The result of a call during a connect or after its failure; `None` if the kernel handles the call.
 ///
-/// A descriptor that waits waits for the session, as it would for a connection.
+/// On a blocking descriptor this waits for the session, as for a connection.
 #[inline]
 fn hold(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
     if table::is_quiet() { None } else { held(fd, flags, limit) }
@@ -53,8 +53,8 @@ fn hold_out(fd: c_int, flags: c_int) -> Option<Errno> {
     hold(fd, flags, libc::SO_SNDTIMEO)
 }
 
-/// Connects for a call that both connects and sends (MSG_FASTOPEN, RFC 7413). Once this is done, the data go as they would
-/// on a connection; a call that does not wait is told that its data were not sent, as without a cookie.
+/// Connects for a call that both connects and sends (MSG_FASTOPEN, RFC 7413). Then the data are sent as on a
+/// connection. A nonblocking call reports that its data were not sent, as without a cookie.
 ///
 /// # Safety
 /// `addr` is null or valid for `len` bytes.
@@ -78,9 +78,9 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
     }
 }
 
-/// What becomes of a call that both connects and sends.
+/// The outcome of a call that both connects and sends.
 enum First {
-    /// It does so itself.
+    /// The kernel handles the call.
     Go,
     /// The connection is there.
     Connected,
@@ -244,7 +244,7 @@ hook! {
 
     /// sendmmsg(2).
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        // The first connects. Fewer messages than were asked for may be sent, so it goes alone.
+        // The first message connects. The call may send fewer messages than requested, so it sends this one alone.
         if flags & libc::MSG_FASTOPEN != 0
             && count > 0
             && config::get().is_some()

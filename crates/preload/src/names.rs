@@ -1,11 +1,12 @@
-//! The names under which the program looked addresses up, so that `PHOEBUS_ONLY` and `PHOEBUS_EXCEPT` can match by name
-//! (P33): hooks of getaddrinfo(3), gethostbyname(3) and their kin.
+//! Names that the program has looked up, so that `PHOEBUS_ONLY` and `PHOEBUS_EXCEPT` can match by name (P33): hooks of
+//! getaddrinfo(3), gethostbyname(3) and the like.
 //!
-//! A ring of fixed size: when as many names were looked up since, the oldest is forgotten. Programs that resolve names
-//! without the C library are matched by address only.
+//! The ring has a fixed size, and forgets the oldest name. Programs that resolve names without the C library are
+//! matched by address only.
 
-use crate::addr::RawAddr;
+use crate::addr::addresses;
 use crate::config::{self, Config};
+use crate::gateways;
 use crate::process::{Locked, no_unwind};
 use crate::real::{self, AsyncLookup};
 use libc::{addrinfo, c_char, c_int, hostent, size_t};
@@ -13,10 +14,10 @@ use phoebus_proto::endpoint::{NAME_MAX, is_name};
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
 
-/// Pairs of a name and an address that are remembered.
+/// Number of remembered pairs of a name and an address.
 const PAIRS: usize = 1024;
 
-/// All zero: nothing.
+/// All zero: empty.
 #[derive(Clone, Copy)]
 struct Pair {
     /// An IPv4 address as a mapped one.
@@ -33,30 +34,13 @@ struct Ring {
 static RING: Locked<Ring> =
     Locked::new(Ring { pairs: [Pair { ip: [0; 16], len: 0, name: [0; NAME_MAX] }; PAIRS], next: 0 });
 
-/// Whether the settings send a connection to `address` through gateways, by its number or by its names.
+/// Whether the settings send a connection to `address` through gateways, judged by the address and by its names.
 pub(crate) fn selects(config: &Config, address: SocketAddr) -> bool {
     let ip = octets(address.ip());
     RING.with(|ring| {
         let names = ring.pairs.iter().filter(|pair| pair.len > 0 && pair.ip == ip).map(Pair::name);
         config.selects(address, names)
     })
-}
-
-/// The addresses in a list that getaddrinfo(3) made.
-///
-/// # Safety
-/// `list` is null or such a list, and lives as long as the iterator.
-pub(crate) unsafe fn addresses(list: *const addrinfo) -> impl Iterator<Item = IpAddr> {
-    let mut next = list;
-    std::iter::from_fn(move || {
-        // SAFETY: null, or an item of the list.
-        let item = unsafe { next.as_ref() }?;
-        next = item.ai_next;
-        // SAFETY: an item's address is valid for its length.
-        Some(unsafe { RawAddr::read(item.ai_addr, item.ai_addrlen) }.and_then(|raw| raw.socket_addr()))
-    })
-    .flatten()
-    .map(|address| address.ip())
 }
 
 fn remember(name: &str, ip: IpAddr) {
@@ -66,7 +50,7 @@ fn remember(name: &str, ip: IpAddr) {
             return;
         }
         let Some(pair) = ring.pairs.get_mut(ring.next) else { return };
-        // Host names are shorter than 256 bytes, which `is_name` has seen to.
+        // Host names are shorter than 256 bytes; `is_name` has checked that.
         (pair.ip, pair.len) = (ip, name.len() as u8);
         pair.name[..name.len()].copy_from_slice(name.as_bytes());
         ring.next = (ring.next + 1) % PAIRS;
@@ -92,7 +76,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
 /// # Safety
 /// `name` is null or ends with a zero.
 unsafe fn host_name<'a>(name: *const c_char) -> Option<&'a str> {
-    if name.is_null() || config::get().is_none() || config::is_looking() {
+    if name.is_null() || config::get().is_none() || gateways::is_looking() {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -100,7 +84,7 @@ unsafe fn host_name<'a>(name: *const c_char) -> Option<&'a str> {
     Some(name.strip_suffix('.').unwrap_or(name)).filter(|name| is_name(name))
 }
 
-/// Remembers what a lookup found.
+/// Remembers the result of a lookup.
 ///
 /// # Safety
 /// `name` as for [`host_name`], `list` as for [`addresses`].
@@ -112,13 +96,13 @@ unsafe fn looked_up(name: *const c_char, list: *const addrinfo) {
             unsafe { addresses(list) }.for_each(|ip| remember(name, ip));
         }
     });
-    config::look_ahead();
+    gateways::look_ahead();
 }
 
-/// Likewise.
+/// The same for the gethostbyname family.
 ///
 /// # Safety
-/// `name` as for [`host_name`]; `entry` is null or what a function of the gethostbyname family returned.
+/// `name` as for [`host_name`]; `entry` is null or what a function of the family returned.
 unsafe fn looked_up_entry(name: *const c_char, entry: *const hostent) {
     no_unwind(|| {
         // SAFETY: the caller's promise.
@@ -139,7 +123,7 @@ unsafe fn looked_up_entry(name: *const c_char, entry: *const hostent) {
             next = unsafe { next.add(1) };
         }
     });
-    config::look_ahead();
+    gateways::look_ahead();
 }
 
 hook! {
@@ -209,11 +193,11 @@ hook! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phoebus_config::settings::Settings;
     use phoebus_proto::endpoint::Endpoint;
-    use phoebus_proto::settings::Settings;
 
     #[test]
-    fn a_destination_is_selected_by_a_name_looked_up_before() {
+    fn destination_is_selected_by_an_earlier_lookup() {
         let settings = Settings {
             path: Endpoint::parse_path("pg1").unwrap(),
             only: Some("a.example:443".parse().unwrap()),

@@ -1,7 +1,7 @@
 //! Socket options and names: getsockopt(2), setsockopt(2), getpeername(2), getsockname(2).
 //!
-//! Options that a program sets reach the session's first hop, because it is the program's own socket. What differs is said
-//! here: while a session is being opened there is no error and no peer, and afterwards the peer is the destination.
+//! Options that a program sets apply to the session's first hop, because it is the program's own socket. Two answers
+//! differ: while a session is being opened there is no error and no peer, and afterwards the peer is the destination.
 
 use crate::addr::RawAddr;
 use crate::handshake::{self, Stage};
@@ -12,7 +12,7 @@ use crate::{config, real, socket};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The error of a connect that is under way or failed, if that is what `fd` has.
+/// The error of a connect in progress or failed, if `fd` has one.
 fn pending_error(fd: c_int) -> Option<Errno> {
     let mut guard = table::find_live(fd)?;
     match handshake::advance(&mut guard, fd) {
@@ -22,7 +22,7 @@ fn pending_error(fd: c_int) -> Option<Errno> {
     }
 }
 
-/// Where the program believes to be connected to; `Err` if it is not yet, `None` if the kernel knows better.
+/// The program's peer; `Err` while there is none, `None` if the kernel's answer is right.
 fn peer(fd: c_int) -> Option<Result<RawAddr, Errno>> {
     let mut guard = table::find(fd)?;
     match guard.state() {
@@ -38,14 +38,14 @@ fn peer(fd: c_int) -> Option<Result<RawAddr, Errno>> {
     Some(Ok(guard.facts().destination))
 }
 
-/// The family that the program believes its socket has, where another one took its place.
+/// The family that the program believes its socket has, if another socket has replaced it.
 fn believed_family(fd: c_int) -> Option<c_int> {
     let believed = table::find(fd)?.facts().family;
     (socket::family(fd)? != believed).then_some(believed)
 }
 
-/// The own address of a session's socket, where the kernel's is of another protocol than the destination's: the first hop is
-/// of that one, and the program has no use for its address. What it gets has the port, and no address.
+/// The own address of a session's socket, if the first hop has another address family than the destination. The program
+/// could not use that address. It gets the port, and no address.
 fn own_address(fd: c_int) -> Option<RawAddr> {
     let (family, destination) = {
         let mut guard = table::find(fd)?;
@@ -122,7 +122,7 @@ hook! {
                 -1
             }
             Some(Ok(peer)) => {
-                // The kernel knows whether there still is one.
+                // The kernel knows whether there still is a peer.
                 let (mut room, mut room_len) = (RawAddr::EMPTY, 0);
                 let result = real::getpeername(fd, room.room().as_mut_ptr().cast(), &raw mut room_len);
                 if result == 0 {
@@ -133,8 +133,7 @@ hook! {
         }
     }
 
-    /// getsockname(2). Where the first hop is of another protocol than the destination, there is no address to give, only
-    /// the port.
+    /// getsockname(2). If the first hop has another address family than the destination, the answer is only the port.
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
         if config::get().is_none() || addr.is_null() || len.is_null() {
             return real::getsockname(fd, addr, len);

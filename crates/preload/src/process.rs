@@ -1,10 +1,10 @@
-//! Whose memory this is, and locks that survive fork.
+//! Identifies the memory of a process, and provides locks that survive fork.
 //!
-//! A child of fork has a copy of the memory, in which other threads' locks stay taken for ever; a child of vfork has the
-//! memory itself. The two are told apart by a page that the kernel wipes in copies (MADV_WIPEONFORK). Whoever finds it wiped
-//! gives the copy a number, one more than the memory that it was copied from had; a taken lock holds this number. A lock that
-//! holds another one was copied while it was taken, and is free. Process numbers would not do: a child in a PID namespace of
-//! its own may have its parent's.
+//! A child of fork has a copy of the memory, in which other threads' locks stay taken for ever. A child of vfork shares
+//! the memory itself. A page that the kernel wipes in copies (MADV_WIPEONFORK) tells the two apart. The first to find
+//! it wiped gives the copy a number: one more than the number of the memory that was copied. A taken lock holds this
+//! number. A lock that holds another number was copied while it was taken, and is free. Process numbers would not do: a
+//! child in a PID namespace of its own may have its parent's.
 
 use crate::sys::{self, Errno};
 use std::cell::UnsafeCell;
@@ -12,25 +12,25 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 const PAGE: usize = 4096;
-/// Looks at a lock before a waiting thread lets others run, and before it sleeps.
+/// How often a waiting thread looks at a lock before it yields, and before it sleeps.
 const SPINS: u32 = 64;
 const YIELDS: u32 = 1000;
 
-/// What is in the page; 0 means a fresh copy.
+/// Content of the page; 0 in a fresh copy.
 #[repr(C)]
 struct Owner {
     /// The number of this memory.
     number: AtomicU32,
-    /// The process that was the first to use it.
+    /// The first process that used this memory.
     pid: AtomicU32,
 }
 
 /// Points into the page.
 static OWNER: AtomicPtr<Owner> = AtomicPtr::new(std::ptr::null_mut());
-/// The number of the memory that has one last, here or in what this was copied from.
+/// The last number given, here or in the memory that this was copied from.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// Sets the page up.
+/// Sets up the page.
 pub(crate) fn create() -> Result<(), Errno> {
     let page = sys::map(PAGE, false)?;
     if sys::wipe_on_fork(page, PAGE).is_err() {
@@ -56,13 +56,13 @@ fn cell() -> Option<&'static Owner> {
     unsafe { OWNER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The number of this memory, never 0: no process that it was copied from has had the same.
+/// The number of this memory, never 0. No process that it was copied from has had the same.
 pub(crate) fn owner() -> u32 {
     const ALONE: u32 = 1;
     let Some(cell) = cell() else { return ALONE };
     match cell.number.load(Ordering::Relaxed) {
         0 => {
-            // 2^32 generations would have to descend from each other for a number to come again.
+            // A number repeats only after 2^32 generations of processes.
             let next = LAST.load(Ordering::Relaxed).wrapping_add(1).max(1);
             match cell.number.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => LAST.store(next, Ordering::Relaxed),
@@ -75,7 +75,7 @@ pub(crate) fn owner() -> u32 {
     }
 }
 
-/// The process that was the first to use this memory.
+/// The first process that used this memory.
 fn owning_process() -> u32 {
     let Some(cell) = cell() else { return sys::getpid() };
     match cell.pid.load(Ordering::Relaxed) {
@@ -88,8 +88,8 @@ fn owning_process() -> u32 {
     }
 }
 
-/// Whether this process runs in the memory of another, as children of vfork do: its descriptors are its own, but what is
-/// known about them is the parent's.
+/// Whether this process runs in the memory of another, as children of vfork do. Its descriptors are its own, but the
+/// table describes the parent's.
 pub(crate) fn shares_memory() -> bool {
     owning_process() != sys::getpid()
 }
@@ -100,7 +100,7 @@ pub(crate) fn try_acquire(lock: &AtomicU32) -> bool {
     holder != own && lock.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Takes a lock. It must be held for a moment only, and with signals blocked.
+/// Takes a lock. Hold it only for a moment, and with signals blocked.
 pub(crate) fn acquire(lock: &AtomicU32) {
     let mut tries = 0_u32;
     while !try_acquire(lock) {
@@ -109,7 +109,7 @@ pub(crate) fn acquire(lock: &AtomicU32) {
     }
 }
 
-/// Lets whoever holds a lock go on, also where this thread has a real-time priority and that one has not.
+/// Lets the holder of a lock run, even if this thread has a real-time priority and the holder has not.
 pub(crate) fn back_off(tries: u32) {
     match tries {
         ..SPINS => std::hint::spin_loop(),
@@ -118,7 +118,7 @@ pub(crate) fn back_off(tries: u32) {
     }
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 pub(crate) fn release(lock: &AtomicU32) {
     lock.store(0, Ordering::Release);
 }
@@ -137,7 +137,7 @@ impl<T> Locked<T> {
         Self { lock: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Uses the value. `work` must neither wait nor be a point of cancellation.
+    /// Uses the value. `work` must not block or be a cancellation point.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let mask = sys::block_signals();
         acquire(&self.lock);
@@ -149,8 +149,8 @@ impl<T> Locked<T> {
     }
 }
 
-/// Runs `work` and ends the process should it panic: no panic may unwind into a program that is not Rust's. Destructors
-/// must not stand in the way of a cancelled thread, so this is only for work that is no point of cancellation.
+/// Runs `work`, and ends the process if it panics: no panic may unwind into a program that is not Rust's. Destructors
+/// must not run in a cancelled thread, so `work` must not be a cancellation point.
 pub(crate) fn no_unwind<R>(work: impl FnOnce() -> R) -> R {
     struct Bomb;
     impl Drop for Bomb {

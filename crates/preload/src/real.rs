@@ -1,13 +1,13 @@
-//! The functions that this library stands in front of, as the next library in the search order has them.
+//! The functions behind the hooks, as the next library in the search order has them.
 //!
-//! They are looked up in the constructor; a hook that another library's constructor calls before looks up its own. Another
-//! preloaded library behind this one is thus still called, and calls that wait remain points of cancellation: they are
-//! `C-unwind`, since the C library cancels a thread by unwinding it.
+//! The constructor looks them up. A hook that another library's constructor calls earlier looks up its own. So another
+//! preloaded library behind this one is still called, and blocking calls remain cancellation points. They are
+//! `C-unwind`, because the C library cancels a thread by unwinding it.
 
-use crate::sys::{self, EpollEvent};
+use crate::errno::{errno, set_errno};
 use libc::{
-    addrinfo, c_char, c_int, c_long, c_uint, c_void, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t,
-    pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    addrinfo, c_char, c_int, c_long, c_uint, c_void, epoll_event, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t,
+    off_t, off64_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -75,11 +75,11 @@ real! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t
     ) -> c_int;
-    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut EpollEvent) -> c_int;
-    fn epoll_wait(epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: c_int) -> c_int;
-    fn epoll_pwait(epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    fn epoll_wait(epfd: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int;
+    fn epoll_pwait(epfd: c_int, events: *mut epoll_event, room: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     fn epoll_pwait2(
-        epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: *const timespec, mask: *const sigset_t
+        epfd: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec, mask: *const sigset_t
     ) -> c_int;
 
     fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
@@ -142,28 +142,28 @@ pub(crate) struct AsyncLookup {
     reserved: [c_int; 5],
 }
 
-/// What stands for a function that the C library does not have.
+/// Stands for a function that the C library does not have.
 trait Missing {
     fn missing() -> Self;
 }
 
 impl Missing for c_int {
     fn missing() -> Self {
-        sys::set_errno(libc::ENOSYS);
+        set_errno(libc::ENOSYS);
         -1
     }
 }
 
 impl Missing for c_long {
     fn missing() -> Self {
-        sys::set_errno(libc::ENOSYS);
+        set_errno(libc::ENOSYS);
         -1
     }
 }
 
 impl Missing for ssize_t {
     fn missing() -> Self {
-        sys::set_errno(libc::ENOSYS);
+        set_errno(libc::ENOSYS);
         -1
     }
 }
@@ -178,17 +178,17 @@ impl Missing for *mut hostent {
     }
 }
 
-/// Where a function is. `name` ends with a zero.
+/// The address of a function. `name` ends with a zero.
 fn find(cache: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
     }
     let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { return std::ptr::null_mut() };
-    let errno = sys::errno();
+    let before = errno();
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    sys::set_errno(errno);
+    set_errno(before);
     cache.store(found, Ordering::Relaxed);
     found
 }

@@ -1,12 +1,14 @@
-//! What a socket needs until its session is open: its places in epoll sets, and the handshake with its buffers.
+//! What a socket needs until its session is open: its registrations in epoll sets, and the handshake with its buffers.
 //!
-//! A record is a mapping of its own, shared with children of fork: a handshake that was under way at the fork goes on in
-//! whichever process asks for it, as the connection itself would, and no process reads what another already has. The kernel
-//! frees the memory when the last of them gives it back. Untouched pages cost nothing.
+//! A record is a mapping of its own, shared with children of fork. A handshake that was in progress at the fork
+//! continues in whichever process asks for it, as the connection itself would, and no process reads what another
+//! already has. The kernel frees the memory when the last process releases it. Untouched pages cost nothing.
 
+use crate::asked::Asked;
 use crate::sys::{self, Errno};
 use libc::c_int;
-use phoebus_proto::agent::Running;
+use phoebus_config::agent::Running;
+use phoebus_proto::session::plan::{Plan, RedirectEnd};
 use phoebus_proto::session::{Initiator, MESSAGE_MAX};
 use std::cell::UnsafeCell;
 use std::net::SocketAddr;
@@ -15,24 +17,24 @@ use std::time::Duration;
 
 /// Epoll sets that one unconnected socket can be in. Programs use one, libraries sometimes a second.
 pub(crate) const REGISTRATIONS: usize = 8;
-/// Room for PREFACE, HELLO, AUTH and an OPEN with the longest path there is; later for the report.
+/// Room for PREFACE, HELLO, AUTH and the longest OPEN; later for the report.
 pub(crate) const OUT_SIZE: usize = 16 * 1024;
-/// Addresses of a gateway that are tried.
+/// Number of addresses of a gateway that are tried.
 pub(crate) const GATEWAYS: usize = 8;
 /// PTHREAD_MUTEX_ROBUST of the GNU C library.
 const ROBUST: c_int = 1;
 
-/// The record; it begins its mapping.
+/// The record, at the start of its mapping.
 #[repr(C)]
 pub(crate) struct Record {
     lock: UnsafeCell<libc::pthread_mutex_t>,
-    /// The epoll sets that the socket is in.
+    /// The epoll sets of the socket.
     pub(crate) registrations: [Option<Registration>; REGISTRATIONS],
-    /// The handshake, from connect(2) until the program knows how it ended.
+    /// The handshake, from connect(2) until the program knows the result.
     pub(crate) attempt: Option<Attempt>,
 }
 
-/// The place of a descriptor in an epoll set, as the program asked for it.
+/// The registration of a descriptor in an epoll set, as the program requested it.
 #[derive(Clone, Copy)]
 pub(crate) struct Registration {
     pub(crate) epfd: c_int,
@@ -41,32 +43,36 @@ pub(crate) struct Registration {
     pub(crate) data: u64,
     /// Whether the kernel has it with EPOLLEXCLUSIVE, and so cannot change it.
     pub(crate) exclusive: bool,
-    /// Whether the kernel has it as the program asked for it.
+    /// Whether the kernel has it as the program requested it.
     pub(crate) shown: bool,
 }
 
 /// One connect(2) of the program.
 pub(crate) struct Attempt {
-    /// How it stands, also for other processes that share it.
+    /// Its state, also for other processes that share it.
     pub(crate) outcome: Outcome,
-    /// Whether the connection and what is written here may disagree.
-    pub(crate) unsettled: Mark,
+    /// Whether the connection and this record may disagree.
+    pub(crate) unsettled: ChangeInProgress,
     pub(crate) handshake: Option<Handshake>,
     /// The session's identifier.
     pub(crate) session: [u8; 16],
-    /// The gateway's addresses, those of an agent before it first, and the one in use.
+    /// Which gateway is asked, and what to do after a failure.
+    pub(crate) plan: Plan<Asked>,
+    /// Why no further gateway was asked, if a redirect was followed or impossible.
+    pub(crate) end: Option<RedirectEnd>,
+    /// The gateway's addresses, after those of an agent, and the one in use.
     pub(crate) gateways: Gateways,
     pub(crate) gateway: usize,
-    /// Why each of them could not be connected to; 0 where that has not happened.
+    /// Why each of them could not be connected; 0 if it was not tried or did not fail.
     pub(crate) failures: [Errno; GATEWAYS],
     /// The agent, if one runs.
     pub(crate) agent: Option<Running>,
     /// Whether the gateway has said anything.
     pub(crate) heard: bool,
-    /// When it began, and when patience ends.
+    /// When it began, and when its time limit ends.
     pub(crate) begun: Duration,
     pub(crate) until: Duration,
-    /// The congestion control that the socket had, with a zero at its end; empty if it was left alone.
+    /// The socket's earlier congestion control, with a zero at its end; empty if it was not changed.
     pub(crate) congestion_control: [u8; 16],
     /// Whether the kernel did not permit the congestion control that the settings ask for.
     pub(crate) untuned: bool,
@@ -77,18 +83,19 @@ pub(crate) struct Attempt {
 /// The state machine of the handshake; its buffers are in the record's mapping.
 pub(crate) type Handshake = Initiator<&'static mut [u8], &'static mut [u8]>;
 
-/// Set while bytes move between the connection and a handshake, or either is replaced. Only who holds the record's lock does
-/// that, so whoever takes the lock and finds the mark has it from a process that was killed meanwhile: whether those bytes
-/// have moved is not known, and the connection is of no use.
-pub(crate) struct Mark(AtomicBool);
+/// Set while bytes move between the connection and a handshake, or either is replaced.
+///
+/// Only the holder of the record's lock does that. Whoever takes the lock and finds this set has inherited it from a
+/// process that was killed meanwhile. Nothing tells whether the bytes have moved, so the connection is of no use.
+pub(crate) struct ChangeInProgress(AtomicBool);
 
-/// How an attempt stands.
+/// The state of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Running,
     Opened,
     Failed(Errno),
-    /// The gateway could not be reached, and the settings let the connection go direct then.
+    /// The gateway could not be reached, and the settings permit a direct connection.
     Direct,
 }
 
@@ -99,26 +106,26 @@ pub(crate) struct Gateways {
 }
 
 impl Attempt {
-    /// The agent, if it is at the address in use.
+    /// The agent, if its address is in use.
     pub(crate) fn agent_in_use(&self) -> Option<&Running> {
         self.agent_at(self.gateway)
     }
 
-    /// The agent, if it is at the gateway's address of this index.
+    /// The agent, if the gateway's address of this index is the agent's.
     pub(crate) fn agent_at(&self, index: usize) -> Option<&Running> {
         let address = self.gateways.get(index)?;
         self.agent.as_ref().filter(|agent| agent.addresses.contains(&Some(address)))
     }
 
-    /// Notes why the address in use cannot be connected to.
+    /// Records why the address in use cannot be connected.
     pub(crate) fn failed(&mut self, errno: Errno) {
         if let Some(failure) = self.failures.get_mut(self.gateway) {
             *failure = errno;
         }
     }
 
-    /// Of the addresses that could not be connected to the one whose error says most about the gateway, and that error: one
-    /// that refuses is there, and a lack of a route may be a fault of this host. Of those that say as much the first.
+    /// The failed address whose error says most about the gateway, and that error: a refusal shows that the host is
+    /// there, while a missing route may be a fault of this host. Among equals, the first.
     pub(crate) fn telling(&self) -> Option<(usize, Errno)> {
         let weight = |errno| match errno {
             libc::ECONNREFUSED => 5,
@@ -153,10 +160,10 @@ impl Record {
         }
     }
 
-    /// Gives the mapping back.
+    /// Releases the mapping.
     ///
     /// # Safety
-    /// The record was created here, is locked, and is not referred to any more in this process.
+    /// The record was created here, is locked, and is not used any more in this process.
     pub(crate) unsafe fn destroy(record: *mut Self) {
         // SAFETY: valid by the caller's promise; other processes wait for the lock on their own mappings of it.
         unsafe {
@@ -165,7 +172,7 @@ impl Record {
         }
     }
 
-    /// The two buffers, for a handshake that begins; the one before must be forgotten.
+    /// The two buffers for a new handshake; the earlier one must be forgotten.
     pub(crate) fn buffers(&mut self) -> (&'static mut [u8], &'static mut [u8]) {
         if let Some(attempt) = &mut self.attempt {
             attempt.handshake = None;
@@ -180,14 +187,14 @@ impl Record {
         }
     }
 
-    /// Takes the lock that keeps other processes out. Threads of this one are kept out by the table's entry. A process that
-    /// is killed while it holds the lock does not stop the others: the kernel passes it on.
+    /// Takes the lock that excludes other processes. The table's entry excludes threads of this one. If a process is
+    /// killed while it holds the lock, the kernel passes the lock on.
     pub(crate) fn lock(&self) {
         let lock = self.lock.get();
         // SAFETY: the mutex was made by `create`, and is where it was; its mapping lives as long as this borrow.
         unsafe {
             if libc::pthread_mutex_lock(lock) == libc::EOWNERDEAD {
-                // What that process left is told by the attempt's mark.
+                // The attempt's mark tells what that process left.
                 libc::pthread_mutex_consistent(lock);
             }
         }
@@ -204,19 +211,19 @@ impl Record {
         self.registrations.iter().any(Option::is_some)
     }
 
-    /// The registrations there are.
+    /// The current registrations.
     pub(crate) fn registered(&mut self) -> impl Iterator<Item = &mut Registration> {
         self.registrations.iter_mut().flatten()
     }
 
-    /// Where the registration of `fd` in `epfd` stands.
+    /// The index of the registration of `fd` in `epfd`.
     pub(crate) fn position(&self, epfd: c_int, fd: c_int) -> Option<usize> {
         self.registrations.iter().position(|slot| slot.as_ref().is_some_and(|r| r.epfd == epfd && r.fd == fd))
     }
 }
 
-/// Makes a mutex for processes that share its memory, which the kernel releases for a process that dies (robust mutexes,
-/// pthread_mutexattr_setrobust(3)). The kernel knows the holder, so that this holds across PID namespaces too. Returns 0 or
+/// Makes a mutex for processes that share its memory. The kernel releases it for a process that dies (robust mutexes,
+/// pthread_mutexattr_setrobust(3)). The kernel knows the holder, so it also works across PID namespaces. Returns 0 or
 /// an error number.
 fn make_robust(mutex: *mut libc::pthread_mutex_t) -> Errno {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::zeroed();
@@ -238,12 +245,12 @@ fn make_robust(mutex: *mut libc::pthread_mutex_t) -> Errno {
     }
 }
 
-impl Mark {
+impl ChangeInProgress {
     pub(crate) const fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    /// Nothing that follows happens before this, as seen by those who outlive this process.
+    /// Nothing that follows happens before this, as seen by processes that outlive this one.
     pub(crate) fn set(&self) {
         self.0.swap(true, Ordering::AcqRel);
     }
@@ -276,7 +283,7 @@ impl Gateways {
         gateways
     }
 
-    /// The same, those first that a socket of this family reaches as it is.
+    /// The same; addresses that a socket of this family reaches without a change come first.
     pub(crate) fn for_family(&self, family: c_int) -> Self {
         let native = |address: &SocketAddr| address.is_ipv4() == (family == libc::AF_INET);
         Self::new(self.iter().filter(native).chain(self.iter().filter(|address| !native(address))))
@@ -315,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_outlives_the_process_that_made_it() {
+    fn record_outlives_its_process() {
         let record = Record::create().unwrap();
         // SAFETY: created above, used by this thread only.
         let (out, inbox) = unsafe { (*record).buffers() };

@@ -1,9 +1,9 @@
-//! What sessions got, for those who ask (S20; invariant 4): lines of JSON in the file `PHOEBUS_REPORT`, sentences on standard
-//! error with `PHOEBUS_VERBOSE`. Otherwise nothing is said but what makes all connections fail, once: standard error is the
-//! program's.
+//! Reports of sessions (S20; invariant 4): lines of JSON in the file `PHOEBUS_REPORT`, sentences on standard error with
+//! `PHOEBUS_VERBOSE`. Without these, one kind of failure is reported once: a failure that no direct connection has.
+//! Standard error belongs to the program.
 //!
-//! The lines have the fields of `phoebus connect`'s reports, and in addition `event` (`opened`, `failed`, `direct`), `pid`, and
-//! the `errno` of a failure.
+//! The lines have the fields of `phoebus connect`'s reports, and also `event` (`opened`, `failed`, `direct`), `pid`,
+//! and the `errno` of a failure.
 
 mod text;
 
@@ -13,9 +13,11 @@ use crate::config::Config;
 use crate::record::Attempt;
 use crate::sys::{self, Errno};
 use libc::c_int;
+use phoebus_config::settings::is_loopback_or_link;
+use phoebus_proto::endpoint::EndpointRef;
 use phoebus_proto::session::message::HopReport;
+use phoebus_proto::session::plan::{Asked, RedirectEnd, trail};
 use phoebus_proto::session::{Code, ProtocolError, SessionId};
-use phoebus_proto::settings::is_loopback_or_link;
 use phoebus_proto::units::Span;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -30,24 +32,25 @@ const LINE_MAX: usize = 64 * 1024;
 /// Why there is no session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Failure {
-    /// The gateway could not be connected to.
+    /// The gateway could not be connected.
     Connect(Errno),
     /// The connection to it broke, or (0) ended, before the session was open.
     Lost(Errno),
-    /// A process that shared the connection was killed while it changed it, so that nobody knows what was sent and received.
+    /// A process that shared the connection was killed while it changed it, so that nobody knows which bytes were sent
+    /// and received.
     Unknown,
     /// It broke the protocol, or speaks another.
     Protocol(ProtocolError),
     /// It, or a later hop, refused.
     Refused(Code),
-    /// It wants to know who is there.
+    /// It requires authentication.
     Challenged,
-    /// It did not say in time whether the destination has connected.
+    /// It did not tell in time whether the destination has connected.
     Silent,
 }
 
 impl Failure {
-    /// What the program gets for it.
+    /// The error for the program.
     pub(crate) fn errno(&self) -> Errno {
         match self {
             Self::Connect(errno) => *errno,
@@ -61,7 +64,20 @@ impl Failure {
         }
     }
 
-    /// Whether the gateway is not there, so that another address, or none, may do.
+    /// Whether a direct connection cannot fail like this: the gateway has decided, or the first gateway is no gateway.
+    fn is_gateways_own(&self) -> bool {
+        /// Codes from here on describe the connection to the destination.
+        const OF_DESTINATION: u16 = Code::Refused.number();
+        match self {
+            Self::Refused(Code::HandshakeTimeout) => false,
+            Self::Refused(code) => code.number() < OF_DESTINATION,
+            Self::Lost(errno) => *errno == 0,
+            Self::Protocol(_) | Self::Challenged => true,
+            Self::Connect(_) | Self::Unknown | Self::Silent => false,
+        }
+    }
+
+    /// Whether the gateway is not reachable, so that another address, or a direct connection, may succeed.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Connect(_))
     }
@@ -73,12 +89,12 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
         return;
     }
     let Some(opened) = attempt.handshake.as_ref().and_then(|handshake| handshake.opened()) else { return };
-    let tcp = FirstHop::of(fd);
+    let tcp = FirstHopMetrics::of(fd);
     let next = opened.hops.iter().next().map(|hop| hop.from).filter(|name| !name.is_empty());
     let mut to = [0; 300];
     let to = match next {
         Some(name) => name,
-        None => Text::fill(&mut to, format_args!("{}", config.gateway)),
+        None => Text::fill(&mut to, format_args!("{}", asked(attempt, config))),
     };
     let wished = config.settings.congestion_control.as_deref().unwrap_or("");
     let mut note = [0; 80];
@@ -107,7 +123,11 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
     let hops = || std::iter::once(first).chain(opened.hops.iter());
     let rtt_us = opened.rtt_us().saturating_add(tcp.rtt_us);
     let took = sys::now().saturating_sub(attempt.begun).as_micros();
-    say(
+    let redirected = |text: &mut dyn Write| match attempt.plan.redirected() {
+        Some((first, last)) => write!(text, "redirected from {first} to {last}"),
+        None => Ok(()),
+    };
+    write_report(
         config,
         |line| {
             let pid = sys::getpid();
@@ -117,7 +137,9 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
             for (i, hop) in hops().enumerate() {
                 write_hop(line, if i == 0 { "" } else { "," }, &hop)?;
             }
-            write!(line, "],\"rtt_us\":{rtt_us},\"opened_in_us\":{took},\"note\":\"\",\"pid\":{pid}}}")
+            write!(line, "],\"rtt_us\":{rtt_us},\"opened_in_us\":{took},\"note\":\"")?;
+            redirected(line)?;
+            write!(line, "\",\"pid\":{pid}}}")
         },
         |line| {
             for hop in hops() {
@@ -130,23 +152,28 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
                 write!(line, "/{}{warm}→ ", hop.congestion_control)?;
             }
             write!(line, "{destination}")?;
-            hops().filter(|hop| !hop.note.is_empty()).try_for_each(|hop| write!(line, "; {}", hop.note))
+            hops().filter(|hop| !hop.note.is_empty()).try_for_each(|hop| write!(line, "; {}", hop.note))?;
+            if attempt.plan.redirected().is_some() {
+                line.write_str("; ")?;
+            }
+            redirected(line)
         },
     );
 }
 
-/// Reports that there is no session, and whether the connection goes direct instead.
+/// Reports that there is no session, and whether the connection is direct instead.
 pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, destination: SocketAddr, direct: bool) {
     let telling = attempt.telling().filter(|_| failure.is_unreachable()).map(|(index, _)| index);
     let index = telling.unwrap_or(attempt.gateway);
     let gateway = attempt.gateways.get(index);
     let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
+    let asked = asked(attempt, config);
     let whom = if attempt.agent_at(index).is_some() { "the agent for gateway" } else { "gateway" };
     let why = |text: &mut dyn Write| {
         match (failure, refused) {
             (Failure::Refused(code), Some(refused)) => {
                 match refused.hop {
-                    "" => write!(text, "{whom} {}", config.gateway)?,
+                    "" => write!(text, "{whom} {asked}")?,
                     hop => text.write_str(hop)?,
                 }
                 match refused.reason {
@@ -158,7 +185,7 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
                 }
                 return Ok(());
             }
-            _ => write!(text, "{whom} {}", config.gateway)?,
+            _ => write!(text, "{whom} {asked}")?,
         }
         if let Some(address) = gateway {
             write!(text, " ({address})")?;
@@ -188,13 +215,30 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
             Failure::Silent => text.write_str(" did not say in time whether the destination has connected"),
         }
     };
+    let why = |text: &mut dyn Write| {
+        why(text)?;
+        let Some(end) = attempt.end else { return Ok(()) };
+        let named = refused.and_then(|refused| refused.redirect).filter(|_| end != RedirectEnd::Failed);
+        write!(text, "; {}", trail(attempt.plan.asked().all(), named, end))
+    };
     if !direct && failure.is_unreachable() {
         once(config, false, why);
+    } else if failure.is_gateways_own() {
+        write_once(config, |line| {
+            write!(line, "{destination}: ")?;
+            why(line)?;
+            write!(line, "; the program gets {}", text::name_of(failure.errno()))
+        });
     }
     plain(config, &destination, (!direct).then(|| failure.errno()), why);
 }
 
-/// Reports that the agent does not run that is to carry the first hop.
+/// The last gateway that was asked.
+fn asked<'a>(attempt: &'a Attempt, config: &'a Config) -> EndpointRef<'a> {
+    attempt.plan.gateway().unwrap_or(config.gateway.as_ref())
+}
+
+/// Reports that the agent required for the first hop does not run.
 pub(crate) fn no_agent(config: &Config, destination: SocketAddr) {
     let Some(first_hop) = config.settings.first_hop else { return };
     let why = |text: &mut dyn Write| {
@@ -205,7 +249,7 @@ pub(crate) fn no_agent(config: &Config, destination: SocketAddr) {
     plain(config, &destination, Some(libc::ECONNREFUSED), why);
 }
 
-/// Says of a connection that the settings leave direct that they do.
+/// Reports that the settings leave a connection direct.
 pub(crate) fn not_selected(config: &Config, destination: SocketAddr) {
     if !config.settings.verbose {
         return;
@@ -230,21 +274,27 @@ pub(crate) fn unresolved(config: &Config, destination: SocketAddr, reason: &str)
     plain(config, &destination, (!config.settings.fallback).then(|| Code::NameNotFound.errno()), why);
 }
 
-/// Says once, also to those who did not ask, why no session can be had: the error that the program gets looks as if its own
-/// destination were at fault. The socket may be locked, so that nobody is waited for who does not read.
+/// Reports once, even without a request, why no session is possible: the program's error looks as if its own
+/// destination were at fault. The socket may be locked, so this never waits for a reader.
 fn once(config: &Config, direct: bool, why: impl Fn(&mut dyn Write) -> fmt::Result) {
+    let outcome = if direct { "connections go direct" } else { "connections fail" };
+    write_once(config, |text| {
+        why(text)?;
+        write!(text, "; {outcome}")
+    });
+}
+
+/// Writes `what` to standard error, unless this process has already written such a report, or reports everything
+/// anyway.
+fn write_once(config: &Config, what: impl Fn(&mut dyn Write) -> fmt::Result) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !config.settings.verbose && !SAID.swap(true, Ordering::Relaxed) && sys::is_writable(libc::STDERR_FILENO) {
-        let outcome = if direct { "connections go direct" } else { "connections fail" };
-        sentence(fmt::from_fn(|text| {
-            why(text)?;
-            write!(text, "; {outcome}")
-        }));
+        sentence(fmt::from_fn(|text| what(text)));
     }
 }
 
-/// Says a sentence on standard error, also to those who did not ask: for what makes a program's connections fail, or pass by
-/// the gateways, in every session alike.
+/// Writes a sentence to standard error, even without a request: for faults that make every connection of a program
+/// fail, or go past the gateways.
 pub(crate) fn sentence(sentence: impl fmt::Display) {
     let mut room = [0; 1024];
     let mut line = Text::on(&mut room);
@@ -252,10 +302,10 @@ pub(crate) fn sentence(sentence: impl fmt::Display) {
     let _ = sys::write(libc::STDERR_FILENO, line.bytes());
 }
 
-/// Reports a connection that goes direct because its path is known to be short (S26).
+/// Reports a direct connection over a path that is known to be short (S26).
 pub(crate) fn bypassed(config: &Config, destination: SocketAddr, rtt: Duration) {
     let limit = Span(config.settings.bypass_rtt);
-    say(
+    write_report(
         config,
         |line| {
             let pid = sys::getpid();
@@ -267,17 +317,17 @@ pub(crate) fn bypassed(config: &Config, destination: SocketAddr, rtt: Duration) 
     );
 }
 
-/// What the kernel says of the first hop.
-pub(crate) struct FirstHop {
+/// The kernel's metrics of the first hop.
+pub(crate) struct FirstHopMetrics {
     pub(crate) rtt_us: u64,
     send_buffer: u64,
     receive_buffer: u64,
     congestion_control: [u8; 16],
 }
 
-impl FirstHop {
+impl FirstHopMetrics {
     pub(crate) fn of(fd: c_int) -> Self {
-        /// Where `tcpi_rtt` stands in `struct tcp_info`.
+        /// The position of `tcpi_rtt` in `struct tcp_info`.
         const RTT: usize = 68;
         let mut info = [0; RTT + 4];
         let known = sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).is_ok_and(|len| len == info.len());
@@ -304,7 +354,7 @@ fn wanted(config: &Config) -> bool {
     config.settings.verbose || config.report.is_some()
 }
 
-/// A report that is only a sentence: why there is no session, and the error that the program gets unless it goes direct.
+/// A report with only a sentence: why there is no session, and the program's error unless the connection is direct.
 fn plain(
     config: &Config,
     destination: &dyn fmt::Display,
@@ -312,7 +362,7 @@ fn plain(
     sentence: impl Fn(&mut dyn Write) -> fmt::Result,
 ) {
     let direct = if errno.is_none() { "direct: " } else { "" };
-    say(
+    write_report(
         config,
         |line| {
             let event = if errno.is_none() { "direct" } else { "failed" };
@@ -328,8 +378,8 @@ fn plain(
     );
 }
 
-/// Says it to whoever has asked.
-fn say(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(&mut Text) -> fmt::Result) {
+/// Writes the report in each requested form.
+fn write_report(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(&mut Text) -> fmt::Result) {
     if !wanted(config) {
         return;
     }
@@ -338,7 +388,7 @@ fn say(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(
     let mut line = Text::on(unsafe { std::slice::from_raw_parts_mut(room, LINE_MAX) });
     if let Some(file) = &config.report {
         let _ = json(&mut line);
-        // Half a line would spoil the file. No path that a message can describe is that long with sensible names.
+        // Half a line would spoil the file. No path with sensible names is that long.
         if !line.full {
             let _ = line.write_str("\n");
             append(file, line.bytes());
@@ -355,8 +405,8 @@ fn say(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(
     unsafe { sys::unmap(room, LINE_MAX) };
 }
 
-/// One write, so that lines of several programs do not mix. A report that cannot be written is nothing a program could
-/// do anything about.
+/// A single write, so that lines of several programs do not mix. A program could do nothing about a report that cannot
+/// be written.
 fn append(file: &CStr, line: &[u8]) {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
     let opened = match sys::open(file, flags | libc::O_NOFOLLOW) {
@@ -369,8 +419,8 @@ fn append(file: &CStr, line: &[u8]) {
     }
 }
 
-/// Whether this user or root has made the link `file`. Somebody else's, in a directory where all may make names, would lead the
-/// lines into a file of this user's.
+/// Whether this user or root has made the link `file`. In a directory where everyone can create names, another user's
+/// link could direct the lines into a file of this user.
 fn is_own_link(file: &CStr) -> bool {
     sys::open(file, libc::O_PATH | libc::O_NOFOLLOW).is_ok_and(|link| {
         let about = sys::owner_and_mode(link);

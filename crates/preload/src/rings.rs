@@ -1,11 +1,12 @@
-//! io_uring(7), which makes system calls without the C library: refused, as by a kernel that does not have it.
+//! io_uring(7), which makes system calls without the C library: refused, as by a kernel without it.
 //!
-//! Connections that are made in a ring would pass by the gateways in silence, and registrations of epoll sets that are made
-//! there show a program a handshake's connection as its own (libuv 1.45 to 1.48 does so). Programs that use rings do without
-//! where a kernel or a container has none. Those that cannot say so themselves, and why is said here, to everyone.
+//! Connections made in a ring would go past the gateways in silence. Epoll registrations made there would show a
+//! program the handshake's connection as its own (libuv 1.45 to 1.48 does so). Programs that use rings also work
+//! without them, because kernels and containers may lack them. Programs that need rings cannot explain their failure,
+//! so this library reports it.
 //!
-//! A program reaches rings by syscall(2), or by liburing, whose functions for setting one up are stood in front of. One that
-//! has liburing in itself, or makes the system call by instructions of its own, is not seen.
+//! A program reaches rings by syscall(2), or by liburing, whose functions for the set-up are hooked. A program that
+//! contains liburing, or makes the system call by instructions of its own, is not noticed.
 
 use crate::process::no_unwind;
 use crate::{config, real, report, sys};
@@ -13,7 +14,7 @@ use libc::{c_int, c_long, c_uint, c_void, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the program is refused a ring; the first time, it is said why.
+/// Whether the program is refused a ring; reports the reason the first time.
 fn refused() -> bool {
     config::init();
     if config::get().is_none() {
@@ -33,7 +34,7 @@ fn refused() -> bool {
 }
 
 hook! {
-    /// syscall(2). The C library takes as many arguments, whatever number the program gives.
+    /// syscall(2). The C library passes as many arguments, whatever number the program gives.
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         if number == libc::SYS_io_uring_setup && refused() {
             sys::set_errno(libc::ENOSYS);

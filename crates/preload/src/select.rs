@@ -1,5 +1,5 @@
-//! select(2) and pselect(2), as [`crate::wait`] does poll(2). Sets larger than FD_SETSIZE, which some programs allocate, are
-//! taken as the kernel takes them: as many bits as the call says.
+//! select(2) and pselect(2), as [`crate::wait`] does poll(2). Sets larger than FD_SETSIZE, which some programs
+//! allocate, have as many bits as the call says, as in the kernel.
 
 use crate::handshake::{self, Stage};
 use crate::process::no_unwind;
@@ -9,9 +9,9 @@ use libc::{c_int, fd_set, sigset_t, timespec, timeval};
 use std::time::Duration;
 
 const BITS: usize = u64::BITS as usize;
-/// Words for FD_SETSIZE descriptors in each of the sets in use.
+/// Words for FD_SETSIZE descriptors in each set.
 const FEW: usize = SETS * libc::FD_SETSIZE / BITS;
-/// What the kernel is asked, three sets as in the call, and which of them are a handshake's or have failed.
+/// The sets for the kernel, and which of their descriptors belong to a handshake or have failed.
 const SETS: usize = 5;
 const READ: usize = 0;
 const WRITE: usize = 1;
@@ -23,7 +23,7 @@ const FAILED: usize = 4;
 struct Sets {
     of: [*mut u64; 3],
     words: usize,
-    /// The bits of the last word that count.
+    /// The valid bits of the last word.
     last: u64,
 }
 
@@ -54,7 +54,7 @@ impl Sets {
         }
     }
 
-    /// Every descriptor in a set, as its word and its bit there.
+    /// Every descriptor in a set, as its word and its bit.
     fn each(self) -> impl Iterator<Item = (usize, u64, c_int)> {
         (0..self.words).flat_map(move |word| {
             let mut left = self.get(0, word) | self.get(1, word) | self.get(2, word);
@@ -70,7 +70,7 @@ impl Sets {
         !table::is_quiet() && self.each().any(|(_, _, fd)| !matches!(handshake::look(fd), Stage::Plain))
     }
 
-    /// Fills in what the kernel is to be asked, and returns when to look again: at once if a descriptor has failed already.
+    /// Fills in the kernel's sets, and returns when to look again: at once if a descriptor has failed already.
     fn prepare(self, asked: &mut [u64]) -> Option<Duration> {
         let words = self.words;
         asked.fill(0);
@@ -98,8 +98,7 @@ impl Sets {
         again
     }
 
-    /// Works out what the program is told, in place of what the kernel said; returns how many bits that is, and whether
-    /// any were kept from it.
+    /// Computes the program's result from the kernel's; returns the number of its bits, and whether any were hidden.
     fn settle(self, said: &mut [u64]) -> (c_int, bool) {
         let words = self.words;
         let (mut seen, mut hidden) = (0, false);
@@ -128,7 +127,7 @@ impl Sets {
     }
 }
 
-/// Waits by `wait`, which is given sets and a time limit, until the program has something to know. Returns the time left.
+/// Calls `wait` with sets and a time limit until the program has a result. Returns the time left.
 fn wait(
     sets: Sets,
     timeout: Option<Duration>,
@@ -151,7 +150,7 @@ fn wait(
         if count < 0 {
             break count;
         }
-        // The kernel leaves sets as they are when the time is over only in the sense that it clears them.
+        // When the time is over, the kernel clears the sets.
         let (seen, hidden) = no_unwind(|| sets.settle(asked));
         if seen > 0 || !budget.again(hidden) {
             sets.give(asked);
@@ -193,7 +192,7 @@ hook! {
             real::select(count, sets[0], sets[1], sets[2], at)
         });
         if let (Some(timeout), Some(left)) = (timeout.as_mut(), left) {
-            // As Linux does: what is left of the time.
+            // As Linux does: the time left.
             timeout.tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
             timeout.tv_usec = left.subsec_micros().into();
         }

@@ -1,24 +1,25 @@
-//! The program's socket, made fit for the way to the gateway, and put back when it does not go there.
+//! Prepares the program's socket for the way to the gateway, and restores it if it does not go there.
 
 use crate::addr::RawAddr;
 use crate::process::Locked;
 use crate::record::Attempt;
 use crate::sys::{self, Errno};
 use crate::table::Guard;
-use crate::{config, epoll};
+use crate::{config, registrations};
 use libc::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Sockets whose congestion control the program chose itself, by cookie: the last so many.
+/// Number of remembered sockets, by cookie, whose congestion control the program chose itself.
 static CHOSEN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many sockets are remembered that have taken the place of others. Who waits for an attempt asks every few milliseconds.
+/// Number of remembered sockets that have replaced others. A thread that waits for an attempt asks every few
+/// milliseconds.
 const SUCCESSORS_KEPT: usize = 256;
 
-/// The attempts and cookies of those, and where the next goes.
+/// Their attempts and cookies, and the next index.
 static SUCCESSORS: Locked<(usize, [(u64, u64); SUCCESSORS_KEPT])> = Locked::new((0, [(0, 0); SUCCESSORS_KEPT]));
 
 /// SO_BUF_LOCK of Linux 5.14: which buffer sizes were set, and so are not automatic.
@@ -26,7 +27,7 @@ const SO_BUF_LOCK: c_int = 72;
 const SNDBUF_LOCKED: c_int = 1;
 const RCVBUF_LOCKED: c_int = 2;
 
-/// Options that go from one socket to another as they are.
+/// Options copied unchanged from one socket to another.
 const OPTIONS: [(c_int, c_int); 29] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -71,19 +72,19 @@ pub(crate) fn family(fd: c_int) -> Option<c_int> {
     sys::get(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
 }
 
-/// Whether calls on the descriptor do not wait.
+/// Whether calls on the descriptor do not block.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     sys::status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
-/// How long calls on a socket may wait, by SO_SNDTIMEO or SO_RCVTIMEO; `None`: for ever.
+/// The time limit of calls on a socket, by SO_SNDTIMEO or SO_RCVTIMEO; `None` for none.
 pub(crate) fn time_limit(fd: c_int, name: c_int) -> Option<Duration> {
     let [seconds, micros] = sys::get::<[i64; 2]>(fd, libc::SOL_SOCKET, name)?;
     let limit = Duration::from_secs(seconds.try_into().ok()?) + Duration::from_micros(micros.try_into().ok()?);
     (!limit.is_zero()).then_some(limit)
 }
 
-/// Notes that the program has chosen a congestion control for the socket behind `fd`.
+/// Records that the program has chosen a congestion control for the socket behind `fd`.
 pub(crate) fn chosen(fd: c_int) {
     if let Some(cookie) = sys::cookie(fd).filter(|cookie| !is_chosen(*cookie)) {
         CHOSEN[NEXT.fetch_add(1, Ordering::Relaxed) % CHOSEN.len()].store(cookie, Ordering::Relaxed);
@@ -94,7 +95,7 @@ fn is_chosen(cookie: u64) -> bool {
     CHOSEN.iter().any(|known| known.load(Ordering::Relaxed) == cookie)
 }
 
-/// Asks for the congestion control of the settings, unless the program chose one. What comes of it is in the report.
+/// Asks for the congestion control of the settings, unless the program chose one. The report tells the result.
 pub(crate) fn tune(fd: c_int, attempt: &mut Attempt) {
     let wanted = config::get().and_then(|config| config.settings.congestion_control.as_deref());
     let Some(wanted) = wanted.filter(|_| !sys::cookie(fd).is_some_and(is_chosen)) else { return };
@@ -113,8 +114,8 @@ fn set_congestion_control(fd: c_int, name: &[u8]) -> Result<(), Errno> {
     sys::set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
 }
 
-/// Makes the socket one that reaches `gateway`, and returns the address to connect to. An IPv6 socket reaches IPv4 by a
-/// mapped address; where neither fits, another socket takes its place.
+/// Prepares the socket to reach `gateway`, and returns the address to connect to. An IPv6 socket reaches IPv4 by a
+/// mapped address. If neither family fits, another socket replaces it.
 pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<RawAddr, Errno> {
     let family = family(fd).ok_or(libc::ENOTSOCK)?;
     match (family, gateway) {
@@ -122,12 +123,12 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
         (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {}
         (libc::AF_INET6, SocketAddr::V4(_)) => {
             replace(guard, fd, libc::AF_INET)?;
-            epoll::hide(guard);
+            registrations::hide(guard);
             return Ok(RawAddr::new(gateway, libc::AF_INET));
         }
         (_, SocketAddr::V6(_)) => {
             replace(guard, fd, libc::AF_INET6)?;
-            epoll::hide(guard);
+            registrations::hide(guard);
         }
         (_, SocketAddr::V4(_)) => return Err(libc::EAFNOSUPPORT),
     }
@@ -154,18 +155,18 @@ fn set_v6_only(fd: c_int, only: c_int) -> Result<(), Errno> {
     sys::set_bytes(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &only.to_ne_bytes())
 }
 
-/// Begins to connect without waiting, with as much of `data` in the SYN as a cached fast open cookie permits (RFC 7413).
-/// Returns how much that was.
+/// Begins to connect without blocking, with as much of `data` in the SYN as a cached fast open cookie permits (RFC
+/// 7413). Returns how much that was.
 pub(crate) fn start(fd: c_int, to: &RawAddr, data: &[u8]) -> Result<usize, Errno> {
     match sys::send(fd, data, libc::MSG_FASTOPEN, Some(to)) {
         Err(libc::EINPROGRESS) => Ok(0),
-        // Switched off on this host, or not known to this kind of socket.
+        // Switched off on this host, or unknown for this kind of socket.
         Err(libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::ENOTCONN | libc::EPIPE) => start_plain(fd, to).map(|()| 0),
         result => result,
     }
 }
 
-/// Begins to connect without waiting.
+/// Begins to connect without blocking.
 pub(crate) fn start_plain(fd: c_int, to: &RawAddr) -> Result<(), Errno> {
     let flags = sys::status_flags(fd)?;
     let waits = flags & libc::O_NONBLOCK == 0;
@@ -182,13 +183,13 @@ pub(crate) fn start_plain(fd: c_int, to: &RawAddr) -> Result<(), Errno> {
     }
 }
 
-/// Gives the connection to the gateway up; the socket is unconnected afterwards, with no error left in it.
+/// Gives up the connection to the gateway; the socket is unconnected afterwards, without a pending error.
 pub(crate) fn hang_up(fd: c_int) {
     let _ = sys::connect(fd, &RawAddr::unspecified());
     let _ = sys::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
-/// Gives the connection up, and makes the socket what the program had.
+/// Gives up the connection, and restores the program's socket.
 pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
     hang_up(fd);
     if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
@@ -203,20 +204,20 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
     }
     let wanted = guard.facts().family;
     if family(fd).is_some_and(|family| family != wanted) {
-        // Without descriptors or memory for it, the program keeps a socket that only its next connect can be wrong about,
-        // and that says so (EINVAL or EAFNOSUPPORT).
+        // Without descriptors or memory for that, the program keeps this socket. Only its next connect can fail because
+        // of it, and reports so (EINVAL or EAFNOSUPPORT).
         let _ = replace(guard, fd, wanted);
     }
 }
 
-/// Puts a socket of another family in the place of the one behind `fd`, with its options and flags, in the same epoll sets.
-/// Other descriptors of the old one, made by dup or fork, stay what they are.
+/// Replaces the socket behind `fd` by one of another family, with its options and flags, in the same epoll sets. Other
+/// descriptors of the old socket, made by dup or fork, stay unchanged.
 fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
     copy_options(fd, new);
-    // It is known before it can be seen, so that other threads wait for what becomes of it.
+    // The table knows it before it is visible, so that other threads wait for the result.
     let result = guard.successor(new).and_then(|place| {
         let put = sys::status_flags(fd)
             .and_then(|flags| sys::set_status_flags(new, flags))
@@ -236,11 +237,11 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     }
     guard.follow(place, fd);
     note_successor(guard);
-    epoll::renew(guard);
+    registrations::renew(guard);
     Ok(())
 }
 
-/// Notes that the socket of `guard` has taken the place of another, for a thread that waits for the attempt on that one.
+/// Records that the socket of `guard` has replaced another, for a thread that waits for the attempt on that one.
 fn note_successor(guard: &Guard) {
     SUCCESSORS.with(|(next, known)| {
         known[*next % SUCCESSORS_KEPT] = (guard.attempt(), guard.cookie());
@@ -248,7 +249,7 @@ fn note_successor(guard: &Guard) {
     });
 }
 
-/// Whether the socket with this cookie has taken the place of the one that the attempt began with.
+/// Whether the socket with this cookie has replaced the one with which the attempt began.
 pub(crate) fn took_its_place(attempt: u64, cookie: u64) -> bool {
     SUCCESSORS.with(|(_, known)| attempt != 0 && known.contains(&(attempt, cookie)))
 }
@@ -256,7 +257,8 @@ pub(crate) fn took_its_place(attempt: u64, cookie: u64) -> bool {
 fn copy_options(from: c_int, to: c_int) {
     let copy = |(level, name): (c_int, c_int), (to_level, to_name): (c_int, c_int)| {
         let mut value = [0; 32];
-        // What cannot be read or set here was not set there, or is a privilege that this process does not have.
+        // Options that cannot be read or set here were not set there, or need a privilege that this process does not
+        // have.
         if let Ok(len @ 1..) = sys::get_bytes(from, level, name, &mut value) {
             let _ = sys::set_bytes(to, to_level, to_name, &value[..len]);
         }
@@ -269,7 +271,7 @@ fn copy_options(from: c_int, to: c_int) {
     }
     let locked = sys::get::<c_int>(from, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
     for (bit, name) in [(SNDBUF_LOCKED, libc::SO_SNDBUF), (RCVBUF_LOCKED, libc::SO_RCVBUF)] {
-        // The kernel says twice what was set.
+        // The kernel reports twice the value that was set.
         if let Some(size) = sys::get::<c_int>(from, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0) {
             let _ = sys::set_bytes(to, libc::SOL_SOCKET, name, &(size / 2).to_ne_bytes());
         }
@@ -280,7 +282,7 @@ fn copy_options(from: c_int, to: c_int) {
             libc::AF_INET => ([0; 4], own.port()).into(),
             _ => ([0_u16; 8], own.port()).into(),
         };
-        // The port is taken while the old socket stands, unless both may share it.
+        // The port is taken while the old socket exists, unless both may share it.
         let _ = sys::set_bytes(to, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes());
         let _ = sys::bind(to, &RawAddr::new(any, family));
     }

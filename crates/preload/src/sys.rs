@@ -1,7 +1,7 @@
-//! System calls that leave `errno` alone, are no cancellation points and pass no interposed symbol.
+//! System calls that leave `errno` alone, are no cancellation points and use no hooked symbol.
 //!
-//! Hooks keep their books with these: a program must not find `errno` changed by a call that succeeded, a thread must not
-//! be cancelled while the table is locked, and our own calls must not come back to our own hooks.
+//! Hooks do their own work with these: a program must not find `errno` changed by a call that succeeded, a thread must
+//! not be cancelled while the table is locked, and our own calls must not reach our own hooks.
 
 use crate::addr::RawAddr;
 use crate::real;
@@ -9,8 +9,7 @@ use libc::{c_int, c_long};
 use std::ffi::CStr;
 use std::time::Duration;
 
-/// A Linux error number.
-pub(crate) type Errno = c_int;
+pub(crate) use crate::errno::{Errno, errno, set_errno};
 
 /// An end of an epoll registration or event: what the kernel keeps for a descriptor.
 pub(crate) type EpollEvent = libc::epoll_event;
@@ -36,18 +35,6 @@ unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Result<
     }
 }
 
-/// Sets `errno`, as a hook that fails does last.
-pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: the location is the calling thread's own.
-    unsafe { *libc::__errno_location() = errno }
-}
-
-/// The calling thread's `errno`.
-pub(crate) fn errno() -> Errno {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() }
-}
-
 pub(crate) fn getpid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_getpid, []) }.map_or(0, |pid| pid as u32)
@@ -69,7 +56,7 @@ pub(crate) fn yield_now() {
     let _ = unsafe { call(libc::SYS_sched_yield, []) };
 }
 
-/// Waits for a moment; no point of cancellation.
+/// Sleeps for a moment; no cancellation point.
 pub(crate) fn sleep(time: Duration) {
     let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     // SAFETY: `time` is valid, and nothing is asked for what is left of it.
@@ -102,7 +89,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
 
 /// Blocks every signal of this thread and returns the mask there was.
 pub(crate) fn block_signals() -> u64 {
-    // Faults inside this library must stay fatal where they happen; the kernel sees to KILL and STOP itself.
+    // Faults inside this library must stay fatal; the kernel never blocks KILL and STOP.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
     let mask = faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
     let mut old = 0_u64;
@@ -128,8 +115,8 @@ pub(crate) fn any_interrupting_handler() -> bool {
         // so the C library's reading of it is used.
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
         let saved = errno();
-        // SAFETY: `action` is valid for writing; a null new action only asks. Signals that the C library keeps for itself
-        // are refused, and count as none.
+        // SAFETY: `action` is valid for writing; a null new action only asks. Signals that the C library keeps for
+        // itself are refused, and count as none.
         let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
         set_errno(saved);
         // SAFETY: zeroed is a valid sigaction, and the call only overwrote it with another.
@@ -148,7 +135,7 @@ pub(crate) fn map(len: usize, shared: bool) -> Result<*mut u8, Errno> {
         .map(|at| at as *mut u8)
 }
 
-/// Gives back a mapping.
+/// Releases a mapping.
 ///
 /// # Safety
 /// `at` and `len` are a whole mapping of [`map`], and nothing refers to it any more.
@@ -163,9 +150,19 @@ pub(crate) fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { call(libc::SYS_madvise, [at as usize, len, libc::MADV_WIPEONFORK as usize]) }.map(|_| ())
 }
 
-/// The kernel's number of a socket, the same for all its descriptors in all processes, never used twice.
+/// The kernel's number of a socket: the same for all its descriptors in all processes, and never used twice.
+///
+/// # Errors
+/// EBADF or ENOTSOCK where there is no socket.
+pub(crate) fn try_cookie(fd: c_int) -> Result<u64, Errno> {
+    let mut cookie = [0; 8];
+    get_bytes(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
+/// The same, if there is a socket.
 pub(crate) fn cookie(fd: c_int) -> Option<u64> {
-    get(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+    try_cookie(fd).ok()
 }
 
 /// A socket option of a plain type.
@@ -235,7 +232,7 @@ pub(crate) fn getsockname(fd: c_int) -> Option<RawAddr> {
     Some(addr)
 }
 
-/// Sends what can be sent at once, on a connected socket or, with MSG_FASTOPEN among `flags`, to `addr`.
+/// Sends what is possible now, on a connected socket or, with MSG_FASTOPEN among `flags`, to `addr`.
 pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int, addr: Option<&RawAddr>) -> Result<usize, Errno> {
     let (at, len) = addr.map_or((std::ptr::null(), 0), RawAddr::parts);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -244,7 +241,7 @@ pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int, addr: Option<&RawAddr>
     unsafe { call(libc::SYS_sendto, arguments) }
 }
 
-/// Receives what is there.
+/// Receives what has arrived.
 pub(crate) fn recv(fd: c_int, bytes: &mut [u8], flags: c_int) -> Result<usize, Errno> {
     let flags = flags | libc::MSG_DONTWAIT;
     let arguments = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), flags as usize, 0, 0];
@@ -286,7 +283,7 @@ pub(crate) fn try_close(fd: c_int) -> Result<(), Errno> {
     unsafe { call(libc::SYS_close, [fd as usize]) }.map(|_| ())
 }
 
-/// Another descriptor of the same file, out of the way of the program's own and closed on exec.
+/// A duplicate of the descriptor, above the program's own numbers and closed on exec.
 pub(crate) fn duplicate(fd: c_int) -> Result<c_int, Errno> {
     const ABOVE: usize = 100;
     // SAFETY: no pointers.
@@ -312,13 +309,14 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
 }
 
-/// Whether a write to `fd` of a sentence's length would not wait.
+/// Whether a write of a sentence to `fd` neither blocks nor fails. A pipe without a reader does not count: a write to
+/// it would end the program by SIGPIPE.
 pub(crate) fn is_writable(fd: c_int) -> bool {
     let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: both are valid, and no mask is passed.
     let found = unsafe { call(libc::SYS_ppoll, [&raw mut asked as usize, 1, &raw const now as usize, 0, 0]) };
-    found == Ok(1) && asked.revents & libc::POLLOUT != 0
+    found == Ok(1) && asked.revents & (libc::POLLOUT | libc::POLLERR | libc::POLLHUP) == libc::POLLOUT
 }
 
 pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
@@ -332,7 +330,7 @@ pub(crate) fn geteuid() -> u32 {
     unsafe { call(libc::SYS_geteuid, []) }.map_or(u32::MAX, |uid| uid as u32)
 }
 
-/// Whose file this is, and who may do what with it.
+/// The owner and permissions of a file.
 pub(crate) fn owner_and_mode(fd: c_int) -> Result<(u32, u32), Errno> {
     let mut about = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let mask = (libc::STATX_UID | libc::STATX_MODE) as usize;

@@ -1,13 +1,14 @@
-//! What is known of sockets, by their cookie: a fixed table that needs no memory, no lock that blocks, and no news of every
+//! The sockets of interest, by cookie: a fixed table that needs no memory, no blocking lock, and no notice of every
 //! descriptor.
 //!
-//! A socket keeps its cookie (SO_COOKIE) through dup, fork and whatever else happens to descriptors, and no other socket
-//! ever gets it, so an entry whose socket was closed behind our back is never found again, and goes when its place is
-//! needed.
+//! A socket keeps its cookie (SO_COOKIE) through dup, fork and whatever else happens to descriptors, and no other
+//! socket ever gets it. So an entry whose socket was closed unnoticed is never found again, and is removed when its
+//! slot is needed.
 //!
-//! Each entry has a lock that is held for a few system calls that never wait. Signals are blocked meanwhile: a handler that
-//! connects finds no lock taken by its own thread, and cannot jump out of a locked section. The table is private memory, so
-//! that a child of fork has a copy ([`crate::process`]); what a handshake needs is in [`crate::record`], which is shared.
+//! Each entry has a lock, held for a few system calls that never block. Signals are blocked meanwhile: a handler that
+//! connects finds no lock taken by its own thread, and cannot jump out of a locked section. The table is private
+//! memory, so a child of fork has a copy ([`crate::process`]); a handshake's data are in [`crate::record`], which is
+//! shared.
 
 use crate::addr::RawAddr;
 use crate::process::{acquire, release, try_acquire};
@@ -17,12 +18,12 @@ use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Entries. More sessions than this at once are fine, but the oldest then report the gateway as their peer.
+/// Number of entries. With more sessions at once, the oldest report the gateway as their peer.
 const ENTRIES: usize = 1 << 15;
-/// How far from its home an entry may stand.
+/// Longest distance of an entry from its home slot.
 const WINDOW: usize = 64;
 
-/// What is known of a socket.
+/// The state of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -34,14 +35,14 @@ pub(crate) enum State {
     Pending = 2,
     /// The handshake failed; the program may not know yet.
     Failed = 3,
-    /// The session is open: the socket is the program's, only its peer is not what the kernel says.
+    /// The session is open: the socket is the program's, and only its peer differs from the kernel's answer.
     Open = 4,
 }
 
-/// What an entry says; only to be seen with its lock.
+/// The content of an entry; visible only with its lock.
 #[repr(C)]
 pub(crate) struct Facts {
-    /// A descriptor of the socket, as last seen; not to be trusted without a look at its cookie.
+    /// A descriptor of the socket, as last seen; valid only if its cookie still matches.
     pub(crate) fd: c_int,
     /// The address family that the program believes its socket has.
     pub(crate) family: c_int,
@@ -49,9 +50,9 @@ pub(crate) struct Facts {
     pub(crate) errno: Errno,
     /// Whether the program has closed a descriptor since.
     pub(crate) closed: bool,
-    /// Where the program has connected to.
+    /// The destination of the program's connect.
     pub(crate) destination: RawAddr,
-    /// Which connect that was: each has a number of its own in this process.
+    /// The number of the connect: each has its own in this process.
     pub(crate) attempt: u64,
     /// Orders entries by age.
     stamp: u64,
@@ -74,34 +75,34 @@ struct Table {
 }
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
-/// Guards the claiming of entries. May be waited for with an entry locked; whoever holds it waits for none.
+/// Guards the claiming of entries. A thread with a locked entry may wait for it; its holder waits for no entry.
 static CLAIMING: AtomicU32 = AtomicU32::new(0);
 static STAMP: AtomicU64 = AtomicU64::new(0);
-/// Entries in state Pending or Failed: while there are none, input, output and waiting need no look at the table.
+/// Number of entries in state Pending or Failed: while it is 0, input, output and waiting need no look at the table.
 static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Entries in state Watched.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
 
-/// Sets memory aside. Until then there is nothing in the table.
+/// Allocates the table, which is empty until then.
 pub(crate) fn create() -> Result<(), Errno> {
     let table = sys::map(size_of::<Table>(), false)?;
     TABLE.store(table.cast(), Ordering::Release);
     Ok(())
 }
 
-/// Whether no handshake is under way, so that a hook has nothing to do.
+/// Whether no handshake is in progress, so that a hook has nothing to do.
 #[inline]
 pub(crate) fn is_quiet() -> bool {
     LIVE.load(Ordering::Relaxed) == 0
 }
 
-/// Whether neither that nor an unconnected socket in an epoll set is known.
+/// Whether there is neither a handshake nor an unconnected socket in an epoll set.
 #[inline]
 pub(crate) fn is_empty() -> bool {
     is_quiet() && WATCHED.load(Ordering::Relaxed) == 0
 }
 
-/// The entry of the socket behind `fd`, locked. While it is locked and a handshake is under way, the hooks that close
+/// The entry of the socket behind `fd`, locked. While it is locked and a handshake is in progress, the hooks that close
 /// descriptors wait, so that `fd` stays the same socket.
 pub(crate) fn find(fd: c_int) -> Option<Guard> {
     let table = table()?;
@@ -118,26 +119,26 @@ pub(crate) fn find_live(fd: c_int) -> Option<Guard> {
     let live = |state| state == State::Pending as u8 || state == State::Failed as u8;
     let table = table()?;
     let cookie = sys::cookie(fd)?;
-    // Most descriptors of a busy program are open sessions: they are told apart without a lock.
+    // Most descriptors of a busy program are open sessions, which need no lock to be recognized.
     let index = table.position(cookie).filter(|index| live(table.entries[*index].state.load(Ordering::Relaxed)))?;
     let guard = Guard::lock(index);
     (guard.is_of(fd, cookie) && live(guard.state() as u8)).then(|| guard.in_use())
 }
 
-/// Waits until nobody is busy with the entry of the socket with this cookie, if there is one.
+/// Waits until nobody uses the entry of the socket with this cookie, if there is one.
 pub(crate) fn wait_for(cookie: u64) {
     if let Some(index) = table().and_then(|table| table.position(cookie)) {
         drop(Guard::lock(index));
     }
 }
 
-/// The entry at a place that was noted.
+/// The entry at a recorded slot.
 pub(crate) fn at(index: usize) -> Option<Guard> {
     table().filter(|_| index < ENTRIES)?;
     Some(Guard::lock(index)).filter(|guard| guard.state() != State::Free)
 }
 
-/// The entry of the socket behind `fd`, made if there was none; `None` when there is no room or `fd` is no socket.
+/// The entry of the socket behind `fd`, created if missing; `None` without a free slot, or if `fd` is no socket.
 pub(crate) fn enter(fd: c_int, family: c_int) -> Option<Guard> {
     let table = table()?;
     let cookie = sys::cookie(fd)?;
@@ -165,7 +166,7 @@ pub(crate) fn enter(fd: c_int, family: c_int) -> Option<Guard> {
     }
 }
 
-/// Calls `visit` with every entry in state Pending. Long; for time-outs only.
+/// Calls `visit` with every entry in state Pending. Slow; for time-outs only.
 pub(crate) fn each_pending(mut visit: impl FnMut(Guard)) {
     let Some(table) = table() else { return };
     for (index, entry) in table.entries.iter().enumerate() {
@@ -178,7 +179,7 @@ pub(crate) fn each_pending(mut visit: impl FnMut(Guard)) {
     }
 }
 
-/// A locked entry. Not to be held across anything that waits or may be a point of cancellation.
+/// A locked entry. Do not hold it across a call that blocks or may be a cancellation point.
 pub(crate) struct Guard {
     index: usize,
     mask: u64,
@@ -208,18 +209,18 @@ impl Guard {
         guard
     }
 
-    /// Where the entry stands, and which of those that stood there it is.
+    /// The slot of the entry, and the generation of its content.
     pub(crate) fn place(&self) -> (usize, u32) {
         (self.index, entry(self.index).generation.load(Ordering::Relaxed))
     }
 
-    /// Whether this is the entry of the socket with this cookie, and `fd` is still that socket: another thread may have
-    /// closed the descriptor, and a new socket may have its number, while this one waited for the lock.
+    /// Whether this is the entry of the socket with this cookie, and `fd` is still that socket. While this thread
+    /// waited for the lock, another may have closed the descriptor, and a new socket may have its number.
     fn is_of(&self, fd: c_int, cookie: u64) -> bool {
         self.cookie() == cookie && sys::cookie(fd) == Some(cookie)
     }
 
-    /// The same of a socket that has a descriptor, whichever of them was closed before.
+    /// The same for a socket that has another descriptor, whichever was closed before.
     fn in_use(mut self) -> Self {
         self.facts().closed = false;
         self
@@ -242,7 +243,7 @@ impl Guard {
         unsafe { (*entry(self.index).facts.get()).attempt }
     }
 
-    /// Whether nothing is known of the socket but that it is there.
+    /// Whether the entry says nothing but that the socket exists.
     pub(crate) fn is_new(&self) -> bool {
         self.state() == State::Watched && self.record_cell().is_none()
     }
@@ -266,7 +267,7 @@ impl Guard {
             };
             counter.fetch_add(by, Ordering::Relaxed);
         };
-        // The new one first: a count that dips to zero would let another thread look away.
+        // The new count first: a count that dips to zero would let another thread skip its look.
         count(state, 1);
         count(self.state(), u32::MAX);
         entry(self.index).state.store(state as u8, Ordering::Relaxed);
@@ -288,7 +289,7 @@ impl Guard {
         unsafe { self.facts().record.as_mut() }
     }
 
-    /// The record, made if there was none.
+    /// The record, created if missing.
     pub(crate) fn make_record(&mut self) -> Result<&mut Record, Errno> {
         if self.facts().record.is_null() {
             let record = Record::create()?;
@@ -299,11 +300,12 @@ impl Guard {
         self.record().ok_or(libc::ENOMEM)
     }
 
-    /// Gives the record back.
+    /// Releases the record.
     pub(crate) fn drop_record(&mut self) {
         let record = std::mem::replace(&mut self.facts().record, std::ptr::null_mut());
         if !record.is_null() {
-            // SAFETY: locked, and nothing else in this process refers to it; other processes have mappings of their own.
+            // SAFETY: locked, and nothing else in this process refers to it; other processes have mappings of their
+            // own.
             unsafe { Record::destroy(record) };
         }
     }
@@ -324,14 +326,14 @@ impl Guard {
         }
     }
 
-    /// An entry for the socket behind `fd`, which is to take the place of this one. Whoever finds it waits.
+    /// An entry for the socket behind `fd` that is to replace this one. Threads that find it wait.
     pub(crate) fn successor(&mut self, fd: c_int) -> Result<Self, Errno> {
         let mut new = enter(fd, self.facts().family).ok_or(libc::ENOBUFS)?;
         new.set_state(self.state());
         Ok(new)
     }
 
-    /// Follows to the entry of the socket that is behind `fd` now: it took the place of the one before, with all that is known of it.
+    /// Proceeds to the entry of the socket that is behind `fd` now: it has replaced the earlier one, with all its data.
     pub(crate) fn follow(&mut self, mut new: Self, fd: c_int) {
         let stamp = new.facts().stamp;
         *new.facts() = Facts { fd, stamp, ..std::mem::replace(self.facts(), Facts::EMPTY) };
@@ -377,7 +379,7 @@ impl Table {
         Self::window(cookie).find(|index| self.keys[*index].load(Ordering::Acquire) == cookie)
     }
 
-    /// A place for a new entry: a free one, or that of a socket that is gone, or of the oldest session.
+    /// A slot for a new entry: a free one, or that of a vanished socket, or of the oldest session.
     fn claim(&self, cookie: u64) -> Option<usize> {
         let free = Self::window(cookie).find(|index| self.keys[*index].load(Ordering::Acquire) == 0);
         let index = free.or_else(|| {
@@ -389,12 +391,12 @@ impl Table {
         Some(index)
     }
 
-    /// The entry there, if it could make room for another.
+    /// The entry there, if it can make room for another.
     fn dispensable(index: usize) -> Option<Guard> {
         Guard::try_lock(index).filter(|guard| matches!(guard.state(), State::Open | State::Watched))
     }
 
-    /// What it would cost to do without the entry there: nothing if its socket is gone, otherwise the more the younger it is.
+    /// The cost of dropping the entry there: nothing if its socket is gone, otherwise more for younger ones.
     fn worth(index: usize) -> Option<u64> {
         let mut guard = Self::dispensable(index)?;
         let (cookie, fd, stamp) = (guard.cookie(), guard.facts().fd, guard.facts().stamp);

@@ -1,8 +1,9 @@
-//! poll(2) and its kin: the handshakes of the descriptors waited for advance inside, and a program sees none of their events.
+//! poll(2) and the like: handshakes of the descriptors advance inside the call, and the program sees none of their
+//! events.
 //!
-//! For a descriptor whose session is being opened the kernel is asked for what the handshake waits for instead. When that
-//! happens the handshake advances, and the wait goes on for the rest of its time, until there is something the program has
-//! asked for.
+//! For a descriptor whose session is being opened, the kernel is asked for the events of the handshake instead. When
+//! these come, the handshake advances, and the wait continues for the rest of its time until there is an event for the
+//! program.
 
 use crate::handshake::{self, Awaited, Stage};
 use crate::process::no_unwind;
@@ -11,9 +12,9 @@ use crate::{real, table};
 use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, size_t, timespec};
 use std::time::Duration;
 
-/// Descriptors that are waited for without setting memory aside.
+/// Number of descriptors that need no allocation.
 const FEW: usize = 64;
-/// What poll says of a socket whose connect failed (tcp_poll of the kernel).
+/// Events of poll(2) for a socket whose connect failed (the kernel's tcp_poll).
 const FAILED: c_short = libc::POLLIN
     | libc::POLLOUT
     | libc::POLLRDHUP
@@ -22,27 +23,27 @@ const FAILED: c_short = libc::POLLIN
     | libc::POLLERR
     | libc::POLLHUP;
 
-/// Stands in a program's descriptor, while the call lasts, for a handshake's interest. No event of poll.
+/// Marks a program's descriptor, during the call, as a handshake's interest. No event of poll.
 const OURS: c_short = 0x4000;
 
-/// The time a program has given to a call that waits.
+/// The time limit of a program's blocking call.
 pub(crate) struct Budget {
     timeout: Option<Duration>,
     begun: Duration,
-    /// Whether the last wait was cut short to see to a handshake's time-out.
+    /// Whether the last wait was cut short for a handshake's time-out.
     cut: bool,
     /// Whether the time is over and the kernel is asked for the last time.
     last: bool,
 }
 
 impl Budget {
-    /// `None`: for ever.
+    /// `None` for no limit.
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
         let begun = if timeout.is_some_and(|timeout| !timeout.is_zero()) { sys::now() } else { Duration::ZERO };
         Self { timeout, begun, cut: false, last: false }
     }
 
-    /// How long to wait next; `until` is when to look at a handshake again.
+    /// The length of the next wait; `until` is when a handshake needs a look.
     pub(crate) fn next(&mut self, until: Option<Duration>) -> Option<Duration> {
         no_unwind(handshake::expire);
         let left = self.left();
@@ -52,17 +53,17 @@ impl Budget {
         if self.cut { bound } else { left }
     }
 
-    /// Whether to wait again, after a wait that brought nothing but what was `hidden`.
+    /// Whether to wait again, after a wait that brought only `hidden` events.
     pub(crate) fn again(&mut self, hidden: bool) -> bool {
         if !hidden && !self.cut {
             return false;
         }
-        // What was hidden may have made way for an event of the program's, which is ready now.
+        // A hidden event may have been followed by one for the program, which is ready now.
         let over = self.left().is_some_and(|left| left.is_zero());
         !std::mem::replace(&mut self.last, over) || !over
     }
 
-    /// What is left of the program's time.
+    /// The rest of the program's time.
     pub(crate) fn left(&self) -> Option<Duration> {
         match self.timeout {
             Some(timeout) if !timeout.is_zero() => Some(timeout.saturating_sub(sys::now().saturating_sub(self.begun))),
@@ -71,21 +72,21 @@ impl Budget {
     }
 }
 
-/// How a wait for one handshake ended.
+/// The end of a wait for one handshake.
 pub(crate) enum Settled {
-    /// There is nothing to wait for any more: the session is open, the connection is direct, or it was given up.
+    /// The wait is over: the session is open, the connection is direct, or it was given up.
     Plain,
-    /// The descriptor was closed meanwhile; what has its number is something else.
+    /// The descriptor was closed meanwhile, and its number belongs to something else.
     Gone,
-    /// It failed, which the program has not been told.
+    /// It failed, and the program has not been told.
     Failed,
-    /// A signal handler ran, and the call is to say so.
+    /// A signal handler ran, and the call has to report it.
     Interrupted,
-    /// The time is over; the handshake goes on.
+    /// The time is over; the handshake continues.
     TimedOut,
 }
 
-/// Waits for the handshake of `fd`, as a blocking call of a program does. Blocking calls on sockets are restarted after
+/// Waits for the handshake of `fd`, like a blocking call of a program. Blocking calls on sockets are restarted after
 /// signals whose handlers ask for it, unless they have a time limit (signal(7)).
 pub(crate) fn settle(fd: c_int, awaited: &mut Awaited, limit: Option<Duration>) -> Settled {
     let budget = Budget::new(limit);
@@ -96,8 +97,8 @@ pub(crate) fn settle(fd: c_int, awaited: &mut Awaited, limit: Option<Duration>) 
             Some(Stage::Plain) => return Settled::Plain,
             None => return Settled::Gone,
         };
-        let patience = until.saturating_sub(sys::now()).max(Duration::from_millis(1));
-        let time = to_timespec(budget.left().map_or(patience, |left| left.min(patience)));
+        let time_limit = until.saturating_sub(sys::now()).max(Duration::from_millis(1));
+        let time = to_timespec(budget.left().map_or(time_limit, |left| left.min(time_limit)));
         let mut waited = pollfd { fd, events, revents: 0 };
         // SAFETY: all pointers are valid for the call, or null.
         let count = unsafe { real::ppoll(&raw mut waited, 1, &raw const time, std::ptr::null()) };
@@ -110,7 +111,7 @@ pub(crate) fn settle(fd: c_int, awaited: &mut Awaited, limit: Option<Duration>) 
     }
 }
 
-/// Milliseconds as poll and epoll_wait want them, rounded up; negative: no limit.
+/// Milliseconds for poll and epoll_wait, rounded up; negative without a limit.
 pub(crate) fn to_ms(limit: Option<Duration>) -> c_int {
     let Some(limit) = limit else { return -1 };
     c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
@@ -120,7 +121,7 @@ pub(crate) fn to_timespec(limit: Duration) -> timespec {
     timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX), tv_nsec: limit.subsec_nanos().into() }
 }
 
-/// A program's time limit, `None` within if there is none; `None` if it is none the kernel would take.
+/// A program's time limit: `None` within if there is none; `None` if the kernel would refuse it.
 ///
 /// # Safety
 /// `time` is null or valid.
@@ -131,7 +132,7 @@ pub(crate) unsafe fn from_timespec(time: *const timespec) -> Option<Option<Durat
     Some(Some(Duration::new(u64::try_from(time.tv_sec).ok()?, nanoseconds)))
 }
 
-/// Memory for a call with many descriptors, where the stack may be too small for it and allocation is out of question.
+/// Memory for a call with many descriptors, for which the stack may be too small and allocation is not allowed.
 pub(crate) struct Scratch<T, const N: usize> {
     few: [T; N],
     many: *mut T,
@@ -153,7 +154,7 @@ impl<T: Copy, const N: usize> Scratch<T, N> {
         unsafe { std::slice::from_raw_parts_mut(self.many, self.len) }
     }
 
-    /// Gives the memory back. Not a destructor: a cancelled thread must be able to unwind past this value.
+    /// Releases the memory. Not a destructor, because a cancelled thread must be able to unwind past this value.
     pub(crate) fn free(self) {
         if !self.many.is_null() {
             // SAFETY: mapped above with this length, and not used any more.
@@ -162,12 +163,12 @@ impl<T: Copy, const N: usize> Scratch<T, N> {
     }
 }
 
-/// Whether any of these sockets is being connected. Looks no further than it must.
+/// Whether any of these sockets is being connected. Stops at the first.
 fn concerns(fds: &[pollfd]) -> bool {
     !table::is_quiet() && fds.iter().any(|entry| entry.fd >= 0 && !matches!(handshake::look(entry.fd), Stage::Plain))
 }
 
-/// Waits by `wait`, which is given descriptors and a time limit, until the program has something to know.
+/// Calls `wait` with descriptors and a time limit until the program has a result.
 fn wait(
     fds: &mut [pollfd],
     timeout: Option<Duration>,
@@ -200,7 +201,7 @@ fn wait(
     count
 }
 
-/// Fills in what the kernel is to be asked, and returns when to look again: at once if a descriptor has failed already.
+/// Fills in the kernel's descriptors, and returns when to look again: at once if a descriptor has failed already.
 fn prepare(fds: &mut [pollfd], asked: &mut [pollfd]) -> Option<Duration> {
     let mut again: Option<Duration> = None;
     let mut sooner = |until| again = Some(again.map_or(until, |again| again.min(until)));
@@ -226,8 +227,8 @@ fn prepare(fds: &mut [pollfd], asked: &mut [pollfd]) -> Option<Duration> {
     again
 }
 
-/// Takes over what the kernel said, and returns how many descriptors the program is told of, and whether any were kept
-/// from it.
+/// Takes over the kernel's result. Returns the number of the program's descriptors with events, and whether any were
+/// hidden.
 fn report(fds: &mut [pollfd], asked: &[pollfd]) -> (c_int, bool) {
     let (mut seen, mut hidden) = (0, false);
     for (of, said) in fds.iter_mut().zip(asked) {
@@ -242,7 +243,7 @@ fn report(fds: &mut [pollfd], asked: &[pollfd]) -> (c_int, bool) {
     (seen, hidden)
 }
 
-/// The program's descriptors, unless there is nothing to do about them.
+/// The program's descriptors, unless they need no work.
 ///
 /// # Safety
 /// `fds` is valid for `count` descriptors, or the kernel would refuse it.

@@ -1,20 +1,21 @@
-//! Where a hop or a session goes: a host and a port, as people and variables write them.
+//! The far end of a hop or session: a host and a port, in the text form of command lines and environment variables.
 //!
-//! Gateways on a path are written `host/port`, separated by commas (P38; the grammar of `PHOEBUS_PATH` and `PHOEBUS_GW`);
-//! destinations `host:port`, with brackets around an IPv6 address. Both forms are read everywhere.
+//! Gateways on a path are written `host/port`, separated by commas (P38; the grammar of `PHOEBUS_PATH` and
+//! `PHOEBUS_GW`). Destinations are written `host:port`, with brackets around an IPv6 address. The parser accepts both
+//! forms everywhere.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// The port of Phoebus sessions where none is given.
+/// Port of Phoebus sessions if the text gives none.
 pub const DEFAULT_PORT: u16 = 5006;
 /// Longest host name, in bytes (RFC 1035 §2.3.4, without the root's dot).
 pub const NAME_MAX: usize = 253;
-/// Most gateways on a path. Ten times what any deployment of the papers had, and few enough for one small message.
+/// Most gateways on a path: ten times as many as any deployment in the papers, and few enough for one small message.
 pub const PATH_MAX: usize = 16;
 
-/// A host: an address, or a name that is resolved by whoever connects to it.
+/// A host: an address, or a name that the connecting end resolves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Host {
     /// An IPv4 or IPv6 address.
@@ -32,7 +33,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// [`Host`] without ownership, as it stands in a message.
+/// Borrowed form of [`Host`], as decoded from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostRef<'a> {
     /// An IPv4 or IPv6 address.
@@ -41,7 +42,7 @@ pub enum HostRef<'a> {
     Name(&'a str),
 }
 
-/// [`Endpoint`] without ownership, as it stands in a message.
+/// Borrowed form of [`Endpoint`], as decoded from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointRef<'a> {
     /// The host.
@@ -50,15 +51,15 @@ pub struct EndpointRef<'a> {
     pub port: u16,
 }
 
-/// Why a text is no endpoint or path.
+/// Why a text does not parse as an endpoint or path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// The text has no host, a malformed host, or a port that is none.
+    /// The host is missing or malformed, or the port is not a number from 1 to 65535.
     #[error("\"{text}\" is not {expected}")]
     Malformed {
         /// The offending part.
         text: String,
-        /// What should have stood there.
+        /// What was expected instead.
         expected: &'static str,
     },
     /// A path names no gateway.
@@ -70,7 +71,7 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// The endpoint `text` names; without a port, `default_port`.
+    /// Parses an endpoint. `default_port` applies if `text` has no port.
     ///
     /// # Errors
     /// [`EndpointError::Malformed`], quoting the text.
@@ -85,11 +86,11 @@ impl Endpoint {
             None => default_port,
         };
         let port =
-            port.ok_or_else(|| malformed("an endpoint with a port from 1 to 65535, such as pg1.example/5006"))?;
+            port.ok_or_else(|| malformed("an endpoint with a port from 1 to 65535, such as dtn.example:2811"))?;
         Ok(Self { host, port })
     }
 
-    /// The gateways of a comma-separated path, first hop first.
+    /// Parses a comma-separated list of gateways, first hop first.
     ///
     /// # Errors
     /// [`EndpointError`] for an empty path, one of more than [`PATH_MAX`] gateways, or a malformed entry.
@@ -104,14 +105,14 @@ impl Endpoint {
         text.split(',').map(|entry| Self::parse(entry, Some(DEFAULT_PORT))).collect()
     }
 
-    /// A view of this endpoint.
+    /// Borrows this endpoint.
     pub fn as_ref(&self) -> EndpointRef<'_> {
         EndpointRef { host: self.host.as_ref(), port: self.port }
     }
 }
 
 impl Host {
-    /// A view of this host.
+    /// Borrows this host.
     pub fn as_ref(&self) -> HostRef<'_> {
         match self {
             Self::Addr(addr) => HostRef::Addr(*addr),
@@ -130,7 +131,7 @@ impl EndpointRef<'_> {
         Endpoint { host, port: self.port }
     }
 
-    /// The socket address, where the host is an address.
+    /// The socket address, if the host is an address and not a name.
     pub fn socket_addr(self) -> Option<SocketAddr> {
         match self.host {
             HostRef::Addr(addr) => Some(SocketAddr::new(addr, self.port)),
@@ -204,9 +205,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Whether `text` is a host name: labels of letters, digits, hyphens and underscores, parted by dots, not all digits.
+/// Whether `text` is a host name: labels of letters, digits, hyphens and underscores, separated by dots. The last label
+/// must not consist of digits only, so that a malformed IPv4 address is not taken for a name.
 ///
-/// Underscores are no part of RFC 952, but names with them resolve and are in use.
+/// RFC 952 does not allow underscores, but names with underscores resolve and are in use.
 pub fn is_name(text: &str) -> bool {
     let label = |l: &str| {
         (1..=63).contains(&l.len())
@@ -238,7 +240,7 @@ fn split_port(text: &str) -> (&str, Option<&str>) {
 
 #[cfg(feature = "serde")]
 mod text {
-    //! Endpoints are strings in files: `address = "pg2.example/5006"`.
+    //! Serde: endpoints are strings in files, such as `address = "pg2.example/5006"`.
     use super::{Endpoint, Host};
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_every_form() {
+    fn every_documented_form_is_parsed() {
         assert_eq!(parsed("pg1/5007"), "pg1:5007");
         assert_eq!(parsed("PG1.Example."), "pg1.example:5006");
         assert_eq!(parsed("10.0.0.1:80"), "10.0.0.1:80");
@@ -282,13 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn a_path_lists_gateways_in_order() {
+    fn path_keeps_the_order_of_gateways() {
         let path = Endpoint::parse_path("pg1/5006, pg2").unwrap();
         assert_eq!(path.iter().map(ToString::to_string).collect::<Vec<_>>(), ["pg1:5006", "pg2:5006"]);
     }
 
     #[test]
-    fn says_which_part_is_wrong() {
+    fn errors_quote_the_malformed_part() {
         for text in
             ["pg1/0", "pg1/70000", "pg1/x", "pg1/", "/5006", "", "a b/1", "[::1", "[::1]x", "-a/1", "10.0.0/1", "pg1,"]
         {
@@ -302,7 +304,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printed_endpoints_read_back(addr: IpAddr, port in 1u16.., name in "[a-z][a-z0-9-]{0,10}[a-z]") {
+        fn printed_endpoints_parse_back(addr: IpAddr, port in 1u16.., name in "[a-z][a-z0-9-]{0,10}[a-z]") {
             for host in [Host::Addr(addr), Host::Name(name)] {
                 let endpoint = Endpoint { host, port };
                 prop_assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
@@ -310,7 +312,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,40}") {
+        fn parsing_never_panics(text in ".{0,40}") {
             let _ = (Endpoint::parse(&text, None), Endpoint::parse_path(&text));
         }
     }

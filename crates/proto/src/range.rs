@@ -1,12 +1,13 @@
-//! Ranges of bytes, and sets of them: the unit of everything here (L2, L6, U5).
+//! Byte ranges and sets of byte ranges, by which transfers account for their progress (L2, L6, U5).
 //!
-//! A transfer is a set of ranges that are still missing, and ends when there are none. Blocks may come in any order, twice or
-//! overlapping; a set holds what they cover with as few ranges as there are gaps.
+//! A transfer keeps the set of missing ranges and ends when the set is empty. Blocks may arrive in any order,
+//! repeatedly or overlapping. A set merges ranges that touch, so that it holds one range for each contiguous run of
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A range of bytes: from its start up to, and without, its end.
+/// A half-open range of bytes: `start` is included, `end` is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     start: u64,
@@ -14,7 +15,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// `len` bytes from `offset`, unless they reach beyond what 64 bits can count.
+    /// `len` bytes from `offset` on. `None` if the end does not fit in 64 bits.
     pub const fn new(offset: u64, len: u64) -> Option<Self> {
         match offset.checked_add(len) {
             Some(end) => Some(Self { start: offset, end }),
@@ -22,44 +23,44 @@ impl Extent {
         }
     }
 
-    /// From `start` up to `end`, unless they are the wrong way round.
+    /// The bytes from `start` up to `end`. `None` if `start` is greater than `end`.
     pub const fn between(start: u64, end: u64) -> Option<Self> {
         if start <= end { Some(Self { start, end }) } else { None }
     }
 
-    /// The first `len` bytes.
+    /// The `len` bytes from offset 0 on.
     pub const fn first(len: u64) -> Self {
         Self { start: 0, end: len }
     }
 
-    /// The first byte.
+    /// Offset of the first byte.
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// The byte after the last.
+    /// Offset after the last byte.
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// How many bytes these are.
+    /// Number of bytes.
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether these are no bytes at all.
+    /// Whether the range has no bytes.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The bytes of both, if there are any.
+    /// The intersection with `other`, if it is not empty.
     pub fn common(self, other: Self) -> Option<Self> {
         let (start, end) = (self.start.max(other.start), self.end.min(other.end));
         (start < end).then_some(Self { start, end })
     }
 
-    /// The parts of at most `block` bytes (at least one) that it divides into, cut where multiples of `block` lie, so that
-    /// what is read and written stays aligned.
+    /// Splits the range at multiples of `block` into parts of at most `block` bytes, so that reads and writes stay
+    /// aligned. A `block` of 0 counts as 1.
     pub fn blocks(self, block: u64) -> impl Iterator<Item = Self> {
         let (mut at, block) = (self.start, block.max(1));
         std::iter::from_fn(move || {
@@ -77,10 +78,10 @@ impl fmt::Display for Extent {
     }
 }
 
-/// A set of bytes, kept as ranges that neither overlap nor touch.
+/// A set of bytes, stored as ranges that neither overlap nor touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges {
-    /// Ends by starts.
+    /// Maps the start of each range to its end.
     parts: BTreeMap<u64, u64>,
 }
 
@@ -90,7 +91,7 @@ impl Ranges {
         Self { parts: BTreeMap::new() }
     }
 
-    /// Adds `extent`, and says how many of its bytes were new.
+    /// Adds `extent` and returns the number of its bytes that were not in the set before.
     pub fn insert(&mut self, extent: Extent) -> u64 {
         if extent.is_empty() {
             return 0;
@@ -105,7 +106,7 @@ impl Ranges {
         extent.len() - known
     }
 
-    /// Takes `extent` out.
+    /// Removes `extent` from the set.
     pub fn remove(&mut self, extent: Extent) {
         if extent.is_empty() {
             return;
@@ -121,17 +122,17 @@ impl Ranges {
         }
     }
 
-    /// Whether all of `extent` is here.
+    /// Whether the set contains all bytes of `extent`.
     pub fn covers(&self, extent: Extent) -> bool {
         extent.is_empty() || self.last_from(extent.start).is_some_and(|(_, to)| to >= extent.end)
     }
 
-    /// Whether any of `extent` is here.
+    /// Whether the set contains any byte of `extent`.
     pub fn touches(&self, extent: Extent) -> bool {
         !extent.is_empty() && self.last_from(extent.end - 1).is_some_and(|(_, to)| to > extent.start)
     }
 
-    /// What of `extent` is not here.
+    /// The bytes of `extent` that the set does not contain.
     pub fn missing(&self, extent: Extent) -> Self {
         let mut missing = Self::from(extent);
         let from = self.last_from(extent.start).map_or(extent.start, |(from, _)| from);
@@ -141,17 +142,17 @@ impl Ranges {
         missing
     }
 
-    /// How many bytes these are.
+    /// Number of bytes in the set.
     pub fn total(&self) -> u64 {
         self.iter().map(Extent::len).sum()
     }
 
-    /// How many ranges these are.
+    /// Number of ranges in the set.
     pub fn count(&self) -> usize {
         self.parts.len()
     }
 
-    /// Whether these are no bytes at all.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -161,7 +162,7 @@ impl Ranges {
         self.parts.iter().map(|(&start, &end)| Extent { start, end })
     }
 
-    /// The last range that starts at `at` or before.
+    /// The last range that starts at or before `at`, as (start, end).
     fn last_from(&self, at: u64) -> Option<(u64, u64)> {
         self.parts.range(..=at).next_back().map(|(&from, &to)| (from, to))
     }
@@ -189,7 +190,7 @@ impl Extend<Extent> for Ranges {
     }
 }
 
-/// As restart markers have it: `0-100,200-300`, ends not included.
+/// The form of GridFTP restart markers (GFD.20, section 3.2): `0-100,200-300`, ends not included.
 impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, extent) in self.iter().enumerate() {
@@ -216,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_is_what_a_set_of_single_bytes_would_be(added in extents(), removed in extents(), asked in extents()) {
+        fn ranges_behave_like_a_set_of_single_bytes(added in extents(), removed in extents(), asked in extents()) {
             let (mut ranges, mut model) = (Ranges::new(), BTreeSet::new());
             for extent in added {
                 let new = bytes(extent).filter(|&b| model.insert(b)).count();
@@ -239,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn blocks_are_aligned_and_lose_nothing(start in 0..1000u64, len in 0..1000u64, block in 1..100u64) {
+        fn blocks_are_aligned_and_cover_the_extent(start in 0..1000u64, len in 0..1000u64, block in 1..100u64) {
             let extent = Extent::new(start, len).unwrap();
             let parts: Vec<_> = extent.blocks(block).collect();
             prop_assert!(parts.iter().all(|p| !p.is_empty() && p.len() <= block));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_beyond_64_bits() {
+    fn extents_beyond_64_bits_are_refused() {
         assert_eq!(Extent::new(u64::MAX, 1), None);
         assert_eq!(Extent::between(2, 1), None);
         let last = Extent::new(u64::MAX - 10, 10).unwrap();

@@ -1,16 +1,16 @@
-//! Files that people write, read within bounds: settings, configurations, scenarios.
+//! Bounded reading of text files that people write: settings, configurations, scenarios.
 
 use std::fmt;
 use std::io::{self, Read};
 
-/// Why something is no text file of a sensible size.
+/// Why a file could not be read as text within its size limit.
 #[derive(Debug)]
 pub enum TextError {
-    /// It cannot be read.
+    /// Reading failed.
     Read(io::Error),
-    /// It is longer than this many bytes.
+    /// The file is longer than this many bytes.
     TooLong(u64),
-    /// It stops being UTF-8 at this line and column, counted from 1.
+    /// The first byte that is not UTF-8 is at this line and column, both counted from 1.
     NotUtf8 {
         /// The line.
         line: usize,
@@ -36,10 +36,10 @@ impl fmt::Display for TextError {
 
 impl std::error::Error for TextError {}
 
-/// All of `source`, which must be at most `most` bytes of UTF-8.
+/// Reads all of `source`, which must be at most `most` bytes of UTF-8.
 ///
 /// # Errors
-/// [`TextError`]; of what is too long, no more than `most` bytes were read.
+/// [`TextError`]. From a source that is too long, at most `most + 1` bytes are read.
 pub fn read(source: impl Read, most: u64) -> Result<String, TextError> {
     let mut bytes = Vec::new();
     source.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(TextError::Read)?;
@@ -54,7 +54,7 @@ pub fn read(source: impl Read, most: u64) -> Result<String, TextError> {
     })
 }
 
-/// The line and column, from 1, of what follows `before`.
+/// Returns the line and column, counted from 1, of the position right after `before`.
 pub fn place(before: &str) -> (usize, usize) {
     let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
     (line, before.rsplit('\n').next().unwrap_or_default().chars().count() + 1)
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_where_text_ends() {
+    fn error_gives_line_and_column_of_the_first_invalid_byte() {
         let at = |bytes: &[u8]| match read(bytes, 20) {
             Err(TextError::NotUtf8 { line, column }) => (line, column),
             other => panic!("{other:?}"),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn says_why_a_file_cannot_be_read_as_part_of_a_sentence() {
+    fn read_errors_are_phrased_as_part_of_a_sentence() {
         let said = |error| TextError::Read(error).to_string();
         assert_eq!(said(io::Error::from_raw_os_error(2)), "cannot be read: no such file or directory");
         assert_eq!(said(io::Error::other("it is a pipe")), "cannot be read: it is a pipe");

@@ -1,14 +1,14 @@
 //! Durations, sizes, rates and probabilities as people write them.
 //!
-//! One grammar for the command line and for every configuration file, so that `100ms`, `16MB` or `0.01%` mean the same
-//! everywhere. Each unit parses from text, prints as text that parses back to the same value, and says what it expected
-//! when it cannot be read.
+//! The command line and all configuration files share this grammar, so that `100ms`, `16MB` or `0.01%` mean the same
+//! everywhere. Each unit parses from text and prints as text that parses back to the same value. A parse error states
+//! what was expected.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A text that is not the quantity it should be.
+/// A text that does not parse as the expected quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not {expected}")]
 pub struct UnitError {
@@ -20,7 +20,7 @@ pub struct UnitError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub Duration);
 
-/// A number of bytes: `4096`, `16MB` (1000-based), `16MiB` or `16M` (1024-based).
+/// A number of bytes: `4096`, `16MB` (1000-based), `16MiB` or `16M` (1024-based), in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);
 
@@ -34,7 +34,7 @@ pub struct Probability(f64);
 
 impl Span {
     const EXPECTED: &'static str = "a duration such as 250us, 100ms, 30s, 2m, 1h, 7d or 2w";
-    /// Suffixes and nanoseconds of each, the largest last.
+    /// Suffixes with their length in nanoseconds, the largest last.
     const SCALE: [(&'static str, f64); 8] = [
         ("ns", 1.0),
         ("us", 1e3),
@@ -49,22 +49,22 @@ impl Span {
 
 impl ByteSize {
     const EXPECTED: &'static str = "a size such as 4096, 64kB, 16MB (1000-based), 16MiB or 16M (1024-based)";
-    const SCALE: [(&'static str, f64); 15] = [
+    /// Suffixes in lower case; they are read in either.
+    const SCALE: [(&'static str, f64); 14] = [
         ("", 1.0),
-        ("B", 1.0),
-        ("kB", 1e3),
-        ("KB", 1e3),
-        ("MB", 1e6),
-        ("GB", 1e9),
-        ("TB", 1e12),
-        ("K", 1024.0),
+        ("b", 1.0),
+        ("kb", 1e3),
+        ("mb", 1e6),
+        ("gb", 1e9),
+        ("tb", 1e12),
         ("k", 1024.0),
-        ("KiB", 1024.0),
-        ("M", 1_048_576.0),
-        ("MiB", 1_048_576.0),
-        ("G", 1_073_741_824.0),
-        ("GiB", 1_073_741_824.0),
-        ("TiB", 1_099_511_627_776.0),
+        ("kib", 1024.0),
+        ("m", 1_048_576.0),
+        ("mib", 1_048_576.0),
+        ("g", 1_073_741_824.0),
+        ("gib", 1_073_741_824.0),
+        ("t", 1_099_511_627_776.0),
+        ("tib", 1_099_511_627_776.0),
     ];
 }
 
@@ -103,7 +103,8 @@ impl FromStr for ByteSize {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        scaled(text, &Self::SCALE, u64::MAX as f64, Self::EXPECTED).map(Self)
+        let scaled = scaled(&text.to_ascii_lowercase(), &Self::SCALE, u64::MAX as f64, Self::EXPECTED);
+        scaled.map(Self).map_err(|error| UnitError { text: text.to_owned(), ..error })
     }
 }
 
@@ -178,7 +179,7 @@ fn error(text: &str, expected: &'static str) -> UnitError {
     UnitError { text: text.to_owned(), expected }
 }
 
-/// A non-negative decimal number, without the exponents, signs and infinities that `f64::from_str` would take.
+/// Parses a non-negative decimal number. Refuses the exponents, signs and infinities that `f64::from_str` accepts.
 fn number(digits: &str) -> Option<f64> {
     let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') && digits.bytes().any(|b| b.is_ascii_digit());
     if plain { digits.parse().ok() } else { None }
@@ -190,7 +191,7 @@ fn scaled(text: &str, scale: &[(&str, f64)], max: f64, expected: &'static str) -
     let (digits, suffix) = trimmed.split_at(split);
     let unit = scale.iter().find(|(name, _)| *name == suffix.trim_start()).map(|(_, unit)| *unit);
     match (number(digits), unit) {
-        // Whole numbers stay exact: a float holds only 53 bits of them.
+        // Whole numbers are parsed as integers, because an `f64` holds only 53 bits exactly.
         (Some(value), Some(unit)) if value * unit < max => Ok(match digits.parse::<u64>() {
             Ok(whole) => whole.saturating_mul(unit as u64),
             Err(_) => (value * unit).round() as u64,
@@ -201,13 +202,31 @@ fn scaled(text: &str, scale: &[(&str, f64)], max: f64, expected: &'static str) -
 
 #[cfg(feature = "serde")]
 mod text {
-    //! Units are strings in files: `rate = "1gbit"`.
+    //! Serde: units are strings in files, such as `rate = "1gbit"`.
     use super::{BitRate, ByteSize, Probability, Span};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-    use std::borrow::Cow;
+    use serde::{
+        Deserialize, Deserializer, Serialize, Serializer,
+        de::{Error, Visitor},
+    };
+    use std::fmt;
+
+    /// Expects a string; the field is an example of one, for the error message.
+    struct Text(&'static str);
+
+    impl Visitor<'_> for Text {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "text in quotes such as \"{}\"", self.0)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+    }
 
     macro_rules! as_text {
-        ($($unit:ty),*) => {$(
+        ($($unit:ty, $example:literal;)*) => {$(
             impl Serialize for $unit {
                 fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                     serializer.collect_str(self)
@@ -215,12 +234,17 @@ mod text {
             }
             impl<'de> Deserialize<'de> for $unit {
                 fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    Cow::<str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+                    deserializer.deserialize_str(Text($example))?.parse().map_err(D::Error::custom)
                 }
             }
         )*};
     }
-    as_text!(Span, ByteSize, BitRate, Probability);
+    as_text! {
+        Span, "5s";
+        ByteSize, "16MiB";
+        BitRate, "100mbit";
+        Probability, "0.1%";
+    }
 }
 
 #[cfg(test)]
@@ -229,7 +253,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn common_spellings_are_parsed() {
         assert_eq!("100ms".parse(), Ok(Span(Duration::from_millis(100))));
         assert_eq!("1.5s".parse(), Ok(Span(Duration::from_millis(1500))));
         assert_eq!("0".parse(), Ok(Span(Duration::ZERO)));
@@ -243,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_was_expected() {
+    fn errors_quote_the_text_and_state_what_was_expected() {
         for text in ["", "ms", "-1s", "1e3s", "5 parsecs", "1..2s", "inf", "999999999999999999d"] {
             let message = text.parse::<Span>().unwrap_err().to_string();
             assert_eq!(message, format!("\"{text}\" is not {}", Span::EXPECTED));
@@ -258,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printed_values_read_back(bytes in 0..1u64 << 53, bits in 0..1u64 << 53, nanos in 0..1u64 << 53, p in 0.0..=1.0f64) {
+        fn printed_values_parse_back(bytes in 0..1u64 << 53, bits in 0..1u64 << 53, nanos in 0..1u64 << 53, p in 0.0..=1.0f64) {
             prop_assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)));
             prop_assert_eq!(BitRate(bits).to_string().parse(), Ok(BitRate(bits)));
             let span = Span(Duration::from_nanos(nanos));
@@ -267,7 +291,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,24}") {
+        fn parsing_never_panics(text in ".{0,24}") {
             let _ = (text.parse::<Span>(), text.parse::<ByteSize>(), text.parse::<BitRate>(), text.parse::<Probability>());
         }
     }

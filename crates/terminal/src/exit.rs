@@ -1,34 +1,34 @@
-//! Exit codes, the same for every subcommand, and how an error carries one.
+//! Exit codes, which all subcommands share, and the error type that carries one.
 
-use phoebus_files::Sort;
+use phoebus_files::ErrorKind;
 use std::fmt;
 use std::process::ExitCode;
 
-/// Something failed on the way.
+/// The command failed while it worked.
 pub const FAILED: u8 = 1;
-/// Wrong arguments, variables or configuration; nothing was begun. Also clap's.
+/// Wrong arguments, variables or configuration; the command started no work. clap uses this code too.
 pub const USAGE: u8 = 2;
 /// A session could not be opened.
 pub const UNREACHABLE: u8 = 3;
-/// Some of what was asked for is done, and some is not.
+/// Part of the request is done, part is not.
 pub const PARTIAL: u8 = 4;
-/// What was named is not there.
+/// The named object does not exist.
 pub const ABSENT: u8 = 5;
-/// It is not allowed, or the login was refused.
+/// Permission denied, or the server refused the login.
 pub const DENIED: u8 = 6;
-/// There is no space.
+/// No space left.
 pub const NO_SPACE: u8 = 7;
-/// The bytes that arrived are not those that were sent, or it could not be made sure.
+/// The received bytes differ from those sent, or verification was not possible.
 pub const DAMAGED: u8 = 8;
-/// There was nothing to do, and that was to be an error.
+/// There was nothing to do, and the user asked for an error in that case.
 pub const NOTHING: u8 = 9;
-/// Something is there already that was not to be replaced.
+/// The target exists, and the user asked not to replace it.
 pub const EXISTS: u8 = 10;
-/// The connection, the other end or the source failed in a way that may pass: the same may succeed later.
+/// A transient failure of the connection, the peer or the source: a retry may succeed.
 pub const PASSING: u8 = 11;
-/// Interrupted, by the convention of shells; the signal's number is added.
+/// Base for interrupted commands: the code is this plus the signal's number, as in shells.
 pub const SIGNAL: u8 = 128;
-/// `phoebus run` could not prepare the command, by the convention of env(1) and timeout(1).
+/// `phoebus run` could not prepare the command. env(1) and timeout(1) use the same code.
 pub const PREPARE: u8 = 125;
 /// The command was found but cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
@@ -37,10 +37,10 @@ pub const NOT_FOUND: u8 = 127;
 
 /// For `--help`.
 pub const HELP: &str = "\
-Exit codes: 0 success; 1 failed on the way; 2 wrong arguments, variables or configuration; 3 a session could not be \
-opened. Commands about files also: 4 partly done; 5 not there; 6 not allowed; 7 no space; 8 damaged or not verifiable; \
-9 nothing to do, where asked; 10 there already; 11 it may succeed later. Commands that run a program exit as it does, or with \
-125 (it could not be prepared), 126 (it cannot be executed) or 127 (it was not found).";
+Exit codes: 0 success; 1 failure; 2 wrong arguments, variables or configuration; 3 a session could not be opened. \
+Commands about files also: 4 partly done; 5 not found; 6 permission denied; 7 no space; 8 verification failed; 9 nothing to do, \
+on request; 10 file exists; 11 temporary failure. Commands that run a program exit as it does, or with 125 (it could not be \
+prepared), 126 (it cannot be executed) or 127 (it was not found).";
 
 /// An error with an exit code of its own.
 #[derive(Debug)]
@@ -50,12 +50,12 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// `error`, to end with `code`.
+    /// Wraps `error` so that the process exits with `code`.
     pub fn with(code: u8, error: impl fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Self { code, message: error.to_string() })
     }
 
-    /// Whoever read standard output has gone, and wants no more: the end that the signal would have been.
+    /// The reader of standard output has closed it. Exits quietly, with the code that SIGPIPE would give.
     pub fn unread() -> anyhow::Error {
         Self::with(SIGNAL + 13, "")
     }
@@ -74,30 +74,30 @@ impl fmt::Display for Exit {
 
 impl std::error::Error for Exit {}
 
-/// The exit code for a failure of this sort.
-pub fn code_of_sort(sort: Sort) -> u8 {
-    match sort {
-        Sort::NotFound => ABSENT,
-        Sort::Exists => EXISTS,
-        Sort::NoSpace => NO_SPACE,
-        Sort::Denied => DENIED,
-        Sort::Verification => DAMAGED,
-        Sort::Changed | Sort::Passing => PASSING,
-        Sort::Request | Sort::Other => FAILED,
+/// The exit code for this kind of failure.
+pub fn code_of_kind(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::NotFound => ABSENT,
+        ErrorKind::Exists => EXISTS,
+        ErrorKind::NoSpace => NO_SPACE,
+        ErrorKind::Denied => DENIED,
+        ErrorKind::Verification => DAMAGED,
+        ErrorKind::Changed | ErrorKind::Passing => PASSING,
+        ErrorKind::Request | ErrorKind::Other => FAILED,
     }
 }
 
-/// A failure with a file, with the exit code of its sort.
+/// A file error, with the exit code of its kind.
 pub fn of_files(error: phoebus_files::Error) -> anyhow::Error {
-    Exit::with(code_of_sort(error.sort()), error)
+    Exit::with(code_of_kind(error.kind()), error)
 }
 
-/// The code that `error` asks for.
+/// The exit code that `error` carries; [`FAILED`] without one.
 pub fn code_of(error: &anyhow::Error) -> ExitCode {
     error.downcast_ref::<Exit>().map_or(FAILED, |exit| exit.code).into()
 }
 
-/// `error` and its causes as one sentence. Library errors already end with their cause, which is not said twice.
+/// `error` and its causes as one sentence. A library error already ends with its cause, which is not repeated.
 pub fn sentence(error: &anyhow::Error) -> String {
     error.chain().map(|cause| without_numbers(&cause.to_string())).fold(String::new(), |said, cause| {
         match said.is_empty() {
@@ -108,7 +108,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     })
 }
 
-/// `text` without the numbers of the system's errors, which say no more than the words before them.
+/// `text` without "(os error N)", which adds nothing to the words before it.
 pub fn without_numbers(text: &str) -> String {
     const OPEN: &str = " (os error ";
     let mut parts = text.split(OPEN);
@@ -128,7 +128,7 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn numbers_of_errors_are_left_out() {
+    fn without_numbers_removes_os_error_numbers() {
         for (text, expected) in [
             ("a: b (os error 2)", "a: b"),
             ("b (os error 2): c (os error 11)", "b: c"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn sentence_states_each_cause_once() {
         let cause = || std::io::Error::from_raw_os_error(98);
         let silent = Err::<(), _>(cause()).context("cannot listen on [::]:5006").unwrap_err();
         assert_eq!(sentence(&silent), "cannot listen on [::]:5006: Address already in use");

@@ -1,4 +1,4 @@
-//! What all commands have in common: exit codes, standard streams, and the look at a program before it runs with the shim.
+//! What all commands share: exit codes, standard streams, and the check of a program before it runs with the shim.
 
 pub mod exit;
 pub mod program;

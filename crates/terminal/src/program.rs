@@ -1,5 +1,5 @@
-//! Looks at a program before it runs: whether the dynamic loader will put the preload shim into it, and whether the program
-//! connects by the calls that the shim interposes.
+//! Checks a program before it runs: whether the dynamic loader will load the preload shim into it, and whether the
+//! program connects through the calls that the shim interposes.
 
 use crate::exit::{self, Exit};
 use object::read::ReadCache;
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libphoebus_preload.so";
 const LIBRARY_VARIABLE: &str = "PHOEBUS_PRELOAD_LIB";
-/// Interpreters of interpreters that are followed, as many as Linux does (BINPRM_MAX_RECURSION is 5).
+/// How many nested interpreters are followed, as in Linux (BINPRM_MAX_RECURSION is 5).
 const DEPTH_MAX: usize = 5;
 /// Longest `#!` line that Linux reads.
 const LINE_MAX: u64 = 256;
 
-/// The shim.
+/// The preload shim's library.
 pub struct Library {
-    /// Its file.
+    /// Its path.
     pub file: PathBuf,
     image: Image,
 }
 
-/// Why the shim will not do its work in a program.
+/// Why the shim cannot work in a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The loader cannot put this library into this program; it would complain, or fail to start it.
+    /// The loader cannot load this library into this program: it would complain, or fail to start the program.
     Unloadable {
-        /// Why.
+        /// The reason.
         what: String,
     },
     /// The program has no dynamic loader.
     Static,
-    /// Go programs make system calls of their own.
+    /// Go programs make system calls without the C library.
     Go,
-    /// The loader ignores the variable in programs that gain privileges.
+    /// The loader ignores `LD_PRELOAD` in programs that gain privileges.
     Privileged {
-        /// As whom it gains them.
+        /// Which privileges the program gains.
         how: &'static str,
     },
 }
 
-/// What matters about an ELF file.
+/// The properties of an ELF file that decide whether the shim works.
 #[derive(Debug, PartialEq, Eq)]
 struct Image {
     architecture: Architecture,
@@ -57,7 +57,7 @@ impl Library {
     /// Reads the library's header.
     ///
     /// # Errors
-    /// What the file is not, as a sentence.
+    /// A sentence that says why the file is unusable.
     pub fn open(file: PathBuf) -> Result<Self, String> {
         let shown = file.display();
         let opened = File::open(&file).map_err(|e| format!("cannot open {shown}: {}", phoebus_net::reason(&e)))?;
@@ -67,7 +67,7 @@ impl Library {
 }
 
 impl Trouble {
-    /// One sentence about the program that was asked for.
+    /// One sentence about the program `name` that the user asked for.
     pub fn sentence(&self, name: &OsStr) -> String {
         let name = name.display();
         match self {
@@ -86,11 +86,11 @@ impl Trouble {
     }
 }
 
-/// Whether `library` will reach the connections of the program in `file`; of its interpreter, if it is a script. What
-/// cannot be read is left to exec to complain about.
+/// Checks whether `library` will interpose the connections of the program in `file`, or of its interpreter if it is a
+/// script. A file that cannot be read passes: exec reports it.
 ///
 /// # Errors
-/// Why it will not.
+/// The reason why the shim would not work.
 pub fn inspect(file: &Path, library: &Library) -> Result<(), Trouble> {
     let mut file = file.to_owned();
     for _ in 0..DEPTH_MAX {
@@ -122,10 +122,10 @@ pub fn search(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(name)).find(executable)
 }
 
-/// The shim: where the user says, or beside this program, or where a package puts it.
+/// Finds the shim: at the path that the user sets, beside this program, or where a package installs it.
 ///
 /// # Errors
-/// It is nowhere, or no library that can be preloaded; with the exit code [`exit::PREPARE`].
+/// It is missing, or cannot be preloaded; with the exit code [`exit::PREPARE`].
 pub fn find_library() -> anyhow::Result<Library> {
     let fail = |why: String| Exit::with(exit::PREPARE, why);
     if let Some(file) = std::env::var_os(LIBRARY_VARIABLE).filter(|file| !file.is_empty()) {
@@ -175,20 +175,20 @@ impl Image {
     }
 }
 
-/// A setuid or setgid program runs in secure mode (ld.so(8)) unless it changes nothing.
+/// A setuid or setgid program runs in secure mode (ld.so(8)), unless the bit changes neither user nor group.
 fn privileges(file: &File) -> Result<(), Trouble> {
     let Ok(meta) = file.metadata() else { return Ok(()) };
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let how = match meta.mode() {
         mode if mode & 0o4000 != 0 && meta.uid() != uid => "is setuid",
-        // Without the group's execute bit this bit means mandatory locking.
+        // Without the group's execute bit, the setgid bit means mandatory locking.
         mode if mode & 0o2010 == 0o2010 && meta.gid() != gid => "is setgid",
         _ => return Ok(()),
     };
     Err(Trouble::Privileged { how })
 }
 
-/// The interpreter in a script's first line; for `env NAME`, that name's program.
+/// The interpreter that a script's first line names; for `env NAME`, the program NAME.
 fn interpreter(script: File) -> Option<PathBuf> {
     let mut line = Vec::new();
     BufReader::new(script.take(LINE_MAX)).read_until(b'\n', &mut line).ok()?;

@@ -1,8 +1,9 @@
-//! Standard input and output as this process was given them, and results printed there.
+//! Checks of standard input and output, and printing of results.
 //!
-//! Rust's runtime opens `/dev/null` where a standard stream is closed, and its library takes a stream that is open the wrong way
-//! for one that swallows everything: what was written would be lost, and the command would end with 0. So what was closed is
-//! noted before the runtime begins, and whoever needs a stream asks here first.
+//! Rust's runtime opens `/dev/null` in place of a closed standard stream, and its standard library ignores a write to
+//! a stream that is not open for writing: the output would be lost, and the command would exit with 0. Therefore
+//! `look` records the closed streams before the runtime starts, and a command checks a stream here before it uses
+//! it.
 
 use crate::exit::Exit;
 use anyhow::{Context, Result, bail};
@@ -13,12 +14,13 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Which of the descriptors 0, 1 and 2 were closed when the process began: one bit each.
+/// Which of the descriptors 0, 1 and 2 were closed at process start: one bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-/// Has the dynamic loader, or the C library of a static program, call [`look`] before `main` and so before Rust's runtime.
+/// Makes the dynamic loader, or the C library of a static program, call [`look`] before `main` and thus before Rust's
+/// runtime.
 #[allow(unsafe_code, reason = "the section of functions that run before main has no other name")]
-// SAFETY: the section holds pointers to functions of the C calling convention and nothing else, and this is one. It makes
+// SAFETY: the section holds only pointers to functions with the C calling convention, and this is one. It makes
 // system calls and writes to an atomic number, and so needs nothing that main would set up first.
 #[unsafe(link_section = ".init_array")]
 #[used]
@@ -34,7 +36,7 @@ fn was_closed(number: u8) -> bool {
     CLOSED.load(Ordering::Relaxed) & 1 << number != 0
 }
 
-/// Makes sure that standard input can be read.
+/// Checks that standard input is readable.
 ///
 /// # Errors
 /// It is closed, or open for writing only.
@@ -48,7 +50,7 @@ pub fn check_input() -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that standard output can be written: before a command begins whose result goes there.
+/// Checks that standard output is writable. Commands whose result goes there call this first.
 ///
 /// # Errors
 /// It is closed, or open for reading only.
@@ -62,17 +64,17 @@ pub fn check_output() -> Result<()> {
     Ok(())
 }
 
-/// Prints `text`, all of it.
+/// Prints all of `text`.
 ///
 /// # Errors
-/// Nobody reads any more (quietly, with the code of SIGPIPE), or it cannot be written.
+/// The reader has closed the stream (an empty message, with the code of SIGPIPE), or the write failed.
 pub fn print(text: &str) -> Result<()> {
     check_output()?;
     let mut out = io::stdout();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What a write to standard output came to.
+/// Converts the result of a write to standard output.
 ///
 /// # Errors
 /// As those of [`print()`].
@@ -86,7 +88,7 @@ pub fn written(result: io::Result<()>) -> Result<()> {
 /// The first failure of [`note`].
 static MISSED: Mutex<Option<anyhow::Error>> = Mutex::new(None);
 
-/// Prints a line about work that goes on whether it can be printed or not. That it could not is said in the end, by [`missed`].
+/// Prints a progress line. A failure does not stop the work; [`missed`] returns it at the end.
 pub fn note(line: &str) {
     if let Err(error) = print(&format!("{line}\n"))
         && let Ok(mut missed) = MISSED.lock()
@@ -95,16 +97,16 @@ pub fn note(line: &str) {
     }
 }
 
-/// Why something that was to be noted was not.
+/// The first failure of [`note`], if one failed.
 pub fn missed() -> Option<anyhow::Error> {
     MISSED.lock().ok()?.take()
 }
 
-/// Closes for the program that this process becomes what had been closed for this one.
+/// Closes, for the program that replaces this process, the streams that were closed at process start.
 pub fn pass_on() {
     for (number, stream) in (0..).zip([stdin(), stdout(), stderr()]) {
         if was_closed(number) {
-            // It is the runtime's /dev/null; it could be left as well.
+            // The descriptor is the runtime's /dev/null; if this fails, the program keeps it, which is harmless.
             let _ = fcntl_setfd(stream, FdFlags::CLOEXEC);
         }
     }

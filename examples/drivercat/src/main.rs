@@ -1,4 +1,4 @@
-//! Standard streams over a loadable driver, to try one and to debug it (docs/guide/drivers.md).
+//! Standard streams over a loadable driver, for trying out and debugging one (docs/guide/drivers.md).
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, Subcommand};
@@ -79,21 +79,24 @@ async fn run(args: Args) -> anyhow::Result<()> {
         const LIMIT: Duration = Duration::from_secs(10);
         transport.connect(&Target { addr, name: "".into(), early: false }, &profile, LIMIT).await?
     };
-    ensure!(receive.is_some() || stream.has_true_ends(), "the driver has no true ends; say how much to --receive");
+    ensure!(
+        receive.is_some() || stream.has_authenticated_close(),
+        "the driver has no true ends; say how much to --receive"
+    );
     tokio::try_join!(send(&stream), take(&stream, receive))?;
-    if !stream.has_true_ends() {
+    if !stream.has_authenticated_close() {
         part(&stream).await?;
     }
     eprintln!("{:?}", stream.stats()?);
     stream.close();
     while transport.connections() > 0 {
-        // A thread delivers what is left, and must not die with the process.
+        // The driver's thread sends the remaining bytes, so the process must not exit before it is done.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
 }
 
-/// Standard input to the connection, until the peer has all of it.
+/// Sends standard input over the connection, and returns when the peer has all of it.
 async fn send(stream: &Stream) -> anyhow::Result<()> {
     let (mut input, mut buffer) = (tokio::io::stdin(), vec![0; 128 << 10]);
     loop {
@@ -103,7 +106,7 @@ async fn send(stream: &Stream) -> anyhow::Result<()> {
         }
         write(stream, &buffer[..n]).await.context("sending")?;
     }
-    if stream.has_true_ends() {
+    if stream.has_authenticated_close() {
         stream.shutdown_write().context("ending")?;
         stream.delivered(Duration::MAX).await.context("delivering")?;
     }
@@ -122,8 +125,8 @@ async fn write(stream: &Stream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Tells the peer, another `drivercat`, that all was received, and waits until it says the same. Without this nobody knows
-/// whether a connection that is over took something with it.
+/// Tells the peer, another `drivercat`, that everything was received, and waits for the same message. Without this
+/// exchange, neither side knows whether bytes were lost when the connection ended.
 async fn part(stream: &Stream) -> anyhow::Result<()> {
     const DONE: u8 = 6;
     write(stream, &[DONE]).await.context("parting")?;
@@ -139,7 +142,7 @@ async fn part(stream: &Stream) -> anyhow::Result<()> {
     }
 }
 
-/// The connection to standard output, up to the end or the number of bytes that was asked for.
+/// Copies the connection to standard output, up to its end or the requested number of bytes.
 async fn take(stream: &Stream, bytes: Option<u64>) -> anyhow::Result<()> {
     let (mut output, mut buffer) = (tokio::io::stdout(), vec![0; 128 << 10]);
     let mut left = bytes.unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-// libudt 4.11 as a loadable driver of Phoebus (U7, U9-U11), to stand beside the transport `udt` in measurements. UDT cannot
-// end one side alone, and a connection that is over looks the same whether its peer was done, was killed or fell silent:
+// libudt 4.11 as a loadable driver of Phoebus (U7, U9-U11), for comparison with the transport `udt` in measurements.
+// UDT has no half-close, and a closed connection looks the same whether the peer finished, was killed or fell silent:
 // sessions over it are framed. libudt gives up a connect after 3 s, and notices a killed peer after 5 to 50 s.
 #include "phoebus_driver.h"
 #include <atomic>
@@ -21,7 +21,8 @@ static const phoebus_option options[] = {
 };
 static const UDTOpt numbers[] = {UDT_MAXBW, UDT_MSS, UDT_FC, UDT_SNDBUF, UDT_RCVBUF, UDP_SNDBUF, UDP_RCVBUF};
 
-// libudt makes a socket for one address family, which is known when it connects or binds: values wait here, 0 if not set.
+// libudt creates a socket for one address family, which is known only at connect or bind: until then, values wait
+// here; 0 is unset.
 struct Values { int64_t of[7] = {}; };
 struct phoebus_listener { UDTSOCKET u = UDT::INVALID_SOCK; };
 struct phoebus_connection : phoebus_listener {
@@ -32,7 +33,7 @@ struct phoebus_connection : phoebus_listener {
 
 static int failed(phoebus_error *error, int code) { return error->code = code, error->text[0] = 0, -1; }
 static int failed(phoebus_error *error) {
-  int code = UDT::getlasterror_code();  // thousands say the kind, units the case
+  int code = UDT::getlasterror_code();  // thousands give the category, units the case
   failed(error, code == 1001 ? ETIMEDOUT : code == 1002 ? ECONNREFUSED : code / 1000 == 2 || code == 5004 ? ECONNRESET : EIO);
   std::strncat(error->text, UDT::getlasterror_desc(), sizeof error->text - 1);
   return -1;
@@ -66,7 +67,7 @@ static phoebus_connection *open_it(const phoebus_setting *settings, size_t count
 }
 static int connect_it(phoebus_connection *c, const sockaddr *to, socklen_t length, uint32_t, phoebus_error *error) {
   if (make(c, to->sa_family, c->values, error) || check(UDT::connect(c->u, to, int(length)), error)) return -1;
-  c->connected = true;  // it tells before it asks, and so does interrupt: one of them sees the other
+  c->connected = true;  // sets its flag before it reads the other's, as interrupt does: one of them sees the other
   return c->interrupted ? failed(error, ECANCELED) : 0;
 }
 static ssize_t read_it(phoebus_connection *c, void *buffer, size_t size, phoebus_error *error) {
@@ -90,7 +91,7 @@ static int finish(phoebus_connection *c, uint32_t limit_ms, phoebus_error *error
     if (int64_t left = pending(c, error); left <= 0) return int(left);
   return failed(error, ETIMEDOUT);
 }
-static void interrupt(phoebus_connection *c) {  // a close would wait for a connect to end, which it does in 3 s
+static void interrupt(phoebus_connection *c) {  // a close would wait for a pending connect, which ends within 3 s
   c->interrupted = true;
   if (c->connected) UDT::close(c->u);
 }
@@ -99,7 +100,7 @@ static int stats(phoebus_connection *c, phoebus_stats *s, phoebus_error *) {
   int mss = 0, length = sizeof mss;
   s->bytes_sent = c->written;
   s->bytes_received = c->taken;
-  if (UDT::perfmon(c->u, &info, false) || UDT::getsockopt(c->u, 0, UDT_MSS, &mss, &length)) return 0;  // it is over
+  if (UDT::perfmon(c->u, &info, false) || UDT::getsockopt(c->u, 0, UDT_MSS, &mss, &length)) return 0;  // the connection is closed
   s->segment_size = uint32_t(mss - 44);
   s->segments_sent = uint64_t(info.pktSentTotal);
   s->retransmits = uint64_t(info.pktRetransTotal);
@@ -125,7 +126,7 @@ static phoebus_listener *listen_it(const sockaddr *on, socklen_t length, const p
   return UDT::close(l->u), delete l, nullptr;
 }
 static phoebus_connection *accept_it(phoebus_listener *l, phoebus_error *error) {
-  auto c = open_it(nullptr, 0, error);  // libudt hands the listener's settings on
+  auto c = open_it(nullptr, 0, error);  // libudt passes the listener's settings on
   if (c) c->u = UDT::accept(l->u, nullptr, nullptr);
   if (c && c->u == UDT::INVALID_SOCK) return failed(error), delete c, nullptr;
   return c ? (c->connected = true, c) : nullptr;

@@ -1,8 +1,8 @@
 /*
- * TCP with blocking calls as a loadable driver: the example of docs/guide/drivers.md. For work there is the transport `tcp`.
+ * TCP with blocking calls as a loadable driver: the example of docs/guide/drivers.md. In production, use the transport `tcp`.
  *
- * shutdown(2) would end a blocked call, but also send the peer an end that nobody meant. So this driver has no `interrupt`:
- * its calls return EAGAIN twice a second.
+ * shutdown(2) would end a blocked call, but would also send the peer a false end of stream. So this driver has no
+ * `interrupt`: its calls return EAGAIN twice a second.
  */
 #define _GNU_SOURCE
 #include "phoebus_driver.h"
@@ -25,7 +25,7 @@ static int failed(struct phoebus_error *error) {
   return -1;
 }
 
-/* Until it was finished, whatever ends a connection resets it, the death of the process included: PHOEBUS_TRUE_ENDS. */
+/* Until `finish`, any close resets the connection, including the one at process death: PHOEBUS_TRUE_ENDS. */
 static int set_linger(int fd, int reset) {
   struct linger how = {.l_onoff = reset};
   return setsockopt(fd, SOL_SOCKET, SO_LINGER, &how, sizeof how);
@@ -78,7 +78,7 @@ static int shutdown_it(phoebus_connection *c, struct phoebus_error *error) {
   return shutdown(c->fd, SHUT_WR) ? failed(error) : 0;
 }
 
-/* After a close that does not reset, the kernel goes on delivering by itself. */
+/* After a close without a reset, the kernel still delivers the remaining bytes. */
 static int finish(phoebus_connection *c, uint32_t limit_ms, struct phoebus_error *error) {
   (void)limit_ms;
   return set_linger(c->fd, 0) ? failed(error) : 0;

@@ -1,4 +1,4 @@
-//! Both directions, each on a thread of its own, since standard streams block.
+//! Copies both directions, each on its own thread, because standard streams block.
 
 use crate::Failure;
 use crate::options::Options;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// What is read or written at once.
+/// Bytes per read or write.
 const PIECE: usize = 256 << 10;
-/// How long the receiver of everything waits for the peer to shut down: the peer then knows that all has arrived.
+/// How long a receiver that has everything waits for the peer to shut down, which means that the peer knows.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Moves what the options ask for.
+/// Moves the directions that the options select.
 pub(crate) async fn run(stream: &Arc<Stream>, options: &Options) -> Result<(), Failure> {
     let length = options.length.map(|length| length.0);
     let sends = !options.receive;
@@ -57,12 +57,12 @@ fn on_thread(
     receiver
 }
 
-/// A thread has ended without a word.
+/// The error for a thread that ended without a result.
 fn lost(what: &'static str) -> Failure {
     Failure::Local { what, why: "its thread died".to_owned() }
 }
 
-/// Standard input to the peer. The stream is not kept while standard input is waited for.
+/// Sends standard input to the peer. Does not keep the stream alive while it waits for standard input.
 fn send(stream: &Weak<Stream>, runtime: &Handle) -> Result<(), Failure> {
     let (mut input, mut buffer) = (file(io::stdin().as_fd(), "read standard input")?, vec![0; PIECE]);
     loop {
@@ -78,7 +78,7 @@ fn send(stream: &Weak<Stream>, runtime: &Handle) -> Result<(), Failure> {
             match stream.try_write(rest, false) {
                 Ok(n) => rest = &rest[n..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // How it fails, the next write says.
+                    // The next write returns the error.
                     let _ = runtime.block_on(stream.writable());
                 }
                 Err(error) => return Err(undelivered(&stream, rest.len(), &error)),
@@ -87,7 +87,7 @@ fn send(stream: &Weak<Stream>, runtime: &Handle) -> Result<(), Failure> {
     }
 }
 
-/// Waits until the peer has everything.
+/// Waits until the peer has acknowledged everything.
 async fn delivered(stream: &Stream) -> Result<(), Failure> {
     stream.delivered(Duration::MAX).await.map_err(|error| undelivered(stream, 0, &error))
 }
@@ -99,7 +99,7 @@ fn undelivered(stream: &Stream, rest: usize, error: &io::Error) -> Failure {
     Failure::Undelivered { unsent: unsent + rest as u64, why: reason(error) }
 }
 
-/// What the peer sends to standard output.
+/// Copies the peer's stream to standard output.
 fn receive(stream: &Stream, runtime: &Handle, length: Option<u64>) -> Result<(), Failure> {
     let mut output = file(io::stdout().as_fd(), "write standard output")?;
     let (mut buffer, mut received) = (vec![0; PIECE], 0u64);
@@ -118,7 +118,7 @@ fn receive(stream: &Stream, runtime: &Handle, length: Option<u64>) -> Result<(),
                 let _ = runtime.block_on(stream.readable());
             }
             Err(error) => {
-                // Silence is no end, trusted or not.
+                // A silent peer is an error of its own, never an end of stream.
                 return Err(match wrong(received, reason(&error)) {
                     Failure::Unknown { .. } if error.kind() != ErrorKind::ConnectionReset => {
                         Failure::Local { what: "receive", why: reason(&error) }
@@ -134,7 +134,7 @@ fn receive(stream: &Stream, runtime: &Handle, length: Option<u64>) -> Result<(),
     }
 }
 
-/// A standard stream without the buffer that the library puts before it.
+/// A standard stream without the standard library's buffer.
 fn file(stream: BorrowedFd<'_>, what: &'static str) -> Result<File, Failure> {
     let owned = stream.try_clone_to_owned().map_err(|error| Failure::Local { what, why: reason(&error) })?;
     Ok(owned.into())

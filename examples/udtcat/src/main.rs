@@ -1,8 +1,8 @@
-//! `udtcat`: standard streams over bare UDT4, to and from anything that speaks it, libudt for one (S17, U9).
+//! `udtcat`: standard streams over bare UDT4, to and from any UDT4 peer, such as libudt (S17, U9).
 //!
-//! It is the smallest program on [`phoebus_net::udt`]: a port, one connection, a thread for each direction (`copy`). Bare UDT
-//! has no end of stream that could be trusted, so that the receiving side is told how much to expect, or says that it does
-//! not know. `docs/guide/udtcat.md` is its manual.
+//! It is the smallest program on [`phoebus_net::udt`]: a port, one connection, a thread for each direction (`copy`).
+//! Bare UDT has no reliable end of stream, so the receiver must be given the length; without it, the exit code says
+//! that the length is unknown. The manual is `docs/guide/udtcat.md`.
 
 mod copy;
 mod options;
@@ -15,27 +15,27 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to try to tell the peer of the end: everything is delivered by then.
+/// How long to try to tell the peer of the end, after everything is delivered.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How a run can fail. Each is one sentence.
+/// How a run can fail. The message of each is one sentence.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// Nothing was moved.
     #[error("{0}")]
     Setup(String),
-    /// The connection ended, and nobody told how much there was to come.
+    /// The connection ended, and the expected length is unknown.
     #[error(
         "{received} bytes arrived before the peer shut down; UDT does not tell whether that was all (--length would)"
     )]
     Unknown { received: u64 },
-    /// The wrong amount arrived.
+    /// The number of received bytes is wrong.
     #[error("{received} bytes arrived, {expected} were expected: {why}")]
     Length { received: u64, expected: u64, why: String },
-    /// Not everything that was to be sent was acknowledged.
+    /// The peer did not acknowledge everything.
     #[error("{unsent} bytes were not acknowledged: {why}")]
     Undelivered { unsent: u64, why: String },
-    /// A standard stream.
+    /// A standard stream failed.
     #[error("cannot {what}: {why}")]
     Local { what: &'static str, why: String },
 }
@@ -58,7 +58,7 @@ fn main() {
             failure.code()
         }
     };
-    // Not by returning: a thread may still wait for standard input.
+    // Exits without returning: a thread may still be blocked on standard input.
     std::process::exit(code);
 }
 
@@ -75,7 +75,7 @@ fn run(options: &Options) -> Result<(), Failure> {
         if options.report {
             report(&stream, start.elapsed());
         }
-        // Delivered or not, there is nothing more to send; what the peer has to know is that nothing more will come.
+        // Delivered or not, there is nothing more to send; the peer only has to learn that the stream has ended.
         stream.disarm();
         drop(stream);
         let _ = tokio::time::timeout(FAREWELL, port.settled()).await;
@@ -88,13 +88,13 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
     Ok(address.to_socket_addrs().map_err(|error| failed(reason(&error)))?.collect())
 }
 
-/// The one connection, and the port that it is on.
+/// Opens the one connection; returns it and its port.
 async fn open(options: &Options, addresses: &[SocketAddr]) -> Result<(Port, Stream), Failure> {
     if options.listen {
         return accept(options, addresses).await;
     }
     let mut failed = Failure::Setup(format!("\"{}\" has no address that can be used", options.address));
-    // One after the other: whoever wants to wait for less than all of them names one.
+    // Tries one address after the other: to wait for fewer, the user names one.
     for address in addresses {
         if options.rendezvous.is_some_and(|local| local.is_ipv4() != address.is_ipv4()) {
             continue;
@@ -134,7 +134,7 @@ fn bind(at: SocketAddr) -> Result<Port, Failure> {
     Port::bind(at).map_err(|error| Failure::Setup(format!("cannot use the UDP address {at}: {}", reason(&error))))
 }
 
-/// One line about what was moved.
+/// Prints one line about the transfer.
 fn report(stream: &Stream, took: Duration) {
     let Ok(stats) = stream.stats() else { return };
     let seconds = took.as_secs_f64().max(1e-9);

@@ -1,4 +1,4 @@
-//! The machine of [`super`] as a C program calls it.
+//! Tests of the state machine of [`super`] through its C functions.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the tests' own handles, each used by one thread")]
 
@@ -19,7 +19,7 @@ fn handshake(options: &[(&str, &str)]) -> *mut Handshake {
     handshake
 }
 
-/// One step without time limits, with so much room: what was answered, the bytes given out, and how many are wanted.
+/// One step at time 1 with `room` bytes of output: the result, the produced bytes, and how many bytes it wants.
 fn step(handshake: *mut Handshake, input: &[u8], room: usize) -> (c_int, Vec<u8>, usize) {
     let (mut consumed, mut produced, mut want, mut out) = (0, 0, 0, vec![0; room]);
     let (input_at, out_at) = (input.as_ptr().cast(), out.as_mut_ptr().cast());
@@ -44,9 +44,9 @@ fn message(handshake: *mut Handshake) -> (c_int, String) {
     (error.code, unsafe { CStr::from_ptr(crate::failure::phoebus_error_message(error)) }.to_str().unwrap().to_owned())
 }
 
-/// Whatever the sizes of reads and writes, no byte behind OPENED is asked for.
+/// With any sizes of reads and writes, it asks for no byte after OPENED.
 #[test]
-fn stops_at_the_last_byte_of_the_answer() {
+fn handshake_stops_at_the_last_byte_of_the_answer() {
     for (room, most) in [(1, 1), (3, 2), (4096, 7), (4096, 65536)] {
         let handshake = handshake(&[("path", "pg1/5006,pg2/5006"), ("user", "ada@example.org"), ("streams", "3")]);
         assert_eq!(first_hop(handshake, 5).unwrap(), "pg1 5006");
@@ -105,7 +105,7 @@ fn stops_at_the_last_byte_of_the_answer() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_anything_is_done() {
+fn handshake_reports_wrong_options_before_the_first_hop() {
     type Case = (&'static [(&'static str, &'static str)], c_int, &'static str);
     let cases: [Case; 6] = [
         (&[], code::NO_GATEWAY, "no gateway is set; expected the option gateway or path"),
@@ -127,7 +127,7 @@ fn what_is_wrong_is_said_before_anything_is_done() {
 }
 
 #[test]
-fn without_a_gateway_it_goes_direct_only_where_that_was_said() {
+fn handshake_connects_directly_only_if_the_options_allow_it() {
     let handshake = handshake(&[("gateway", "pg1")]);
     first_hop(handshake, 0).unwrap();
     unsafe { phoebus_handshake_lost(handshake, libc::ECONNREFUSED) };
@@ -156,7 +156,7 @@ fn without_a_gateway_it_goes_direct_only_where_that_was_said() {
 }
 
 #[test]
-fn time_that_is_over_is_said_to_be() {
+fn handshake_reports_an_expired_deadline() {
     let handshake = handshake(&[("gateway", "pg1"), ("open_timeout", "2s")]);
     first_hop(handshake, 0).unwrap();
     while step(handshake, &[], 4096).0 == WRITE {}

@@ -1,18 +1,18 @@
-//! What options mean for the side that sessions come to.
+//! The meaning of options for the accepting side.
 
-use super::Chosen;
+use super::SessionOptions;
 use crate::failure::Failure;
-use phoebus_client::{Options, Terms};
+use phoebus_client::{AcceptOptions, Options};
+use phoebus_config::settings::Settings;
 use phoebus_gateway::config::Origin;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::is_name;
-use phoebus_proto::settings::Settings;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-/// How a destination listens.
+/// The settings of a listening destination.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) name: String,
@@ -25,8 +25,8 @@ pub(crate) struct Plan {
     pub(crate) finish_limit: Duration,
 }
 
-impl Chosen {
-    /// How to listen on `address`, all of this host's if it is empty, as these options have it.
+impl SessionOptions {
+    /// How to listen on `address` with these options; empty: on all addresses of this host.
     pub(crate) fn listening(&self, address: &str, port: u16) -> Result<Plan, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -49,7 +49,7 @@ impl Chosen {
             return Err(Failure::argument(why));
         }
         let addresses: Vec<IpAddr> = match address {
-            // Two addresses would be given two ports.
+            // With port 0, two addresses would get two different ports.
             "" if port != 0 && TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() => {
                 vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
             }
@@ -72,8 +72,8 @@ impl Chosen {
         })
     }
 
-    /// On what terms a session is taken on a connection from `from`, where that is known.
-    pub(crate) fn terms(&self, from: Option<SocketAddr>) -> Result<Terms, Failure> {
+    /// The terms for a session on a connection from `from`, if that is known.
+    pub(crate) fn terms(&self, from: Option<SocketAddr>) -> Result<AcceptOptions, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -84,10 +84,10 @@ impl Chosen {
         }
         let fits = |origin: &Origin| match (origin, from) {
             (Origin::Net(net), Some(from)) => net.contains(from.ip().to_canonical()),
-            // Nobody shows one here.
+            // No certificate is presented on such a connection.
             (Origin::Certificate(_), _) | (Origin::Net(_), None) => false,
         };
-        Ok(Terms {
+        Ok(AcceptOptions {
             name: self.name.clone().unwrap_or_else(host_name),
             from,
             admitted: self.from.is_empty() || self.from.iter().any(fits),
@@ -96,7 +96,7 @@ impl Chosen {
     }
 }
 
-/// The host's own name, where it has one that gateways take.
+/// The host's name, if gateways accept it as a name.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
     if is_name(&name) { name } else { "destination".to_owned() }

@@ -1,6 +1,6 @@
 /*
- * A destination that takes part in its session, with the handshake machine alone on a connection of its own: says its port, takes
- * one connection, greets, and echoes to the end.
+ * An aware destination that uses only the handshake machine, on a connection of its own: prints its port, accepts one
+ * connection, greets, and echoes to the end.
  *
  * usage: accept READ ROOM [NAME=VALUE]...
  * READ, ROOM: as for handshake.
@@ -13,7 +13,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-/* Takes the one connection; `from` is who has made it. */
+/* Accepts the one connection; `from` is the peer's address. */
 static int take(char from[64])
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

@@ -1,4 +1,4 @@
-/* What does not hold ends a test's program, with its line. */
+/* A check that fails exits the test program, and prints its line. */
 #ifndef CHECK_H
 #define CHECK_H
 

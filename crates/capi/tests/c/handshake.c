@@ -1,8 +1,8 @@
 /*
- * Opens a session with the handshake machine alone, on a connection of its own, and speaks to a server that greets first.
+ * Opens a session with only the handshake machine, on a connection of its own, to a server that greets first.
  *
  * usage: handshake HOST PORT READ ROOM [NAME=VALUE]...
- * READ: bytes to read at a time, at most; 0: far more than are wanted, so that some belong to the session. ROOM: for output.
+ * READ: most bytes per read; 0: far more than are wanted, so that some belong to the session. ROOM: size of the output buffer.
  */
 #define _GNU_SOURCE
 #include "shake.h"
@@ -35,7 +35,7 @@ static int dial(const char *host, uint16_t port)
     return fd;
 }
 
-/* The greeting, then all that was sent, back again. */
+/* Checks the greeting, then the echo of everything that was sent. */
 static void converse(int fd, char *rest, size_t len)
 {
     char text[256];

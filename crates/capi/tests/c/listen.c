@@ -1,10 +1,10 @@
 /*
- * A session-aware destination: greets everyone with "hello\n", echoes, ends with each.
+ * A session-aware destination: greets every session with "hello\n", echoes, and finishes it.
  *
  * usage: listen HOW PORT SESSIONS [NAME=VALUE]...
- * HOW: waits in phoebus_accept (wait), polls the listener (poll), or is called back (call; with "-all", takes every session
- * that waits then); with "-fork", in a child for each.
- * Prints its port, then for each session a line: who, for whom, over what. Ends after so many sessions.
+ * HOW: waits in phoebus_accept (wait), polls the listener (poll), or uses a callback (call; with "-all", accepts every pending
+ * session in it); with "-fork", serves each session in a child.
+ * Prints its port, then a line for each session: client, destination, path. Exits after SESSIONS sessions.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -108,10 +108,11 @@ int main(int argc, char **argv)
         phoebus_context_free(context);
         return 3;
     }
+    phoebus_session *session;
+    /* Nobody connects before the port is known. */
+    CHECK(phoebus_accept(listener, 0, &session, NULL) == PHOEBUS_E_PENDING && session == NULL);
     printf("%u\n", phoebus_listener_port(listener));
     fflush(stdout);
-    phoebus_session *session;
-    CHECK(phoebus_accept(listener, 0, &session, NULL) == PHOEBUS_E_PENDING && session == NULL);
     while (served < sessions) {
         if (calls) {
             CHECK(phoebus_process(context, -1) >= 0);
@@ -130,7 +131,7 @@ int main(int argc, char **argv)
         else
             CHECK(pthread_join(threads[i], NULL) == 0);
     }
-    /* What was ended well has still to go the way. */
+    /* Sends the rest of the sessions that have finished. */
     phoebus_context_free(context);
     return 0;
 }

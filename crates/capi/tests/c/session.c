@@ -1,5 +1,5 @@
 /*
- * Sessions in every way that the library has, against a destination that greets with "hello\n" and echoes.
+ * Sessions in all modes of the library, against a destination that greets with "hello\n" and echoes.
  *
  * usage: session CASE HOST PORT NUMBER [NAME=VALUE]...
  */
@@ -37,7 +37,7 @@ static phoebus_options *options(void)
     return options;
 }
 
-/* Says what went wrong and ends. */
+/* Prints the error and exits. */
 static void fail(phoebus_error *error)
 {
     printf("%d %d [%s] %s\n", phoebus_error_code(error), phoebus_error_errno(error), phoebus_error_hop(error),
@@ -88,7 +88,7 @@ static void *send_all(void *data)
     return NULL;
 }
 
-/* The greeting, and so many bytes there and back, both at a time; ends the session well. */
+/* Checks the greeting, and the echo of len bytes while sending them; finishes the session. */
 static void converse(phoebus_session *session, long len)
 {
     struct sender sender = {session, len};
@@ -120,7 +120,7 @@ static void blocking(void)
     printf("%s\n%s\n", phoebus_report_json(report), phoebus_session_peer(session));
     phoebus_hop hop;
     CHECK(phoebus_report_hop(report, 0, &hop, sizeof hop) == 0 && strcmp(hop.from, "client") == 0);
-    /* A program that knows fewer members, and one that knows more. */
+    /* Programs compiled with fewer members, and with more. */
     struct {
         phoebus_hop hop;
         uint64_t later;
@@ -132,7 +132,7 @@ static void blocking(void)
     converse(session, number);
 }
 
-/* The same by system calls on the descriptor alone. */
+/* The same with only system calls on the descriptor. */
 static void descriptor(void)
 {
     phoebus_session *session = open_one();
@@ -149,7 +149,7 @@ static void descriptor(void)
     CHECK(phoebus_finish(session, NULL) == 0);
 }
 
-/* What has not ended in both directions does not end well. */
+/* Finishing a session fails before both directions have ended. */
 static void early(void)
 {
     phoebus_session *session = open_one();
@@ -169,7 +169,7 @@ static void *in_thread(void *data)
     return data;
 }
 
-/* Many at a time, each in a thread of its own; errors too. */
+/* Many at the same time, each in its own thread; errors too. */
 static void threads(void)
 {
     pthread_t all[8];
@@ -179,7 +179,7 @@ static void threads(void)
         CHECK(pthread_join(all[i], NULL) == 0);
 }
 
-/* Many at a time in one thread, which polls their descriptors. */
+/* Many at the same time in one thread, which polls their descriptors. */
 static void polled(void)
 {
     phoebus_context *context = phoebus_context_new();
@@ -240,7 +240,7 @@ static void opened(void *handle, void *data)
     converse(session, 1000);
 }
 
-/* Callbacks, which run in phoebus_process() alone; and not of those that were given up. */
+/* Callbacks run only in phoebus_process(), and never for an aborted attempt. */
 static void callbacks(void)
 {
     loop = pthread_self();
@@ -262,7 +262,7 @@ static void callbacks(void)
     phoebus_context_free(context);
 }
 
-/* A session is used and ended by a child; a context is of no use there, and takes no harm. */
+/* A child uses and finishes a session. The context is unusable there, and stays intact. */
 static void forked(void)
 {
     phoebus_context *context = phoebus_context_new();
@@ -280,7 +280,7 @@ static void forked(void)
         CHECK(phoebus_process(context, 0) == 0);
         phoebus_context_free(context);
         converse(session, 100000);
-        /* What is the child's own works as it does anywhere. */
+        /* Handles that the child makes itself work as usual. */
         converse(open_one(), 1000);
         context = phoebus_context_new();
         CHECK(attempt = phoebus_connect_start(context, chosen, host, port, NULL, NULL, NULL));
@@ -305,7 +305,7 @@ static void forked(void)
     converse(session, 1000);
 }
 
-/* Everything with nothing. */
+/* Every function with NULL. */
 static void nothing(void)
 {
     phoebus_error *error;

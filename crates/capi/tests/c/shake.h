@@ -1,4 +1,4 @@
-/* What the programs with a handshake machine share: a clock, and its bytes on a blocking connection. */
+/* Shared by the programs with a handshake machine: a clock, and the machine's I/O on a blocking connection. */
 #ifndef SHAKE_H
 #define SHAKE_H
 
@@ -32,10 +32,10 @@ static void send_all(int fd, const char *bytes, size_t len)
     }
 }
 
-/* Moves bytes until the machine is done, 1, or has failed, 0. What was read and is the session's stays in rest. */
+/* Moves bytes until the machine is done, 1, or has failed, 0. rest receives the bytes read that belong to the session. */
 static int shake(phoebus_handshake *h, int fd, size_t chunk, size_t room, char **rest, size_t *rest_len)
 {
-    /* Of just these sizes, so that whatever checks memory sees a byte too many. */
+    /* Allocations of exactly these sizes, so that memory checkers detect any access beyond them. */
     char *in = malloc(65536), *out = malloc(room);
     size_t in_len = 0, consumed, produced, want;
     int done = -1;
@@ -73,7 +73,7 @@ static int shake(phoebus_handshake *h, int fd, size_t chunk, size_t room, char *
     return done;
 }
 
-/* Why there is no session, on one line. */
+/* Prints the error on one line. */
 static void complain(const phoebus_handshake *h)
 {
     const phoebus_error *error = phoebus_handshake_error(h);

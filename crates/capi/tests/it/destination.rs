@@ -1,4 +1,5 @@
-//! A C program as a session-aware destination: what comes from gateways over warm connections, and directly.
+//! A C program as a session-aware destination: sessions from gateways over warm connections, and from clients
+//! directly.
 
 use crate::support;
 use std::io::{BufRead, BufReader, Read};
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use support::{OneGateway, Program, address, certificates, run, until_listening};
 
-/// The destination as it runs.
+/// A running destination.
 struct Destination {
     process: Child,
     out: BufReader<ChildStdout>,
@@ -26,7 +27,7 @@ impl Destination {
         Self { process, out }
     }
 
-    /// What it said of its sessions, once it has ended by itself.
+    /// The lines that it printed about its sessions; waits for its end.
     fn end(mut self) -> Vec<String> {
         let mut said = String::new();
         self.out.read_to_string(&mut said).unwrap();
@@ -42,7 +43,7 @@ impl Drop for Destination {
     }
 }
 
-/// A gateway that hands sessions for `dst.example` to a destination at `to`.
+/// A gateway that passes sessions for `dst.example` to a destination at `to`.
 fn before(to: SocketAddr, carriage: &str, secure: bool) -> OneGateway {
     OneGateway::start(|room, _| {
         let mut text = String::new();
@@ -68,7 +69,7 @@ fn own(room: &Path) -> Vec<String> {
 }
 
 #[test]
-fn sessions_come_over_warm_connections_and_directly() {
+fn destination_accepts_sessions_over_warm_and_direct_connections() {
     let (listen, session) = (Program::compile("listen", &[]), Program::compile("session", &[]));
     for how in ["wait", "poll", "call", "call-all", "wait-fork", "call-fork"] {
         let at = address();
@@ -87,7 +88,7 @@ fn sessions_come_over_warm_connections_and_directly() {
 }
 
 #[test]
-fn the_last_hop_is_carried_and_protected_like_any() {
+fn last_hop_uses_every_transport_and_protection() {
     let (listen, session) = (Program::compile("listen", &[]), Program::compile("session", &[]));
     let cases = [
         ("transport = \"tcp\"", "security=encrypt", "transport=tcp"),
@@ -110,7 +111,7 @@ fn the_last_hop_is_carried_and_protected_like_any() {
 }
 
 #[test]
-fn whoever_may_not_bring_sessions_is_refused() {
+fn destination_refuses_sessions_from_other_sources() {
     let (listen, session) = (Program::compile("listen", &[]), Program::compile("session", &[]));
     let at = address();
     let destination = Destination::start(listen.command(), "wait", at, 1, &["from=10.0.0.0/8,127.0.0.2".to_owned()]);
@@ -118,7 +119,7 @@ fn whoever_may_not_bring_sessions_is_refused() {
     let ended = run(command.args(["blocking", "dst.example", "7", "1", &format!("path={at}")]));
     assert!(ended.out.starts_with("6 13 [dst] dst.example:7 is not allowed to 127."), "{}", ended.out);
     drop(destination);
-    // An address that is none, and one that somebody has.
+    // An address of another host, and an address in use.
     let mut command = listen.command();
     let ended = run(command.env("ADDRESS", "dst.example").args(["wait", "0", "1"]));
     assert!(ended.out.starts_with("65536 \"dst.example\" is not an address of this host"), "{}", ended.out);
@@ -131,7 +132,7 @@ fn whoever_may_not_bring_sessions_is_refused() {
 }
 
 #[test]
-fn memory_and_threads_are_used_as_they_may_be() {
+fn destination_is_clean_under_valgrind_and_sanitizers() {
     let session = Program::compile("session", &[]);
     let checked = Program::compile("listen", &[]);
     let address_checked = Program::compile("listen", &["-fsanitize=address,undefined"]);

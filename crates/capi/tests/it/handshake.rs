@@ -1,4 +1,4 @@
-//! The handshake machine in C programs, against real gateways.
+//! The handshake state machine in C programs, against real gateways.
 
 use crate::support;
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn ask(mut command: Command, to: impl ToString, sizes: [&str; 2], options: &[&st
     run(command.args([host, port]).args(sizes).args(options))
 }
 
-/// The report, after the greeting and the echo have come as they were sent.
+/// The report, after a check that greeting and echo arrived unchanged.
 #[track_caller]
 fn spoke(ended: Ended) -> Value {
     let out = ended.ok();
@@ -23,7 +23,7 @@ fn spoke(ended: Ended) -> Value {
 }
 
 #[test]
-fn a_session_opens_with_any_sizes_of_reads_and_writes() {
+fn session_opens_with_any_sizes_of_reads_and_writes() {
     let program = Program::compile("handshake", &[]);
     let gateways = Gateways::start();
     let destination = greeter();
@@ -38,7 +38,7 @@ fn a_session_opens_with_any_sizes_of_reads_and_writes() {
 }
 
 #[test]
-fn memory_is_used_as_it_may_be() {
+fn handshake_is_clean_under_valgrind_and_sanitizers() {
     let program = Program::compile("handshake", &[]);
     let gateways = Gateways::start();
     let destination = greeter();
@@ -54,7 +54,7 @@ fn memory_is_used_as_it_may_be() {
 }
 
 #[test]
-fn a_gateway_is_proved_and_the_stream_follows_in_the_clear() {
+fn gateway_is_authenticated_and_the_stream_follows_in_the_clear() {
     let program = Program::compile("handshake", &[]);
     let gateway = OneGateway::start(|room, address| {
         let name = address.ip().to_string();
@@ -96,14 +96,14 @@ fn a_gateway_is_proved_and_the_stream_follows_in_the_clear() {
     assert!(nobody.out.ends_with("it wants to see a certificate of this end\n"), "{}", nobody.out);
     let eve = ask(program.command(), sizes, "ca.pem", Some("others/eve.users.example"));
     assert!(eve.out.contains("it does not accept this end's certificate"), "{}", eve.out);
-    // Whoever has proved nothing is refused by the rules.
+    // The rules refuse a peer without authentication.
     let options = [format!("gateway={}", gateway.address)];
     let plain = self::ask(program.command(), destination, sizes, &[&options[0]]);
     assert!(plain.out.starts_with("6 13 [pg1]"), "{}", plain.out);
 }
 
 #[test]
-fn a_refusal_says_which_hop_and_why() {
+fn refusal_names_the_hop_and_the_reason() {
     let program = Program::compile("handshake", &[]);
     let gateways = Gateways::start();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -111,16 +111,16 @@ fn a_refusal_says_which_hop_and_why() {
     let sizes = ["65536", "65536"];
     let ended = ask(program.command(), closed, sizes, &[&path]);
     assert_eq!(ended.status.code(), Some(3));
-    let expected = format!("32 111 [{closed}] cannot connect to {closed}: connection refused\n");
+    let expected = format!("32 111 [{closed}] pg2 cannot connect to {closed}: connection refused\n");
     assert_eq!(ended.out, expected);
-    // Nobody is there at all; and then it goes direct, where it may.
+    // No gateway at all; with the fallback, the connection is then direct.
     let nobody = format!("gateway={closed}");
     let ended = ask(program.command(), greeter(), sizes, &[&nobody]);
     assert!(ended.out.starts_with("32 111 ["), "{}", ended.out);
     let report = spoke(ask(program.command(), greeter(), sizes, &[&nobody, "fallback=direct"]));
     assert_eq!(report["session"], "");
     assert!(report["note"].as_str().unwrap().starts_with("direct: gateway "), "{report}");
-    // What was asked for and is not so, is no session.
+    // A session that does not meet a demand fails.
     let ended = ask(program.command(), greeter(), sizes, &[&path, "transport=udt"]);
     assert!(
         ended.out.starts_with("11 71 [pg1] transport udt was asked for between gateways, but the hop"),
@@ -129,7 +129,7 @@ fn a_refusal_says_which_hop_and_why() {
     );
 }
 
-/// A destination that takes part, and what it has said about its session by its end.
+/// An aware destination, its output, and its address.
 struct Aware(std::process::Child, BufReader<std::process::ChildStdout>, String);
 
 impl Aware {
@@ -148,7 +148,7 @@ impl Aware {
 }
 
 #[test]
-fn a_destination_takes_part_with_any_sizes_of_reads_and_writes() {
+fn aware_destination_works_with_any_sizes_of_reads_and_writes() {
     let (program, accept) = (Program::compile("handshake", &[]), Program::compile("accept", &[]));
     let gateways = Gateways::start();
     let path = format!("path={}", gateways.path);
@@ -179,30 +179,30 @@ fn a_destination_takes_part_with_any_sizes_of_reads_and_writes() {
 }
 
 #[test]
-fn an_aware_destination_and_others_are_not_taken_for_each_other() {
+fn aware_and_other_destinations_are_not_confused() {
     let (program, accept) = (Program::compile("handshake", &[]), Program::compile("accept", &[]));
     let gateways = Gateways::start();
     let path = format!("path={}", gateways.path);
     let sizes = ["65536", "4096"];
-    // One that greets whoever connects is none.
+    // A destination that greets every connection is not aware.
     let ended = ask(program.command(), greeter(), sizes, &[&path, "aware=1"]);
     assert!(ended.out.starts_with("1 71 [127.0.0.1:"), "{}", ended.out);
     assert!(ended.out.contains(" does not take part in sessions (aware): "), "{}", ended.out);
-    // One that does not let gateways bring sessions says so, to both ends.
+    // An aware destination that does not allow gateways to open sessions reports this to both ends.
     let aware = Aware::start(accept.checked(), sizes, &["name=dst.example", "from=10.0.0.0/8"]);
     let ended = ask(program.command(), &aware.2, sizes, &[&path, "aware=1"]);
     assert!(ended.out.starts_with("6 13 [dst.example] "), "{}", ended.out);
     let (code, said) = aware.end();
     assert_eq!(code, Some(3));
     assert!(said.starts_with("6 13 [127.0.0.1:") && said.contains("asked for what cannot be had: "), "{said}");
-    // One that is not asked for a session does not take what comes for one.
+    // An aware destination does not accept other protocols as a session.
     let aware = Aware::start(accept.checked(), sizes, &[]);
     let mut stranger = TcpStream::connect(&aware.2).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let (code, said) = aware.end();
     assert_eq!(code, Some(3));
     assert!(said.starts_with("1 71 [127.0.0.1:") && said.contains(" did not ask for a session: "), "{said}");
-    // Nor does anybody take a direct connection for one.
+    // A direct connection is never taken for an aware session.
     let ended = ask(program.command(), greeter(), sizes, &[&path, "aware=1", "except=*"]);
     assert!(
         ended.out.starts_with("11 71 [127.0.0.1:") && ended.out.contains("the connection is direct"),

@@ -1,4 +1,5 @@
-//! What `make install` and `make install-xio` install: the names of the library, what it exports, man pages, and examples that build from it alone.
+//! What `make install` and `make install-xio` install: library names, exported symbols, man pages, and examples that
+//! build against the installed files alone.
 
 use crate::support;
 use object::{Object, ObjectSymbol};
@@ -38,11 +39,11 @@ fn compile_examples(installed: &Path, room: &Path) {
 }
 
 #[test]
-fn what_is_installed_is_enough() {
+fn installed_files_suffice_to_build_and_run_the_examples() {
     let place = tempfile::tempdir().unwrap();
     let prefix = place.path().join("prefix");
     let mut make = plain(program("make"));
-    // What it would build is built.
+    // The test build has already built everything: `CARGO=true` builds nothing.
     let profile = if target().ends_with("debug") { "PROFILE=dev" } else { "PROFILE=release" };
     make.current_dir(workspace())
         .args(["install-xio", "CARGO=true", profile])
@@ -82,7 +83,7 @@ fn what_is_installed_is_enough() {
         assert!(prefix.join(format!("share/man/man3/{name}.3")).exists(), "{name} has no man page");
     }
 
-    // Globus finds the driver where the linker looks, and the driver the library.
+    // Globus finds the driver on the linker's path, and the driver finds the library.
     let mut globus = plain(program("globus-xioperf"));
     globus.env("LD_LIBRARY_PATH", prefix.join("lib")).args([
         "-c",
@@ -101,7 +102,7 @@ fn what_is_installed_is_enough() {
     let dynamic = run(plain("readelf").args(["-d"]).arg(place.path().join("client"))).ok();
     assert!(dynamic.contains("[libphoebus.so.0.1]"), "{dynamic}");
 
-    // The one example is the other's destination, behind a gateway.
+    // The server example is the destination of the client example, behind a gateway.
     let mut server = plain(place.path().join("echo-server"));
     let mut server = Server(server.args(["0", "name=dst"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut out = BufReader::new(server.0.stdout.take().unwrap());
@@ -121,7 +122,7 @@ fn what_is_installed_is_enough() {
     assert!(echoed == sent, "{} bytes came back", echoed.len());
 }
 
-/// A process that ends with this value.
+/// A process that is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -131,7 +132,7 @@ impl Drop for Server {
     }
 }
 
-/// What the command prints when it is given `bytes`.
+/// Runs the command with `bytes` as its input; returns its output.
 fn talk(command: &mut Command, bytes: &[u8]) -> Vec<u8> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

@@ -1,4 +1,4 @@
-//! Sessions of C programs: blocking, polled, called back, in threads and in children, through real gateways.
+//! Sessions of C programs: blocking, polled, with callbacks, in threads and in children, through real gateways.
 
 use crate::support;
 use serde_json::Value;
@@ -27,7 +27,7 @@ impl Place {
 }
 
 #[test]
-fn bytes_go_there_and_back_and_the_end_is_known() {
+fn sessions_echo_bytes_and_end_in_order() {
     let (place, program) = (Place::new(), Program::compile("session", &[]));
     let out = place.run(program.command(), "blocking", 20_000_000, &[]).ok();
     let mut lines = out.lines();
@@ -46,10 +46,10 @@ fn bytes_go_there_and_back_and_the_end_is_known() {
 }
 
 #[test]
-fn why_there_is_no_session_is_said() {
+fn failed_session_reports_the_reason() {
     let (place, program) = (Place::new(), Program::compile("session", &[]));
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let expected = format!("32 111 [{closed}] cannot connect to {closed}: connection refused\n");
+    let expected = format!("32 111 [{closed}] pg2 cannot connect to {closed}: connection refused\n");
     let ended = place.run_to(closed, program.command(), "blocking", 0, &[]);
     assert_eq!((ended.status.code(), ended.out.as_str()), (Some(3), expected.as_str()));
     let ended = place.run_to(closed, program.command(), "callbacks", 3, &[]).ok();
@@ -66,9 +66,9 @@ fn why_there_is_no_session_is_said() {
     assert!(report["note"].as_str().unwrap().starts_with("direct: gateway "), "{report}");
 }
 
-/// Whoever checks memory and threads finds nothing in the program, nor in what the library does with what is the program's.
+/// Valgrind and the sanitizers report nothing in the program, nor in the library's use of the program's memory.
 #[test]
-fn memory_and_threads_are_used_as_they_may_be() {
+fn sessions_are_clean_under_valgrind_and_sanitizers() {
     let place = Place::new();
     let program = Program::compile("session", &[]);
     for (case, number) in [
@@ -89,7 +89,7 @@ fn memory_and_threads_are_used_as_they_may_be() {
         for (case, number) in [("blocking", 300_000), ("threads", 2), ("polled", 16), ("callbacks", 16), ("nothing", 0)]
         {
             let mut command = program.command();
-            // What happens within the library, whose code is not instrumented, cannot be judged by what of it can be seen.
+            // The library is not instrumented: judging it by its visible accesses alone gives false positives.
             command.env("TSAN_OPTIONS", "halt_on_error=1 ignore_noninstrumented_modules=1");
             let ended = place.run(command, case, number, &[]);
             assert!(ended.status.success(), "{sanitizer} {case}: {ended:?}");

@@ -1,4 +1,4 @@
-//! Sessions over loopback, against the other end of the handshake: what is opened, refused, asked for, broken or lost.
+//! Sessions over loopback against a scripted peer: opened, refused, with demands, broken or lost.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_client::{Error, Options, Session, connect};
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A first hop that serves one connection as `serve` says, once the session was asked for.
+/// A first hop that handles one connection with `serve`, after the peer has requested a session.
 fn gateway<T: Send + 'static>(
     serve: impl FnOnce(TcpStream, Acceptor) -> T + Send + 'static,
 ) -> (Options, JoinHandle<T>) {
@@ -68,7 +68,7 @@ async fn fails(options: &Options) -> Error {
 }
 
 #[tokio::test]
-async fn carries_both_directions_to_their_ends() {
+async fn session_carries_both_directions_to_their_ends() {
     let (mut options, gateway) = gateway(|mut stream, mut acceptor| {
         let open_message = asked(&acceptor);
         assert_eq!(open_message.destination.to_string(), "dst.example:7");
@@ -100,7 +100,7 @@ async fn carries_both_directions_to_their_ends() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_which_hop_and_why() {
+async fn refusal_names_the_hop_and_the_reason() {
     let (options, gateway) = gateway(|mut stream, mut acceptor| {
         let better: Endpoint = "pg9/5006".parse().unwrap();
         let refused = Refused {
@@ -113,7 +113,7 @@ async fn a_refusal_says_which_hop_and_why() {
         acceptor.refuse(&refused).unwrap();
         send(&mut stream, &mut acceptor);
     });
-    // Whoever follows no redirect is told of it.
+    // Without redirects, the error names the better gateway.
     let error = fails(&Options { redirects: 0, ..options }).await;
     assert_eq!(
         error.to_string(),
@@ -123,7 +123,7 @@ async fn a_refusal_says_which_hop_and_why() {
     gateway.join().unwrap();
 }
 
-/// A gateway that refuses and names `better`; joined, it says for which path it was asked.
+/// A gateway that refuses and names `better`; its join handle returns the path of the request.
 fn redirects_to(better: Endpoint) -> (Endpoint, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     (listener.local_addr().unwrap().into(), refuses_on(listener, better))
@@ -141,7 +141,7 @@ fn refuses_on(listener: TcpListener, better: Endpoint) -> JoinHandle<String> {
 }
 
 #[tokio::test]
-async fn a_better_gateway_is_asked_in_place_of_the_one_that_names_it() {
+async fn client_follows_a_redirect_to_a_better_gateway() {
     let (options, third) = gateway(|mut stream, mut acceptor| {
         let path: Vec<_> = asked(&acceptor).path.iter().map(|hop| hop.to_string()).collect();
         open(&mut stream, &mut acceptor, 1);
@@ -151,7 +151,7 @@ async fn a_better_gateway_is_asked_in_place_of_the_one_that_names_it() {
     let (second_at, second) = redirects_to(third_at.clone());
     let (first_at, first) = redirects_to(second_at);
     let later: Endpoint = "pg2/5006".parse().unwrap();
-    // The last one was to come later anyway: it is not asked to ask itself.
+    // The better gateway was later on the path anyway, so it is removed there.
     let options = Options { path: vec![first_at.clone(), third_at.clone(), later], ..options };
     let session = connect(&options, &destination()).await.unwrap();
     assert_eq!(session.report().note, format!("redirected from {first_at} to {third_at}"));
@@ -161,10 +161,10 @@ async fn a_better_gateway_is_asked_in_place_of_the_one_that_names_it() {
 }
 
 #[tokio::test]
-async fn redirects_end_somewhere() {
+async fn client_limits_redirects() {
     let closed: Endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().into();
     let (at, gateway) = redirects_to(closed.clone());
-    // Not even a fallback goes direct past a gateway that is there.
+    // Even with a fallback, a client does not bypass a gateway that answers.
     let options = Options { path: vec![at.clone()], fallback: true, ..Options::default() };
     let error = fails(&options).await;
     assert!(error.to_string().starts_with(&format!("gateway {closed}: cannot connect to {closed}")), "{error}");
@@ -172,7 +172,7 @@ async fn redirects_end_somewhere() {
     assert_eq!((error.code(), error.hop()), (Code::Refused, Some(closed.to_string())));
     gateway.join().unwrap();
 
-    // To itself.
+    // A redirect to itself.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own: Endpoint = listener.local_addr().unwrap().into();
     let thread = refuses_on(listener, own.clone());
@@ -195,7 +195,7 @@ async fn redirects_end_somewhere() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_wants_an_address_is_understood() {
+async fn client_reports_a_gateway_that_requires_an_email_address() {
     let (options, gateway) = gateway(|mut stream, mut acceptor| {
         acceptor.challenge(&Challenge { mechanisms: List::new(&["anonymous"]), data: b"x" }).unwrap();
         send(&mut stream, &mut acceptor);
@@ -207,7 +207,7 @@ async fn a_gateway_that_wants_an_address_is_understood() {
 }
 
 #[tokio::test]
-async fn what_is_no_gateway_is_told_as_such() {
+async fn client_reports_a_peer_that_is_no_gateway() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = Options { path: vec![listener.local_addr().unwrap().into()], ..Options::default() };
     let peer = std::thread::spawn(move || {
@@ -217,11 +217,12 @@ async fn what_is_no_gateway_is_told_as_such() {
     });
     let error = fails(&options).await.to_string();
     assert!(error.contains("does not speak the Phoebus session protocol (it began with \"SSH-2.0-\")"), "{error}");
+    assert!(error.ends_with("; is this the gateway's port? 5006 is the default"), "{error}");
     peer.join().unwrap();
 }
 
 #[tokio::test]
-async fn a_death_is_an_error_at_any_time() {
+async fn lost_connection_is_an_error_at_any_time() {
     let (options, gateway) = gateway(|stream, _| drop(stream));
     let error = fails(&options).await;
     assert!(matches!(error, Error::Lost { .. }), "{error}");
@@ -242,7 +243,7 @@ async fn a_death_is_an_error_at_any_time() {
 }
 
 #[tokio::test]
-async fn a_silent_path_is_given_up() {
+async fn client_gives_up_a_silent_path() {
     let (mut options, gateway) = gateway(|mut stream, _| stream.read_to_end(&mut Vec::new()).is_ok());
     options.open_limit = Duration::from_millis(100);
     let error = fails(&options).await;
@@ -251,7 +252,7 @@ async fn a_silent_path_is_given_up() {
 }
 
 #[tokio::test]
-async fn an_end_in_peace_needs_both_directions() {
+async fn finish_needs_the_end_of_both_directions() {
     let (options, gateway) = gateway(|mut stream, mut acceptor| {
         open(&mut stream, &mut acceptor, 1);
         stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind())
@@ -261,7 +262,7 @@ async fn an_end_in_peace_needs_both_directions() {
     assert_eq!(gateway.join().unwrap(), Err(ErrorKind::ConnectionReset));
 }
 
-/// A destination that sends a greeting and ends.
+/// A destination that sends a greeting and closes.
 fn server() -> (Endpoint, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().into();
@@ -284,7 +285,7 @@ async fn is_direct(mut session: Session, note: &str) {
 }
 
 #[tokio::test]
-async fn without_its_gateway_a_client_goes_direct_only_when_told_to() {
+async fn client_falls_back_to_a_direct_connection_only_if_allowed() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut options = Options { path: vec![closed.into()], ..Options::default() };
     let error = fails(&options).await;
@@ -298,7 +299,7 @@ async fn without_its_gateway_a_client_goes_direct_only_when_told_to() {
 }
 
 #[tokio::test]
-async fn a_short_path_is_bypassed_the_next_time() {
+async fn client_bypasses_a_short_path_next_time() {
     let home = tempfile::tempdir().unwrap();
     let (mut options, gateway) = gateway(|mut stream, mut acceptor| open(&mut stream, &mut acceptor, 1));
     (options.bypass_rtt, options.cache) = (Duration::from_secs(5), Some(home.path().join("bypass")));

@@ -1,7 +1,7 @@
-//! Containers (L13): ranges of several objects, in several stores, seen as one.
+//! Containers (L13): ranges of several objects in several stores, seen as one object.
 //!
-//! [`Container`] is an object that is read: files of many machines put together. [`Scatter`] is a draft that is written:
-//! one object spread over many. What goes through them is still a flow of blocks, so that an ordinary transfer moves them.
+//! [`Container`] is such an object for reading. [`Scatter`] is a draft that writes one object as several. Both use
+//! flows of blocks, so ordinary transfers move them.
 
 mod read;
 mod scatter;
@@ -11,15 +11,15 @@ pub use scatter::Scatter;
 
 use crate::range::Extent;
 
-/// Where the parts of a whole lie in it: one after the other.
+/// The consecutive parts of a whole.
 #[derive(Debug, Clone, Default)]
 struct Layout {
-    /// The end of each.
+    /// The end of each part.
     ends: Vec<u64>,
 }
 
 impl Layout {
-    /// Parts of these lengths, unless all of them are more than 64 bits can count.
+    /// Parts of these lengths. `None` if their sum exceeds 64 bits.
     fn new(lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
         let mut end = 0u64;
         let ends = lengths.into_iter().map(|len| {
@@ -33,7 +33,7 @@ impl Layout {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The number of each part that has bytes of `extent`, and which they are, counted from the part's beginning.
+    /// The parts that overlap `extent`, each with the overlap in the part's own offsets.
     fn split(&self, extent: Extent) -> impl Iterator<Item = (usize, Extent)> {
         let first = self.ends.partition_point(|&end| end <= extent.start());
         (first..self.ends.len())
@@ -48,7 +48,7 @@ impl Layout {
             .flatten()
     }
 
-    /// Where `part` begins.
+    /// The offset of `part` in the whole.
     fn start(&self, part: usize) -> u64 {
         part.checked_sub(1).map_or(0, |before| self.ends[before])
     }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_beyond_64_bits() {
+    fn extents_beyond_64_bits_are_refused() {
         assert!(Layout::new([u64::MAX, 1]).is_none());
     }
 }

@@ -13,22 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// From how many parts a flow comes at once.
+/// Parts from which a flow reads at once.
 const WIDTH: usize = 4;
 
-/// How much is read at once for a checksum whose parts cannot be put together.
+/// Bytes per read, for checksums that cannot be combined.
 const STEP: u64 = 1 << 20;
 
-/// Bytes of an object.
+/// A range of an object.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The object.
     pub object: Arc<dyn Object>,
-    /// Which of its bytes.
+    /// The range.
     pub extent: Extent,
 }
 
-/// Parts of objects, one after the other.
+/// Ranges of objects, one after the other.
 #[derive(Debug, Clone)]
 pub struct Container {
     name: String,
@@ -41,7 +41,7 @@ impl Container {
     /// `parts` as one object, which errors call `name`.
     ///
     /// # Errors
-    /// A part has bytes that its object does not have.
+    /// A part exceeds its object.
     pub fn new(name: impl Into<String>, parts: Vec<Part>) -> Result<Self, Error> {
         let name = name.into();
         for part in &parts {
@@ -60,7 +60,7 @@ impl Container {
         Ok(Self { name, parts: parts.into(), layout, meta })
     }
 
-    /// The bytes `wanted` of the whole, part by part, as each part's object counts them.
+    /// The ranges `wanted` of the whole, in the offsets of each part's object.
     fn split(&self, wanted: &Ranges) -> BTreeMap<usize, Ranges> {
         let mut by_part = BTreeMap::<usize, Ranges>::new();
         for (part, extent) in wanted.iter().flat_map(|extent| self.layout.split(extent)) {
@@ -69,7 +69,7 @@ impl Container {
         by_part
     }
 
-    /// Bytes of a part as its object counts them.
+    /// A range of a part, in the offsets of its object.
     fn in_object(&self, part: usize, extent: Extent) -> Option<Extent> {
         Extent::new(self.parts[part].extent.start() + extent.start(), extent.len())
     }
@@ -106,7 +106,7 @@ impl Object for Container {
 
     fn read<'a>(&'a self, wanted: &'a [Extent]) -> Fallible<'a, Vec<Bytes>> {
         Box::pin(async move {
-            // One call for each part, whatever number of ranges lie in it.
+            // One call for each part, whatever number of ranges it has.
             let mut by_part = BTreeMap::<usize, (Vec<usize>, Vec<Extent>)>::new();
             for (i, extent) in wanted.iter().enumerate() {
                 for (part, extent) in self.layout.split(*extent) {
@@ -158,7 +158,7 @@ impl Object for Container {
                 }
                 at += extent.len();
             }
-            // Its parts were added one after the other.
+            // The parts were added in order.
             Ok(tally.total(at).unwrap_or_else(|| Hasher::new(algorithm).finish()))
         })
     }
@@ -173,7 +173,7 @@ impl Object for Container {
     }
 }
 
-/// Takes parts from the queue, and blocks from their flows.
+/// Takes parts from the queue, and passes on their blocks.
 async fn run(
     container: Container,
     queue: Arc<Mutex<VecDeque<(usize, Ranges)>>>,
@@ -183,7 +183,7 @@ async fn run(
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let Some((part, wanted)) = next else { return };
-        // A part does not know where in the whole its bytes belong.
+        // A part does not know its offset in the whole.
         let shape = Shape { into: None, ..shape.clone() };
         let flow = match container.parts[part].object.flow(wanted, shape).await {
             Ok(flow) => flow,

@@ -4,12 +4,13 @@ use super::Layout;
 use crate::block::Block;
 use crate::error::Error;
 use crate::range::{Extent, Ranges};
-use crate::store::{Boxed, Draft, Fallible};
+use crate::store::{Boxed, Capabilities, Draft, Fallible};
 use crate::sum::{Algorithm, Sum, Tally};
+use bytes::Bytes;
 use std::sync::Arc;
 
-/// Drafts of objects that together are one: its first bytes go to the first, and so on. Each is published when all are
-/// complete; if a publication fails, those before it have been.
+/// Drafts that together hold one object, part by part. All are published once all are complete. If one publication
+/// fails, earlier ones stay published.
 #[derive(Debug)]
 pub struct Scatter {
     name: String,
@@ -21,7 +22,7 @@ impl Scatter {
     /// The drafts `parts`, each with its size, as one that errors call `name`.
     ///
     /// # Errors
-    /// Their sizes are more than 64 bits can count.
+    /// The sum of sizes exceeds 64 bits.
     pub fn new(name: impl Into<String>, parts: Vec<(Arc<dyn Draft>, u64)>) -> Result<Self, Error> {
         let name = name.into();
         let layout = Layout::new(parts.iter().map(|&(_, size)| size)).ok_or_else(|| Error::Limit {
@@ -32,13 +33,13 @@ impl Scatter {
         Ok(Self { name, parts, layout })
     }
 
-    /// `ranges` of part number `part` as the whole counts them.
+    /// `ranges` of part number `part`, in offsets of the whole.
     fn in_whole<'a>(&self, part: usize, ranges: &'a Ranges) -> impl Iterator<Item = Extent> + 'a {
         let start = self.layout.start(part);
         ranges.iter().filter_map(move |extent| Extent::new(start.checked_add(extent.start())?, extent.len()))
     }
 
-    /// The checksum of the whole, of those of all parts in their order.
+    /// The checksum of the whole, combined from its parts.
     fn joined(&self, sums: impl IntoIterator<Item = Sum>) -> Option<Sum> {
         let (mut tally, mut at) = (None, 0);
         for (sum, &(_, size)) in sums.into_iter().zip(&self.parts) {
@@ -64,11 +65,17 @@ impl Draft for Scatter {
         all
     }
 
-    fn is_ordered(&self) -> bool {
-        self.parts.iter().any(|(draft, _)| draft.is_ordered())
+    fn capabilities(&self) -> Capabilities<'_> {
+        let all: Vec<_> = self.parts.iter().map(|(draft, _)| draft.capabilities()).collect();
+        // The bytes are in several places, and parts of lent blocks and holes would lack their checksums.
+        Capabilities {
+            resumable: all.iter().all(|part| part.resumable),
+            ordered: all.iter().any(|part| part.ordered),
+            ..Capabilities::default()
+        }
     }
 
-    fn write(&self, block: Block) -> Fallible<'_, ()> {
+    fn write(&self, block: Block<Bytes>) -> Fallible<'_, ()> {
         Box::pin(async move {
             let whole = block.extent().unwrap_or(Extent::first(u64::MAX));
             if whole.end() > self.layout.size() {
@@ -77,9 +84,18 @@ impl Draft for Scatter {
             for (part, extent) in self.layout.split(whole) {
                 let place = Extent::new(self.layout.start(part) + extent.start(), extent.len());
                 let piece = if place == Some(whole) { Some(block.clone()) } else { place.and_then(|p| block.part(p)) };
-                // It was split along the block's own range.
+                // The parts are within the block's range.
                 let Some(piece) = piece else { continue };
                 self.parts[part].0.write(Block { offset: extent.start(), ..piece }).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Fallible<'_, ()> {
+        Box::pin(async move {
+            for (draft, _) in &self.parts {
+                draft.flush().await?;
             }
             Ok(())
         })

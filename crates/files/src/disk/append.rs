@@ -1,4 +1,4 @@
-//! Files that lines are appended to, named by who runs the program: logs and reports.
+//! Files to append to: logs and reports that the user names.
 
 use super::{Links, walk};
 use rustix::fs::{Mode, OFlags};
@@ -8,16 +8,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How often the way is gone again when others put links on it meanwhile.
+/// Most attempts if others change links on the path meanwhile.
 const LOOKUPS: usize = 16;
 
-/// Opens `path` to append to it, and makes it if it is not there. A symbolic link is followed only if this user or root has made it, as
-/// on the way to any file that is written.
+/// Opens `path` for appending, and creates it if needed. Symbolic links are followed only if this user or root has made
+/// them, as with any file that is written.
 ///
 /// # Errors
-/// It cannot be written, or a link of somebody else is on the way.
+/// It cannot be written, or another user's link is on the path.
 pub fn append_to(path: &Path) -> io::Result<File> {
-    // Links that the system itself makes, to what is open already.
+    // Links of the system to files that are already open.
     if ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|own| path.starts_with(own)) {
         return File::options().append(true).create(true).open(path);
     }

@@ -1,7 +1,7 @@
 //! Open files of this machine.
 
 use super::{DiskFile, HELD, Stat};
-use crate::meta::{Attributes, Kind, Time};
+use crate::meta::{Attributes, Kind, STICKY, Time};
 use crate::range::Extent;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// How much of a file has to be holes before they are kept.
+/// Smallest share of holes in a file from which they are preserved.
 pub(super) const HOLE: u64 = 1 << 20;
 
 /// An open file of this machine.
@@ -39,7 +39,7 @@ impl DiskFile for LinuxFile {
     fn zeros_at(&self, extent: Extent) -> io::Result<u64> {
         let until = match rustix::fs::seek(&*self.0, SeekFrom::Data(extent.start())) {
             Ok(data) => data,
-            // There is nothing else before the file's end, which may have come nearer.
+            // The file has become shorter.
             Err(Errno::NXIO) => self.stat()?.size,
             Err(_) => return Ok(0),
         };
@@ -74,10 +74,7 @@ impl DiskFile for LinuxFile {
 
     fn set(&self, attributes: &Attributes) -> io::Result<()> {
         if let Some(mode) = attributes.mode {
-            let now = rustix::fs::fstat(&*self.0)?.st_mode;
-            // A directory goes on giving its group to what is made in it, and keeping others from removing that.
-            let special = if FileType::from_raw_mode(now).is_dir() { now & 0o7000 } else { 0 };
-            rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777 | special))?;
+            rustix::fs::fchmod(&*self.0, changed_mode(rustix::fs::fstat(&*self.0)?.st_mode, mode))?;
         }
         if let Some(time) = attributes.modified {
             rustix::fs::futimens(&*self.0, &modified_at(time))?;
@@ -86,7 +83,7 @@ impl DiskFile for LinuxFile {
     }
 
     fn hold(&self) -> io::Result<bool> {
-        // Where files get another owner than who makes them, nobody could release it.
+        // On file systems that change the owner of new files, nobody could release it.
         if self.stat()?.owner != rustix::process::geteuid().as_raw() {
             return Ok(false);
         }
@@ -110,7 +107,7 @@ impl DiskFile for LinuxFile {
     }
 }
 
-/// The time of modification alone, to be set.
+/// Sets only the time of modification.
 pub(super) fn modified_at(time: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
@@ -120,7 +117,7 @@ pub(super) fn modified_at(time: Time) -> Timestamps {
 
 /// What `stat` says.
 pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
-    // Blocks are of 512 bytes, whatever the file system's own. Files that are hardly shorter than their space have no holes.
+    // `st_blocks` counts 512 bytes. A file whose space is hardly less than its size has no holes.
     let stored = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     Stat {
@@ -149,20 +146,34 @@ fn kind_of(kind: rustix::fs::FileType) -> Kind {
     }
 }
 
+/// The mode of a file or directory with mode `now` that is to get the permissions `mode`.
+///
+/// A directory keeps its set-group-ID and sticky bits. It also gets the sticky bit of its source: without, all who can write
+/// to it could remove what belongs to others.
+pub(super) fn changed_mode(now: u32, mode: u32) -> Mode {
+    let is_dir = FileType::from_raw_mode(now).is_dir();
+    let special = if is_dir { now & 0o7000 | mode & STICKY } else { 0 };
+    Mode::from_raw_mode(mode & 0o777 | special)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_belongs_to_another_is_not_held() {
+    fn draft_of_another_owner_is_not_held() {
         let dir = tempfile::tempdir().unwrap();
         let file = LinuxFile(Arc::new(File::create(dir.path().join("f")).unwrap()));
         assert!(file.hold().unwrap() && file.stat().unwrap().mode == HELD);
-        // As root alone another owner can be had.
-        if rustix::process::geteuid().is_root() {
+        // Only root can change the owner. Other users find a file of another owner, whatever its mode.
+        let another = if rustix::process::geteuid().is_root() {
             file.set(&Attributes { mode: Some(0o644), modified: None }).unwrap();
             rustix::fs::fchown(&*file.0, Some(rustix::fs::Uid::from_raw(7)), None).unwrap();
-            assert!(!file.hold().unwrap() && file.stat().unwrap().mode == 0o644);
-        }
+            file
+        } else {
+            LinuxFile(Arc::new(File::open("/etc/passwd").unwrap()))
+        };
+        let mode = another.stat().unwrap().mode;
+        assert!(mode != HELD && !another.hold().unwrap() && another.stat().unwrap().mode == mode);
     }
 }

@@ -1,10 +1,10 @@
-//! A directory tree of this machine, whose paths cannot lead out of it.
+//! A directory tree of this machine that paths cannot leave.
 //!
-//! Every path is opened by `openat2(2)` with RESOLVE_BENEATH, from the descriptor of the root: the kernel itself refuses
-//! symbolic links and mounts that lead elsewhere, whatever anybody renames meanwhile. Names are made, removed and renamed
-//! relative to their opened parent.
+//! Every path is opened by `openat2(2)` with RESOLVE_BENEATH, relative to the descriptor of the root: the kernel
+//! refuses symbolic links and mounts that lead elsewhere, whatever others rename meanwhile. Names are made, removed and
+//! renamed relative to their opened parent.
 
-use super::file::{modified_at, stat_of};
+use super::file::{changed_mode, modified_at, stat_of};
 use super::walk::{self, Links};
 use super::{Disk, DiskFile, LinuxFile, Stat, owned};
 use crate::key::Key;
@@ -25,20 +25,21 @@ pub(crate) struct Linux {
     links: Links,
 }
 
-/// How often a path is looked up again when others rename what lies on it meanwhile.
+/// Most attempts of a lookup if others rename parts of the path meanwhile.
 const LOOKUPS: usize = 16;
 
 impl Linux {
-    /// The tree below `root`, which is found as any path is.
+    /// Opens the tree at `root`.
     pub(crate) fn new(root: &Path, links: Links) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, links })
     }
 
-    /// Where what is written to `key` goes, if that is a symbolic link: the path of what is there; none if that is not beneath the root.
+    /// The target path of a write to `key`, if it is a symbolic link. `None` if the target is outside the root.
     ///
     /// # Errors
-    /// It leads nowhere, or out of the root; or a link on the way is somebody's whose links are not followed ([`walk`]).
+    /// The link dangles or leads out of the root; or a link on the path belongs to a user whose links are not followed
+    /// ([`walk`]).
     pub(crate) fn target(&self, key: &Key) -> io::Result<Option<Key>> {
         let place = walk::follow(&self.root, self.links, key)?;
         walk::stat(&place)?;
@@ -47,7 +48,7 @@ impl Linux {
         Ok(there.strip_prefix(root).ok().and_then(|there| Key::parse(there.as_os_str().as_bytes()).ok()))
     }
 
-    /// Opens `key` beneath the root, to be read or looked at: every link on the way is followed.
+    /// Opens `key` for reading. Follows all links that stay in the root.
     fn at(&self, key: &Key, flags: OFlags) -> io::Result<OwnedFd> {
         let (flags, mode) = (quick(flags), Mode::empty());
         if self.links == Links::Anywhere {
@@ -63,7 +64,7 @@ impl Linux {
         Ok(rustix::fs::openat2(&self.root, key.as_path(), flags, mode, resolve)?)
     }
 
-    /// Opens what `key` leads to, to be changed: links on the way are judged ([`walk`]).
+    /// Opens the target of `key` for changes. Checks the owners of links ([`walk`]).
     fn reach(&self, key: &Key, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = quick(flags);
         if let Some(opened) = walk::straight(&self.root, self.links, key, flags, Mode::empty()) {
@@ -81,7 +82,7 @@ impl Linux {
         Err(Errno::LOOP.into())
     }
 
-    /// Opens `key` itself, to be changed or made: links on the way to it are judged, and it is none.
+    /// Opens or creates `key` itself for changes. Checks the owners of links on the path; `key` must not be one.
     fn itself(&self, key: &Key, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let flags = quick(flags | OFlags::NOFOLLOW);
         if let Some(opened) = walk::straight(&self.root, self.links, key, flags, mode) {
@@ -91,8 +92,8 @@ impl Linux {
         Ok(rustix::fs::openat(dir, name, flags, mode)?)
     }
 
-    /// The file `key`, whose attributes another one gets; none if it is no longer `expected`. Whoever may only write it may have them
-    /// listed all the same.
+    /// The file `key`, whose attributes a new file takes over. `None` if it is no longer `expected`. A file that the
+    /// user may write but not read counts too.
     fn to_inherit_from(&self, key: &Key, expected: &Stat) -> io::Result<Option<OwnedFd>> {
         let old = match self.itself(key, OFlags::RDONLY, Mode::empty()) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
@@ -108,18 +109,32 @@ impl Linux {
         Ok((found.is(expected) && found.owner == expected.owner).then_some(old))
     }
 
-    /// The directory `key`, to change names in it: links on the way are judged.
+    /// Syncs the file system of the directory `key`, which cannot be opened for reading: by an unnamed file in it, or by
+    /// a directory above it.
+    fn sync_file_system_of(&self, key: &Key) -> io::Result<()> {
+        let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let inside = |dir| Ok(rustix::fs::openat(dir, c".", unnamed, Mode::RUSR | Mode::WUSR)?);
+        let mut opened = self.dir(key).and_then(inside).ok();
+        let mut above = key.clone();
+        while opened.is_none() && !above.is_root() {
+            above = above.parent();
+            opened = self.at(&above, OFlags::RDONLY | OFlags::DIRECTORY).ok();
+        }
+        Ok(rustix::fs::syncfs(opened.as_ref().unwrap_or(&self.root))?)
+    }
+
+    /// The directory `key`, to change names in it. Checks the owners of links on the path.
     fn dir(&self, key: &Key) -> io::Result<OwnedFd> {
         self.reach(key, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// The directory that `key` is in, to change names in it, and its name there.
+    /// The parent directory of `key`, to change names in it, and the name there.
     fn parent<'a>(&self, key: &'a Key) -> io::Result<(OwnedFd, &'a OsStr)> {
         let Some((parent, _)) = key.split() else { return Err(Errno::BUSY.into()) };
         Ok((self.dir(&parent)?, OsStr::from_bytes(key.name())))
     }
 
-    /// What is there to be written, wherever `key` leads.
+    /// What exists at the target of `key`.
     pub(crate) fn stat_to_write(&self, key: &Key) -> io::Result<Stat> {
         Ok(stat_of(&rustix::fs::fstat(self.reach(key, OFlags::PATH)?)?))
     }
@@ -134,8 +149,8 @@ impl Linux {
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes `key`, of the draft `draft`, and says whether that was done: not if whoever writes the draft has it locked, or if `key` was
-    /// changed (the bytes, the name or anything else of it) after `before`.
+    /// Removes `key`, a part of the draft `draft`. False if a writer has the draft locked, or if `key` was changed in
+    /// any way after `before`.
     pub(crate) fn discard(&self, key: &Key, draft: Option<&Key>, before: Option<Time>) -> io::Result<bool> {
         let (dir, name) = self.parent(key)?;
         let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -154,18 +169,18 @@ impl Linux {
         Ok(true)
     }
 
-    /// Locks the draft `key` if nobody writes it.
+    /// Locks the draft `key`, unless somebody is writing it.
     fn lock_left(&self, key: &Key) -> io::Result<Left> {
         let open = |access: OFlags| self.itself(key, access, Mode::empty());
         let refused = |error: &io::Error| matches!(Errno::from_io_error(error), Some(Errno::ACCESS | Errno::PERM));
-        // Some network file systems lock only what can be written.
+        // Some network file systems lock only files opened for writing.
         let opened = match open(OFlags::RDWR) {
             Err(error) if refused(&error) => open(OFlags::RDONLY),
             opened => opened,
         };
         let file = match opened {
             Ok(file) => LinuxFile(Arc::new(file.into())),
-            // It is no file, or not one that this user can open.
+            // It is no file, or one that this user cannot open.
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
                     return Ok(Left::Unknown);
@@ -181,7 +196,7 @@ impl Linux {
         Ok(if named.is(&open) { Left::Locked(file) } else { Left::Used })
     }
 
-    /// The path that the symbolic link `key` holds.
+    /// The target of the symbolic link `key`.
     pub(crate) fn read_link(&self, key: &Key) -> io::Result<Vec<u8>> {
         let link = self.at(key, OFlags::PATH | OFlags::NOFOLLOW)?;
         Ok(rustix::fs::readlinkat(link, "", Vec::new())?.into_bytes())
@@ -190,26 +205,44 @@ impl Linux {
     /// Makes the symbolic link `key`.
     ///
     /// # Errors
-    /// Something has that name already, or it cannot be made.
+    /// The name exists, or the link cannot be made.
     pub(crate) fn make_link(&self, key: &Key, target: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(key)?;
         Ok(rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name)?)
     }
 
-    /// Sets when the symbolic link `key` itself was modified.
+    /// Sets the time of modification of the symbolic link `key` itself.
     pub(crate) fn set_link(&self, key: &Key, modified: Time) -> io::Result<()> {
         let (dir, name) = self.parent(key)?;
         Ok(rustix::fs::utimensat(dir, name, &modified_at(modified), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The tree below `key`, out of which nothing leads.
+    /// The subtree at `key`, which nothing leads out of.
     pub(crate) fn confined(&self, key: &Key) -> io::Result<Self> {
         Ok(Self { root: self.reach(key, OFlags::RDONLY | OFlags::DIRECTORY)?, links: Links::Beneath })
     }
 
-    /// Sets times and permissions of what `key` leads to.
+    /// Sets times and permissions of the target of `key`.
     pub(crate) fn set(&self, key: &Key, attributes: &Attributes) -> io::Result<()> {
-        LinuxFile(Arc::new(self.reach(key, OFlags::RDONLY)?.into())).set(attributes)
+        match self.reach(key, OFlags::RDONLY) {
+            Ok(file) => LinuxFile(Arc::new(file.into())).set(attributes),
+            // Its owner may change it without being allowed to read it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.set_unread(key, attributes),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same, without opening it for reading.
+    fn set_unread(&self, key: &Key, attributes: &Attributes) -> io::Result<()> {
+        let file = self.reach(key, OFlags::PATH)?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if let Some(mode) = attributes.mode {
+            rustix::fs::chmod(&*path, changed_mode(rustix::fs::fstat(&file)?.st_mode, mode))?;
+        }
+        if let Some(time) = attributes.modified {
+            rustix::fs::utimensat(rustix::fs::CWD, &*path, &modified_at(time), AtFlags::empty())?;
+        }
+        Ok(())
     }
 
     /// The entries of the directory `key`.
@@ -232,7 +265,7 @@ impl Disk for Linux {
     fn adopt(&self, key: &Key, shared: bool) -> io::Result<Option<LinuxFile>> {
         match self.itself(key, OFlags::RDWR, Mode::empty()) {
             Ok(file) => Ok(owned::is_own(&file, shared)?.then(|| LinuxFile(Arc::new(file.into())))),
-            // A link, a directory, a socket, a file of somebody else.
+            // A link, a directory, a socket, or a file of another user.
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => Ok(None),
                 _ => Err(error),
@@ -275,7 +308,7 @@ impl Disk for Linux {
             return Ok(rustix::fs::renameat(old_dir, old, new_dir, new)?);
         }
         match rustix::fs::renameat_with(&old_dir, old, &new_dir, new, RenameFlags::NOREPLACE) {
-            // File systems without that flag: a second name is refused where there is one, and then the first goes.
+            // Without RENAME_NOREPLACE: a hard link fails if the name exists, then the old name is removed.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::linkat(&old_dir, old, &new_dir, new, AtFlags::empty())?;
                 Ok(rustix::fs::unlinkat(&old_dir, old, AtFlags::empty())?)
@@ -290,13 +323,18 @@ impl Disk for Linux {
     }
 
     fn sync_dir(&self, key: &Key) -> io::Result<()> {
-        Ok(rustix::fs::fsync(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+        match self.at(key, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(dir) => Ok(rustix::fs::fsync(dir)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+            // Users may write to directories that they cannot read, and others may have put a link in its place.
+            Err(error) => self.sync_file_system_of(key).map_err(|_| error),
+        }
     }
 }
 
-/// The same flags, and nothing is waited for, as opening a pipe would.
+/// The same flags without waiting, as the opening of a pipe would.
 fn quick(flags: OFlags) -> OFlags {
-    // The kernel refuses what makes no sense beside O_PATH.
+    // The kernel refuses other flags with O_PATH.
     let quick = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY | OFlags::NONBLOCK };
     flags | quick | OFlags::CLOEXEC
 }
@@ -305,12 +343,12 @@ fn is_link(file: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_symlink())
 }
 
-/// What was found of a draft.
+/// The state of a draft.
 enum Left {
-    /// Nobody writes it, and nobody can begin to.
+    /// It is locked for this caller.
     Locked(LinuxFile),
     Used,
-    /// It is not there, or cannot be opened.
+    /// It does not exist, or cannot be opened.
     Unknown,
 }
 
@@ -319,7 +357,7 @@ enum Left {
 pub(crate) struct Entries(Dir);
 
 impl Entries {
-    /// The name and kind of the next but `.` and `..`; what vanishes meanwhile is left out.
+    /// Name and kind of the next entry except `.` and `..`. Entries that vanish are skipped.
     pub(crate) fn next(&mut self) -> Option<io::Result<(Vec<u8>, Stat)>> {
         loop {
             let entry = match self.0.read()? {

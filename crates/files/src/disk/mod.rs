@@ -1,8 +1,8 @@
-//! What a draft needs of a disk, as a trait, so that the same code runs on Linux and on a simulated disk that forgets what
-//! was not synced.
+//! What a draft needs of a disk, as a trait, so that the same code runs on Linux and on a simulated disk that forgets
+//! what was not synced.
 //!
-//! The promises are those that file systems keep, and no more: bytes are safe once their file is synced, names once their
-//! directory is, a rename is seen whole or not at all, and everything else may be lost in any part and any order.
+//! It promises what file systems promise, and no more: bytes are safe once their file is synced, names once their
+//! directory is, a rename is atomic, and anything else may be lost in any part and any order.
 
 mod append;
 mod file;
@@ -23,65 +23,66 @@ use crate::meta::{Attributes, Kind, Time};
 use crate::range::Extent;
 use std::io;
 
-/// A directory tree, by keys. Calls block.
+/// A directory tree. Calls block.
 pub(crate) trait Disk: Send + Sync + 'static {
     /// An open file.
     type File: DiskFile;
 
-    /// Opens what exists, to be read.
+    /// Opens an existing file for reading.
     fn open(&self, key: &Key) -> io::Result<Self::File>;
 
-    /// Opens what exists, to be read and written.
+    /// Opens an existing file for reading and writing.
     fn edit(&self, key: &Key) -> io::Result<Self::File>;
 
-    /// Opens the regular file `key` to be read and written, if nobody else has had a hand in it: the user who asks owns it, it has no other
-    /// name, no link leads to it, and, where others can make names beside it (`shared`), nobody else may read or write it. Otherwise none.
+    /// Opens the regular file `key` for reading and writing, if nobody else can have influenced it: the caller owns it,
+    /// it has one name, no link leads to it, and, if others can make names beside it (`shared`), nobody else may read
+    /// or write it. Otherwise `None`.
     fn adopt(&self, key: &Key, shared: bool) -> io::Result<Option<Self::File>>;
 
-    /// Whether others than the user who asks and root can make names in the directory `key`.
+    /// Whether users other than the caller and root can make names in the directory `key`.
     fn is_shared(&self, key: &Key) -> io::Result<bool>;
 
     /// The names in the directory `key`, in any order.
     fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>>;
 
-    /// Makes sure that `file`, which this user has made, can get what `key` has beside its bytes; false if that is no longer `old`.
+    /// Checks that `file`, which this user has made, can take over the attributes of `key`. False if that is no longer
+    /// `old`.
     ///
     /// # Errors
-    /// What is in the way.
+    /// What prevents it.
     fn may_inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<bool>;
 
-    /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has; false if that is no longer `old`.
+    /// Gives `file` the owner, group, access list and extended attributes of `key`. False if that is no longer `old`.
     fn inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<bool>;
 
-    /// Makes what does not exist, to be read and written, with the permissions `mode`.
+    /// Creates a file for reading and writing, with the permissions `mode`.
     fn create(&self, key: &Key, mode: u32) -> io::Result<Self::File>;
 
-    /// What `key` is, itself or, with `follow`, where it leads.
+    /// Metadata of `key`, or with `follow` of its target.
     fn stat(&self, key: &Key, follow: bool) -> io::Result<Stat>;
 
-    /// Gives `from` the name `to`, in place of what has it if `replace`.
+    /// Renames `from` to `to`; with `replace`, over an existing file.
     fn rename(&self, from: &Key, to: &Key, replace: bool) -> io::Result<()>;
 
-    /// Takes the name of what is no directory away.
+    /// Removes a name that is no directory.
     fn unlink(&self, key: &Key) -> io::Result<()>;
 
-    /// Returns when all changes to the names in the directory `key` are safe.
+    /// Syncs the names in the directory `key`.
     fn sync_dir(&self, key: &Key) -> io::Result<()>;
 }
 
 /// An open file. Calls block.
 pub(crate) trait DiskFile: Send + Sync + 'static {
-    /// Reads at `offset`; less than asked for only at the end.
+    /// Reads at `offset`. Returns less than requested only at the end.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// How many bytes from the beginning of `extent` on are zeros that take no space, which need not be read; none where the file system
-    /// does not say.
+    /// Length of the hole at the start of `extent`. `None` if the file system does not tell.
     fn zeros_at(&self, extent: Extent) -> io::Result<u64> {
         let _ = extent;
         Ok(0)
     }
 
-    /// Makes zeros of the bytes `extent`, if possible without taking space for them.
+    /// Writes zeros to `extent`, as a hole if possible.
     fn clear(&self, extent: Extent) -> io::Result<()> {
         let zeros = vec![0; 1 << 20];
         // Blocks are no longer than the zeros.
@@ -93,36 +94,36 @@ pub(crate) trait DiskFile: Send + Sync + 'static {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Makes the file `size` bytes long, with zeros where there was nothing.
+    /// Sets the length of the file.
     fn set_len(&self, size: u64) -> io::Result<()>;
 
-    /// Takes space for `size` bytes, or fails now and not later. Where the file system cannot, nothing happens.
+    /// Reserves space for `size` bytes, or fails. Does nothing if the file system cannot.
     fn reserve(&self, size: u64) -> io::Result<()>;
 
-    /// Returns when the bytes, and what is needed to find them, are safe.
+    /// Syncs the bytes and what is needed to find them.
     fn sync(&self) -> io::Result<()>;
 
-    /// Sets times and permissions; they are safe after the next [`Self::sync`].
+    /// Sets times and permissions. The next [`Self::sync`] makes them durable.
     fn set(&self, attributes: &Attributes) -> io::Result<()>;
 
-    /// Makes it its owner's alone, marked so that [`Stat::is_held`] tells it; false if the file system does not keep that.
+    /// Makes it private and marks it as held ([`Stat::is_held`]). False if the file system does not keep the mark.
     fn hold(&self) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// What it is.
+    /// Its metadata.
     fn stat(&self) -> io::Result<Stat>;
 
-    /// Locks it against others who lock it, until it is closed; false if another has it.
+    /// Locks it until it is closed. False if another holds the lock.
     fn lock(&self) -> io::Result<bool>;
 }
 
-/// The permissions of a file that is held: its owner's alone, and the sticky bit, which means nothing to Linux in a file's. Whoever sets
-/// others takes it away.
+/// Permissions of a held file: private, with the sticky bit, which has no meaning for files on Linux. Any change of
+/// permissions removes it.
 pub(crate) const HELD: u32 = 0o1600;
 
 impl Stat {
-    /// Whether it is its owner's alone until it is renamed.
+    /// Whether it is held: private until it is renamed.
     pub(crate) fn is_held(&self) -> bool {
         self.kind == Kind::File && self.mode == HELD
     }
@@ -139,19 +140,19 @@ pub(crate) struct Stat {
     pub(crate) kind: Kind,
     pub(crate) size: u64,
     pub(crate) modified: Time,
-    /// When anything of it was changed last.
+    /// Time of the last change of any kind (ctime).
     pub(crate) changed: Time,
     pub(crate) mode: u32,
-    /// Whether it takes less space than it has bytes.
+    /// Whether it takes less space than its size.
     pub(crate) sparse: bool,
-    /// Which file of its device it is, whatever its name.
+    /// Inode number.
     pub(crate) id: u64,
-    /// Which device it is on.
+    /// Device.
     pub(crate) device: u64,
-    /// How many names it has.
+    /// Number of names.
     pub(crate) links: u64,
-    /// The user who owns it.
+    /// Owner.
     pub(crate) owner: u32,
-    /// Its group.
+    /// Group.
     pub(crate) group: u32,
 }

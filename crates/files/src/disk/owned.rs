@@ -1,4 +1,4 @@
-//! Whose a file is, and what it has beside its bytes: owner, group, access list (acl(5)), extended attributes (xattr(7)).
+//! Attributes of files besides their bytes: owner, group, access list (acl(5)), extended attributes (xattr(7)).
 
 use rustix::fs::{
     Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat,
@@ -10,19 +10,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 
-/// The longest list of names, and the longest value, that Linux has.
+/// Longest list of names, and longest value, in Linux.
 const MAX_XATTR: usize = 64 << 10;
 
-/// What belongs to the bytes and not to the file: capabilities and signatures are lost as well when a file is written in place.
+/// Attributes of the bytes, not of the file: capabilities and signatures are also lost when a file is written in place.
 const OF_THE_BYTES: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
 
-/// The access list, which a file may get from its directory (acl(5)).
+/// The access list, which a file may inherit from its directory (acl(5)).
 const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
-/// How the names of what has a meaning for the system begin, access lists of all sorts among it.
+/// Prefixes of attributes with a meaning for the system, among them all access lists.
 const OF_THE_SYSTEM: &[u8] = b"system.";
 
-/// Whether nobody but the user who asks has had a hand in the open `file`.
+/// Whether nobody but the caller can have influenced the open `file`.
 pub(super) fn is_own(file: impl AsFd, shared: bool) -> io::Result<bool> {
     let stat = fstat(file)?;
     let alone = stat.st_mode & 0o077 == 0;
@@ -30,19 +30,19 @@ pub(super) fn is_own(file: impl AsFd, shared: bool) -> io::Result<bool> {
     Ok(regular && stat.st_uid == geteuid().as_raw() && stat.st_nlink == 1 && (alone || !shared))
 }
 
-/// Whether others than the user who asks and root can make names in the directory. Its mask shows in the mode where it has an
-/// access list.
+/// Whether users other than the caller and root can make names in the directory. With an access list, the mode shows
+/// its mask.
 pub(super) fn is_shared(dir: &Stat) -> bool {
     !is_trusted(dir.st_uid) || Mode::from_raw_mode(dir.st_mode).intersects(Mode::WGRP | Mode::WOTH)
 }
 
-/// Whether what this user has made is believed: the user who asks himself, and root.
+/// Whether this user's files are trusted: the caller's own, and root's.
 pub(crate) fn is_trusted(user: u32) -> bool {
     user == geteuid().as_raw() || user == 0
 }
 
-/// Whether the owner of `link`, and of `dir` in which it is and where nobody else can make names, has no number in this user namespace
-/// (user_namespaces(7)): what root of the host has made looks like that in containers.
+/// Whether the owner of `link` and of its directory `dir`, in which nobody else can make names, has no number in this
+/// user namespace (user_namespaces(7)). In containers, root of the host looks like that.
 pub(super) fn is_unmapped(link: &Stat, dir: &Stat) -> bool {
     static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
     let unmapped = UNMAPPED.get_or_init(|| {
@@ -55,25 +55,25 @@ pub(super) fn is_unmapped(link: &Stat, dir: &Stat) -> bool {
         && !Mode::from_raw_mode(dir.st_mode).intersects(Mode::WGRP | Mode::WOTH)
 }
 
-/// Whether this user number is nobody's by this map (user_namespaces(7)). Most containers have a user of the number that stands for those
-/// without one: there nothing tells the two apart.
+/// Whether the number stands for unmapped users by this map (user_namespaces(7)). Most containers have a real user of
+/// that number: there the two cannot be told apart.
 fn leaves_out(map: &str, number: u32) -> bool {
     let maps = |line: &str| {
         let fields: Option<Vec<u64>> = line.split_whitespace().map(|field| field.parse().ok()).collect();
         match fields.as_deref() {
             Some(&[first, _, count]) => (first..first.saturating_add(count)).contains(&u64::from(number)),
-            // What is not understood may be about it.
+            // A line that is not understood may be about it.
             _ => true,
         }
     };
     !map.is_empty() && !map.lines().any(maps)
 }
 
-/// Whether `new`, the draft of this user, can get the owner and the group that `was` has, and the extended attributes of `old`, which
-/// is the same file. What a file system gives to one owner whoever makes it has that already.
+/// Checks that `new`, this user's draft, can get the owner and group of `was` and the extended attributes of `old`,
+/// which is the same file. Some file systems set the owner themselves.
 ///
-/// The group and the attributes stay with it; its owner does not change before it is complete, nor does its access list, by which others
-/// could read what is written. Until then it is its owner's alone.
+/// Group and attributes stay with the draft. Its owner and access list change only at the end, because they could let
+/// others read it before.
 pub(super) fn may_inherit(new: impl AsFd, was: &super::Stat, old: impl AsFd) -> io::Result<()> {
     let new = new.as_fd();
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -101,11 +101,11 @@ pub(super) fn may_inherit(new: impl AsFd, was: &super::Stat, old: impl AsFd) -> 
             done => done?,
         }
     }
-    // Access lists of all sorts are the system's: with NFSv4 they set the mode as well.
+    // Access lists of all kinds belong to the system. With NFSv4 they set the mode too.
     copy_attributes(new, old.as_fd(), |name| !name.starts_with(OF_THE_SYSTEM))?;
     if fstat(new)?.st_mode & 0o077 != 0 {
         match fchmod(new, Mode::RUSR | Mode::WUSR) {
-            // Where modes cannot be set, nothing that is done here changes them.
+            // Where modes cannot be set, nothing here changes them.
             Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => {}
             done => done?,
         }
@@ -113,7 +113,7 @@ pub(super) fn may_inherit(new: impl AsFd, was: &super::Stat, old: impl AsFd) -> 
     Ok(())
 }
 
-/// Gives `new` what `old` has beside its bytes. Nothing is done about what they have in common.
+/// Gives `new` the attributes of `old`, as far as they differ.
 pub(super) fn inherit(new: impl AsFd, old: impl AsFd) -> io::Result<()> {
     let (new, old) = (new.as_fd(), old.as_fd());
     let (is, was) = (fstat(new)?, fstat(old)?);
@@ -124,7 +124,7 @@ pub(super) fn inherit(new: impl AsFd, old: impl AsFd) -> io::Result<()> {
         fchown(new, owner, group)?;
     }
     copy_attributes(new, old, |_| true)?;
-    // A directory gives what is made in it a list of its own, by which others would read what they could not read before.
+    // Directories give new files an access list, which could let others read them.
     let mut none = [0; 0];
     if fgetxattr(old, ACCESS_LIST, &mut none) == Err(Errno::NODATA) {
         match fremovexattr(new, ACCESS_LIST) {
@@ -135,7 +135,7 @@ pub(super) fn inherit(new: impl AsFd, old: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives `new` the extended attributes of `old` whose names `takes` takes, as far as they differ.
+/// Copies the extended attributes of `old` that `takes` accepts to `new`, as far as they differ.
 fn copy_attributes(new: BorrowedFd<'_>, old: BorrowedFd<'_>, takes: impl Fn(&[u8]) -> bool) -> io::Result<()> {
     let mut names = vec![0; MAX_XATTR];
     let len = match flistxattr(old, &mut names) {
@@ -170,7 +170,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn the_number_of_those_without_one_is_trusted_only_where_no_user_has_it() {
+    fn overflow_owner_is_trusted_only_if_no_user_has_it() {
         for outside in ["         0       1000          1\n", "0 0 65534", "0 1000 1\n1 100000 65533\n"] {
             assert!(leaves_out(outside, 65534), "{outside}");
         }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_the_owner_that_its_file_system_gives_it() {
+    fn owner_is_the_one_the_file_system_assigns() {
         // As root alone another owner can be had.
         if !geteuid().is_root() {
             return;

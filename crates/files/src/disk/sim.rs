@@ -1,8 +1,8 @@
 //! A simulated disk that forgets what was not synced, for tests.
 //!
-//! It promises what `disk` says and nothing else. When the power fails, each change to a name that was not synced with its
-//! directory happened or did not, in any combination; each sector that was written and not synced is old, new or rubbish; and
-//! inode numbers that are free are given out again at once. When only the process is killed, everything done so far stays.
+//! It promises only what `disk` says. When the power fails, each unsynced change of a name has happened or not, in any
+//! combination; each unsynced sector is old, new or garbage; free inode numbers are reused at once. When only the
+//! process is killed, everything stays.
 
 use super::{Disk, DiskFile, Stat};
 use crate::key::Key;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SECTOR: usize = 512;
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// Deterministic pseudo-random numbers (splitmix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// The disk; clones are the same one.
+/// The disk. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Sim(Arc<Mutex<Inner>>);
 
@@ -41,18 +41,20 @@ struct Inner {
     unsafe_names: Vec<NameChange>,
     inodes: BTreeMap<u64, Inode>,
     locked: BTreeSet<u64>,
-    /// Changes that are still carried out before everything fails; none is without end.
+    /// Changes that are still carried out before everything fails. `None`: no failure.
     left: Option<u64>,
-    /// Counts up with every process that is killed: what it had open is no longer.
+    /// Incremented when a process is killed, which invalidates its open files.
     life: u64,
     written: u64,
     lie: Option<Lie>,
     /// Whether others can make names in its directories.
     shared: bool,
+    /// Whether writes to journals fail for lack of space.
+    full: bool,
     dice: Dice,
 }
 
-/// What a disk that lies says it has synced.
+/// What a lying disk claims to have synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lie {
     Drafts,
@@ -60,7 +62,7 @@ pub(crate) enum Lie {
     Names,
 }
 
-/// Names that get an inode, or lose theirs, at once.
+/// Changes of names and inodes that are visible at once.
 type NameChange = Vec<(Key, Option<u64>)>;
 
 #[derive(Clone, Default)]
@@ -98,6 +100,7 @@ impl Sim {
             written: 0,
             lie: None,
             shared: false,
+            full: false,
             dice: Dice(seed),
         })))
     }
@@ -106,22 +109,27 @@ impl Sim {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails after `changes` more changes, the last of which may or may not be carried out.
+    /// Fails after `changes` more changes. The last one may or may not happen.
     pub(crate) fn fail_after(&self, changes: u64) {
         self.lock().left = Some(changes);
     }
 
-    /// From now on it says that it synced what it did not.
+    /// From now on, syncs are claimed but not done.
     pub(crate) fn lie(&self, lie: Option<Lie>) {
         self.lock().lie = lie;
     }
 
-    /// From now on others can make names in its directories.
+    /// Sets whether writes to journals fail for lack of space.
+    pub(crate) fn fill(&self, full: bool) {
+        self.lock().full = full;
+    }
+
+    /// From now on, others can make names in its directories.
     pub(crate) fn share(&self) {
         self.lock().shared = true;
     }
 
-    /// The process is killed and another begins.
+    /// Kills the process, and starts another.
     pub(crate) fn kill(&self) {
         let mut inner = self.lock();
         inner.left = None;
@@ -129,7 +137,7 @@ impl Sim {
         inner.locked.clear();
     }
 
-    /// The power fails and comes back.
+    /// Cuts and restores the power.
     pub(crate) fn lose_power(&self) {
         self.kill();
         let inner = &mut *self.lock();
@@ -146,7 +154,7 @@ impl Sim {
         }
     }
 
-    /// The bytes under `key` as programs see them.
+    /// The bytes of `key`, as programs see them.
     pub(crate) fn contents(&self, key: &Key) -> Option<Vec<u8>> {
         let inner = self.lock();
         Some(inner.inodes.get(inner.names.get(key)?)?.bytes.clone())
@@ -157,12 +165,12 @@ impl Sim {
         self.lock().names.keys().cloned().collect()
     }
 
-    /// How many bytes were ever written to files whose name does not end in `journal`.
+    /// Bytes written so far to files that are no journals.
     pub(crate) fn written(&self) -> u64 {
         self.lock().written
     }
 
-    /// A file that exists and is safe.
+    /// Creates a synced file.
     pub(crate) fn put(&self, key: &Key, bytes: &[u8]) {
         let file = self.create(key, 0o644).unwrap();
         file.write_at(bytes, 0).unwrap();
@@ -176,7 +184,7 @@ impl Sim {
 }
 
 impl Inner {
-    /// Counts a change. False if it is not carried out; the error if the machine goes off with it.
+    /// Counts a change. False if it does not happen; an error if the machine fails with it.
     fn step(&mut self) -> (bool, io::Result<()>) {
         match &mut self.left {
             None => (true, Ok(())),
@@ -188,7 +196,7 @@ impl Inner {
         }
     }
 
-    /// Whether the file has a name that journals have.
+    /// Whether the file has the name of a journal.
     fn is_journal(&self, id: u64) -> bool {
         self.names.iter().any(|(key, named)| *named == id && key.name().windows(7).any(|w| w == b"journal"))
     }
@@ -352,6 +360,9 @@ impl SimFile {
         if inner.life != self.life {
             return Err(off());
         }
+        if inner.full && inner.is_journal(self.id) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let (done, result) = inner.step();
         if done {
             let journal = inner.is_journal(self.id);
@@ -448,7 +459,7 @@ impl Drop for SimFile {
 }
 
 #[test]
-fn what_is_not_synced_may_be_lost_and_what_is_may_not() {
+fn simulated_disk_loses_only_unsynced_bytes() {
     let key = |name: &str| Key::parse(name).unwrap();
     let (mut names, mut old, mut new, mut rubbish) = (0, 0, 0, 0);
     for seed in 0..60 {

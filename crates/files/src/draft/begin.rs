@@ -1,4 +1,4 @@
-//! How a draft begins: afresh, where an earlier attempt was cut, or not at all because that one had come to its end.
+//! Begins a draft: new, resumed from an earlier attempt, or not at all because that attempt was complete.
 
 use super::names::Names;
 use super::{LOOKS, State, Work, absent_ok, lock, never_the_same};
@@ -12,35 +12,34 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Objects of at least this many bytes are continued where an earlier attempt was cut; shorter ones begin again, since what a
-/// journal costs (three syncs) is more than sending them.
+/// Smallest object, in bytes, whose draft can be resumed. A journal costs three syncs, more than sending a shorter
+/// object.
 pub(crate) const JOURNAL_FROM: u64 = 16 << 20;
 
-/// For at least this many bytes space is taken beforehand, so that what cannot fit fails before it is sent.
+/// Smallest object for which space is reserved, so that a lack of space fails at once.
 const RESERVE_FROM: u64 = 1 << 20;
 
-/// How long a lock is waited for: tasks that were dropped let go of theirs as soon as their last write returns.
+/// Longest wait for a lock: dropped tasks release theirs once their last write returns.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many names are tried that nobody can know: one that exists already is as likely as a guess.
+/// Most attempts at an unpredictable name. A collision is as likely as a guess.
 const NAMES: usize = 4;
 
-/// How often it is asked for meanwhile.
+/// Interval between attempts at the lock.
 const LOCK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How a draft begins.
+/// A draft that has begun, or an object that is complete.
 pub(crate) enum Start<D: Disk> {
     /// With this.
     Work(Box<Work<D>>),
-    /// It had been published before.
+    /// An earlier attempt had published it.
     Done,
 }
 
 impl<D: Disk> Work<D> {
-    /// Begins the draft of `key`, or goes on with an earlier one of the same `spec`. `label` is what errors call the
-    /// destination; objects of fewer bytes than `journal_from`, or of unknown size, are not continued later. A file that takes nobody's
-    /// place, and whose permissions `spec` does not say, gets those of `mode`. The draft has the names of drafts of `home`, which is on the
-    /// same file system.
+    /// Begins the draft of `key`, or resumes one of the same `spec`. `label` is the destination's name in errors.
+    /// Objects of fewer bytes than `journal_from`, or of unknown size, are not resumed. A new file whose permissions
+    /// `spec` leaves open gets those of `mode`. The draft's names are those of `home`, on the same file system.
     pub(crate) fn begin(
         disk: &Arc<D>,
         (key, home): (&Key, &Key),
@@ -53,9 +52,9 @@ impl<D: Disk> Work<D> {
         let place = absent_ok(disk.stat(key, false)).map_err(failed("look at"))?;
         check_place(place, &label, spec.replace)?;
         let journalled = spec.source.is_some() && spec.size.is_some_and(|size| size >= journal_from);
-        let wanted = Wanted { key, home, place, label: &label, spec: &spec };
-        let Some(owned) = own(&**disk, &wanted, journalled)? else { return Ok(Start::Done) };
-        let Owned { names, file, mut left } = owned;
+        let request = DraftRequest { key, home, place, label: &label, spec: &spec };
+        let Some(owned) = own(&**disk, &request, journalled)? else { return Ok(Start::Done) };
+        let LockedDraft { names, file, mut left } = owned;
         let old = match inheritable(&**disk, &file, key, place) {
             Ok(old) => old,
             Err(error) => {
@@ -69,14 +68,14 @@ impl<D: Disk> Work<D> {
         let kept = left.take_if(|left| journalled && left.is_of(&spec, &stat)).and_then(|left| left.0);
         let kept = kept.map_or_else(|| Parts::new(spec.sum), |journal| journal.parts);
         if left.is_some() {
-            // It speaks of other bytes than those that will be written from here on.
+            // Its records belong to earlier bytes, not to those that will be written.
             disk.unlink(&names.journal).map_err(failed("remove the old journal of"))?;
             disk.sync_dir(&home.parent()).map_err(failed("sync the directory of"))?;
         }
         let afresh = kept.ranges.is_empty();
         if let Err(error) = make_room(&file, afresh && stat.size > 0, &spec) {
             if afresh {
-                // What there is no space for leaves nothing behind.
+                // A lack of space leaves nothing behind.
                 let _ = disk.unlink(&names.part);
             }
             return Err(failed("make room for")(error));
@@ -100,14 +99,19 @@ impl<D: Disk> Work<D> {
         };
         if journalled {
             let kept = work.state().safe.clone();
-            *lock(&work.journal) = Some(work.start_journal(&kept)?);
+            // Without a journal, nobody could resume a new draft. A resumed one still has its journal.
+            let journal = work.start_journal(&kept);
+            if journal.is_err() && afresh {
+                work.discard();
+            }
+            *lock(&work.journal) = Some(journal?);
         }
         Ok(Start::Work(Box::new(work)))
     }
 }
 
-/// The file whose place the draft `file` takes, if there is one, after it was seen that the draft can get what that has beside its bytes.
-/// Where several write the same name, each may find that another has put his file there meanwhile.
+/// The file that the draft `file` replaces, if there is one. Checks that the draft can take over its attributes.
+/// Concurrent writers of one name may find that another has just replaced it.
 fn inheritable<D: Disk>(disk: &D, file: &D::File, key: &Key, mut place: Option<Stat>) -> io::Result<Option<Stat>> {
     for _ in 0..LOOKS {
         let Some(old) = place.filter(|old| old.kind == Kind::File) else { return Ok(None) };
@@ -119,7 +123,7 @@ fn inheritable<D: Disk>(disk: &D, file: &D::File, key: &Key, mut place: Option<S
     Err(never_the_same())
 }
 
-/// Empties a draft's file if it has old bytes, and makes it as long as it will be.
+/// Empties the draft's file, and sets its final length.
 fn make_room(file: &impl DiskFile, old: bool, spec: &Spec) -> io::Result<()> {
     if old {
         file.set_len(0)?;
@@ -129,7 +133,7 @@ fn make_room(file: &impl DiskFile, old: bool, spec: &Spec) -> io::Result<()> {
     if size >= RESERVE_FROM && !spec.sparse { file.reserve(size) } else { Ok(()) }
 }
 
-/// Whether what has the destination's name now can be replaced.
+/// Whether the existing destination may be replaced.
 fn check_place(place: Option<Stat>, label: &str, replace: bool) -> Result<(), Error> {
     match place {
         None => Ok(()),
@@ -141,34 +145,40 @@ fn check_place(place: Option<Stat>, label: &str, replace: bool) -> Result<(), Er
     }
 }
 
-/// A draft that is locked.
-struct Owned<F> {
+/// A locked draft.
+struct LockedDraft<F> {
     names: Names,
     file: F,
-    /// The journal that lies beside it.
+    /// Its journal.
     left: Option<Left>,
 }
 
-/// Opens or makes the draft's file, and locks it; none if a journal says that what now has the destination's name is what was to be
-/// written.
+/// Opens or creates the draft's file, and locks it. `None` if a journal says that the destination is already the
+/// complete object.
 ///
-/// Where only this user makes names, the draft's name is always the same, and who has it locked writes the same file. Where others do,
-/// they could make that name first, so that it is one that nobody can know; what an earlier attempt left is looked for if it is worth it.
-fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Option<Owned<D::File>>, Error> {
-    let (home, label) = (wanted.home, wanted.label);
+/// Where only this user makes names, the draft's name is fixed, and the lock excludes concurrent writers. Where others
+/// make names too, they could make that name first, so the name is unpredictable, and an earlier draft is searched if
+/// that is worth it.
+fn own<D: Disk>(disk: &D, request: &DraftRequest<'_>, journalled: bool) -> Result<Option<LockedDraft<D::File>>, Error> {
+    let (home, label) = (request.home, request.label);
     let failed = |act| move |error| Error::io(label, act, error);
     let shared = disk.is_shared(&home.parent()).map_err(failed("look at the directory of"))?;
     let usual = Names::of(home).map_err(|error| Error::io(label, "name", io::Error::other(error)))?;
     let candidates = match (shared, journalled) {
         (false, _) => vec![usual],
         (true, false) => Vec::new(),
-        (true, true) => Names::found(home, &disk.names_in(&home.parent()).map_err(failed("list the directory of"))?),
+        (true, true) => match disk.names_in(&home.parent()) {
+            Ok(names) => Names::found(home, &names),
+            // Where uploads go that others do not see, nobody finds a draft again.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
+            Err(error) => return Err(failed("list the directory of")(error)),
+        },
     };
     let (mut mine, mut swept) = (None, false);
     for names in candidates {
-        match take(disk, wanted, names, shared)? {
+        match take(disk, request, names, shared)? {
             Taken::Mine(owned) if mine.is_none() => mine = Some(owned),
-            Taken::Mine(Owned { names, file, .. }) => {
+            Taken::Mine(LockedDraft { names, file, .. }) => {
                 sweep(disk, &names, Some(file)).map_err(failed("remove an old draft of"))?;
                 swept = true;
             }
@@ -181,7 +191,7 @@ fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Optio
         }
     }
     if swept {
-        // An old journal that came back after a loss of power would speak of a file that is another one by then.
+        // A journal that reappeared after power loss would describe another file.
         disk.sync_dir(&home.parent()).map_err(failed("sync the directory of"))?;
     }
     if mine.is_some() {
@@ -191,7 +201,7 @@ fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Optio
         let names = Names::random(home).map_err(failed("name the draft of"))?;
         match disk.create(&names.part, 0o600) {
             Ok(file) if file.lock().map_err(failed("lock the draft of"))? => {
-                return Ok(Some(Owned { names, file, left: None }));
+                return Ok(Some(LockedDraft { names, file, left: None }));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -201,29 +211,29 @@ fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Optio
     Err(Error::Busy { name: label.to_owned() })
 }
 
-/// What a draft is to be of.
-struct Wanted<'a> {
+/// The subject of a draft.
+struct DraftRequest<'a> {
     key: &'a Key,
-    /// Beside what the draft is: the same, unless drafts have a directory of their own.
+    /// The key that names the draft: the same, unless drafts have their own directory.
     home: &'a Key,
-    /// What has the destination's name.
+    /// The existing destination.
     place: Option<Stat>,
     label: &'a str,
     spec: &'a Spec,
 }
 
-/// What became of the attempt to have the draft of certain names.
+/// The result of looking at one name of a draft.
 enum Taken<F> {
-    Mine(Owned<F>),
+    Mine(LockedDraft<F>),
     Published,
-    /// It is of another source by now, or never came to hold anything; nobody will look for it again. Its file is locked, if it has one.
+    /// It is of another source, or empty; nobody will resume it. Its file, if any, is locked.
     Old(Names, Option<F>),
-    /// Somebody else has made what has the name.
+    /// Another user has made it.
     Foreign,
 }
 
-/// Removes what of these names this user has made, where others can make names, too. Until that is done the lock of `_locked` is held:
-/// nobody can begin to write what is removed.
+/// Removes this user's files with these names, where others make names too. `_locked` keeps others from writing what is
+/// removed.
 fn sweep<D: Disk>(disk: &D, names: &Names, _locked: Option<D::File>) -> io::Result<()> {
     for name in [&names.journal, &names.next, &names.part] {
         if let Some(Some(_)) = absent_ok(disk.adopt(name, true))? {
@@ -233,25 +243,25 @@ fn sweep<D: Disk>(disk: &D, names: &Names, _locked: Option<D::File>) -> io::Resu
     Ok(())
 }
 
-/// Has the draft of these `names` if it is this user's, and makes it unless others can make names, too.
-fn take<D: Disk>(disk: &D, wanted: &Wanted<'_>, names: Names, shared: bool) -> Result<Taken<D::File>, Error> {
-    let (key, label, spec) = (wanted.key, wanted.label, wanted.spec);
+/// Opens the draft with these `names` if it is this user's. Creates it unless others can make names there.
+fn take<D: Disk>(disk: &D, request: &DraftRequest<'_>, names: Names, shared: bool) -> Result<Taken<D::File>, Error> {
+    let (key, label, spec) = (request.key, request.label, request.spec);
     let failed = |act| move |error| Error::io(label, act, error);
     let give_up = Instant::now() + LOCK_PATIENCE;
     loop {
         let part = open_locked(disk, &names.part, shared).map_err(failed("open the draft of"))?;
         let left = Left::read(disk, &names.journal, shared).map_err(failed("read the journal of"))?;
         match part {
-            Part::Mine(file) if !shared => return Ok(Taken::Mine(Owned { names, file, left })),
+            Part::Mine(file) if !shared => return Ok(Taken::Mine(LockedDraft { names, file, left })),
             Part::Mine(file) => {
                 let stat = file.stat().map_err(failed("look at the draft of"))?;
                 if left.as_ref().is_some_and(|left| left.is_of(spec, &stat)) {
-                    return Ok(Taken::Mine(Owned { names, file, left }));
+                    return Ok(Taken::Mine(LockedDraft { names, file, left }));
                 }
                 return Ok(Taken::Old(names, Some(file)));
             }
             Part::None => {
-                if left.as_ref().zip(wanted.place).is_some_and(|(left, place)| left.became(spec, &place)) {
+                if left.as_ref().zip(request.place).is_some_and(|(left, place)| left.became(spec, &place)) {
                     disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
                     absent_ok(disk.unlink(&names.journal)).map_err(failed("remove the journal of"))?;
                     return Ok(Taken::Published);
@@ -261,7 +271,7 @@ fn take<D: Disk>(disk: &D, wanted: &Wanted<'_>, names: Names, shared: bool) -> R
                 }
                 match disk.create(&names.part, 0o600) {
                     Ok(file) if file.lock().map_err(failed("lock the draft of"))? => {
-                        return Ok(Taken::Mine(Owned { names, file, left }));
+                        return Ok(Taken::Mine(LockedDraft { names, file, left }));
                     }
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -275,7 +285,7 @@ fn take<D: Disk>(disk: &D, wanted: &Wanted<'_>, names: Names, shared: bool) -> R
     }
 }
 
-/// A journal that an earlier attempt left; none in it if it cannot be read.
+/// The journal of an earlier attempt. `None` inside if it cannot be read.
 struct Left(Option<Journal>);
 
 impl Left {
@@ -291,7 +301,7 @@ impl Left {
         Ok(Some(Self(journal::read(&bytes[..len]))))
     }
 
-    /// Whether it is of `spec`, and its bytes are in the draft `part`.
+    /// Whether the journal is of `spec`, and describes the draft `part`.
     fn is_of(&self, spec: &Spec, part: &Stat) -> bool {
         self.0.as_ref().is_some_and(|journal| {
             let end = journal.parts.ranges.iter().next_back().map_or(0, Extent::end);
@@ -299,30 +309,30 @@ impl Left {
         })
     }
 
-    /// Whether it is of `spec`, and its draft is now `place`.
+    /// Whether the journal is of `spec`, and its draft is now `place`.
     fn became(&self, spec: &Spec, place: &Stat) -> bool {
         let header = self.0.as_ref().map(|journal| &journal.header);
         header.is_some_and(|header| is_of(header, spec) && header.draft == place.id && header.size == place.size)
     }
 }
 
-/// Whether a journal with this header is of what `spec` asks for.
+/// Whether a header matches `spec`.
 fn is_of(header: &Header, spec: &Spec) -> bool {
     let source = spec.source.as_ref().map(|(name, modified)| (name.as_str(), *modified));
     Some(header.size) == spec.size && source == Some((&header.source, header.modified)) && header.sum == spec.sum
 }
 
-/// What became of the attempt to have a draft for oneself.
+/// The result of locking a draft.
 enum Part<F> {
     None,
     Mine(F),
     /// It is being written.
     Theirs,
-    /// Somebody else has made it, or may have.
+    /// Another user has, or may have, made it.
     Foreign,
 }
 
-/// Opens and locks the draft `key`, and makes sure that it still has that name.
+/// Opens and locks the draft `key`, and checks that it still has that name.
 fn open_locked<D: Disk>(disk: &D, key: &Key, shared: bool) -> io::Result<Part<D::File>> {
     let Some(file) = absent_ok(disk.adopt(key, shared))? else { return Ok(Part::None) };
     let Some(file) = file else { return Ok(Part::Foreign) };
@@ -339,13 +349,13 @@ mod tests {
     use crate::disk::sim::Sim;
 
     #[test]
-    fn an_old_draft_is_locked_until_it_is_removed() {
+    fn old_draft_is_locked_until_removed() {
         let disk = Sim::new(1);
         let key = Key::parse("f").unwrap();
         let names = Names::random(&key).unwrap();
         drop(disk.create(&names.part, 0o600).unwrap());
-        let wanted = Wanted { key: &key, home: &key, place: None, label: "f", spec: &Spec::default() };
-        let old = take(&disk, &wanted, names.clone(), true).unwrap();
+        let request = DraftRequest { key: &key, home: &key, place: None, label: "f", spec: &Spec::default() };
+        let old = take(&disk, &request, names.clone(), true).unwrap();
         assert!(matches!(old, Taken::Old(..)));
         assert!(matches!(open_locked(&disk, &names.part, true).unwrap(), Part::Theirs));
         let Taken::Old(names, file) = old else { return };

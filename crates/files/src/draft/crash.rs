@@ -1,4 +1,4 @@
-//! Drafts on a disk that fails at every step there is, with and without its power.
+//! Simulates drafts on a disk that fails at every possible step, with and without power.
 
 use super::*;
 use crate::disk::sim::{Dice, Lie, Sim};
@@ -14,7 +14,7 @@ fn key(name: &str) -> Key {
 
 fn content(seed: u64) -> Vec<u8> {
     let mut dice = Dice(seed);
-    // Some of it zeros, which may be holes.
+    // Test data with zeros, which may become holes.
     (0..SIZE).map(|i| if i / 5000 % 2 == seed / 1000 % 2 { 0 } else { dice.next() as u8 }).collect()
 }
 
@@ -31,21 +31,21 @@ fn spec(version: i64) -> Spec {
     }
 }
 
-/// The checksum of what is in a draft.
+/// The checksum of a draft's content.
 fn reread(work: &Work<Sim>) -> Sum {
     let mut hasher = Hasher::new(Algorithm::Crc32c);
     hash(&mut hasher, work.file(), Extent::first(work.file().stat().unwrap().size), u64::MAX).unwrap();
     hasher.finish()
 }
 
-/// What an attempt came to know before it failed.
+/// What an attempt knew before it failed.
 #[derive(Default)]
 struct Seen {
     safe: u64,
     published: bool,
 }
 
-/// One attempt to write `bytes`: blocks in random order, checkpoints now and then, verified, published, settled.
+/// One attempt to write `bytes`: blocks in random order, occasional checkpoints, verified, published, settled.
 fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut Dice) -> (Seen, Result<(), Error>) {
     let mut seen = Seen::default();
     let result = (|| {
@@ -80,14 +80,14 @@ fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut 
     (seen, result)
 }
 
-/// Attempts that are cut after `steps` changes each, and a last one that is not. Says whether the first was cut.
+/// Attempts that fail after `steps` changes each, and a last one without failure. Returns whether the first one failed.
 fn story(seed: u64, steps: &[u64], power: bool, journal_from: u64, source_changes: bool, lie: Option<Lie>) -> bool {
     let (old, mut new, mut version) = (b"old".to_vec(), content(seed), 0);
     let mut allowed = vec![old.clone(), new.clone()];
     let (disk, mut dice) = (Sim::new(seed), Dice(!seed));
     disk.put(&key("d/out"), &old);
     if seed % 2 == 1 && journal_from == 0 {
-        // What is not worth looking for is found by nobody.
+        // Drafts too small to resume are found by nobody.
         disk.share();
     }
     disk.lie(lie);
@@ -115,7 +115,7 @@ fn story(seed: u64, steps: &[u64], power: bool, journal_from: u64, source_change
         assert!(found.as_ref().is_some_and(|found| allowed.contains(found)), "half a file has its name");
         let there = found.as_ref() == Some(&new);
         assert!(there || !settled, "it was settled and lost");
-        // What was published is written anew if it is asked for once more; that is not for drafts to prevent.
+        // A published object is written again on request; drafts do not prevent that.
         safe = if journal_from == 0 && !seen.published && !there { seen.safe.max(safe) } else { 0 };
         if source_changes {
             (version, settled, safe) = (version + 1, false, 0);
@@ -128,7 +128,7 @@ fn story(seed: u64, steps: &[u64], power: bool, journal_from: u64, source_change
     cut
 }
 
-/// Every step of the first attempt is once the last; the later ones are cut at random.
+/// Each step of the first attempt is the last one once. Later attempts fail at random.
 fn every_step(power: bool, journal_from: u64, source_changes: bool) {
     let mut dice = Dice(7);
     for seed in 0..4 {
@@ -143,17 +143,17 @@ fn every_step(power: bool, journal_from: u64, source_changes: bool) {
 }
 
 #[test]
-fn a_process_that_is_killed_anywhere_leaves_all_or_nothing_and_loses_what_was_in_flight() {
+fn kill_anywhere_leaves_the_whole_file_or_none() {
     every_step(false, 0, false);
 }
 
 #[test]
-fn a_machine_that_loses_power_anywhere_leaves_all_or_nothing_and_loses_what_was_in_flight() {
+fn power_loss_anywhere_leaves_the_whole_file_or_none() {
     every_step(true, 0, false);
 }
 
 #[test]
-fn a_disk_that_does_not_sync_what_it_says_is_found_out() {
+fn simulation_detects_a_disk_that_lies_about_syncing() {
     for lie in [Lie::Drafts, Lie::Journals, Lie::Names] {
         let mut dice = Dice(3);
         let found = (0..4000).any(|seed| {
@@ -171,13 +171,13 @@ fn short_objects_begin_again() {
 }
 
 #[test]
-fn a_source_that_changed_meanwhile_is_never_mixed_with_what_it_was() {
+fn changed_source_is_never_mixed_with_its_old_bytes() {
     every_step(false, 0, true);
     every_step(true, 0, true);
 }
 
 #[test]
-fn one_writes_at_a_time_and_blocks_that_come_twice_are_written_once() {
+fn repeated_blocks_are_written_once() {
     let disk = Arc::new(Sim::new(1));
     let bytes = content(1);
     let begin = || Work::begin(&disk, (&key("out"), &key("out")), ("out".into(), 0o644), spec(0), 0);
@@ -200,7 +200,7 @@ fn one_writes_at_a_time_and_blocks_that_come_twice_are_written_once() {
 }
 
 #[test]
-fn what_is_given_up_is_kept_or_gone() {
+fn abandoned_draft_is_kept_or_removed() {
     for keep in [true, false] {
         let disk = Arc::new(Sim::new(1));
         let begin = || Work::begin(&disk, (&key("out"), &key("out")), ("out".into(), 0o644), spec(0), 0);
@@ -214,4 +214,42 @@ fn what_is_given_up_is_kept_or_gone() {
         let Start::Work(work) = begin().unwrap() else { panic!("nothing was published") };
         assert_eq!(work.safe().total(), if keep { 3000 } else { 0 });
     }
+}
+
+#[test]
+fn draft_without_a_journal_is_removed() {
+    for shared in [false, true] {
+        let disk = Arc::new(Sim::new(1));
+        if shared {
+            disk.share();
+        }
+        let begin = || Work::begin(&disk, (&key("out"), &key("out")), ("out".into(), 0o644), spec(0), 0);
+        let no_space = || matches!(begin(), Err(Error::NoSpace { .. }));
+        disk.fill(true);
+        assert!(no_space());
+        assert!(disk.names().is_empty());
+        // Once there is space again, the earlier draft is resumed.
+        disk.fill(false);
+        let Start::Work(work) = begin().unwrap() else { panic!("nothing was published") };
+        work.write(&Block::new(0, content(1)[..3000].to_vec())).unwrap();
+        work.abandon(true).unwrap();
+        drop(work);
+        disk.fill(true);
+        assert!(no_space());
+        assert_eq!(disk.names().len(), 2);
+        disk.fill(false);
+        let Start::Work(work) = begin().unwrap() else { panic!("nothing was published") };
+        assert_eq!(work.safe().total(), 3000);
+    }
+}
+
+#[test]
+fn removed_draft_is_not_reported_as_a_missing_source() {
+    let disk = Arc::new(Sim::new(1));
+    let begin = Work::begin(&disk, (&key("out"), &key("out")), ("out".into(), 0o644), spec(0), 0);
+    let Start::Work(work) = begin.unwrap() else { panic!("nothing was published") };
+    work.write(&Block::new(0, content(1))).unwrap();
+    disk.unlink(work.place()).unwrap();
+    let error = work.publish(SIZE).unwrap_err();
+    assert!(error.kind() == crate::ErrorKind::Other && error.to_string().contains("its draft is gone"), "{error}");
 }

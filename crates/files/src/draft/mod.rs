@@ -1,18 +1,17 @@
-//! A draft on a disk: how an object comes to be there without ever being there in part.
+//! Drafts on disk: objects appear whole or not at all.
 //!
-//! The bytes go to a hidden file beside the destination, which gets the destination's name when all of them are there and
-//! have been verified. Beside it, if it is long enough to be worth it, a journal (`journal`) says which bytes are safe, and
-//! a later attempt at the same goes on from there. The order in which things are made safe is all of it:
+//! Bytes go to a hidden file beside the destination, which is renamed to the destination once it is complete and
+//! verified. For long objects, a journal (`journal`) beside it records which bytes are synced, so that a later attempt
+//! can resume. Safety depends on the order of syncs:
 //!
-//! 1. *Begin afresh*: an old journal is removed, and its directory synced, before any byte is written that it does not
-//!    speak of. The new one is written under another name, synced, renamed, and the directory synced, before anything is
-//!    recorded.
-//! 2. *Checkpoint*: the bytes are synced, then the record that names them is appended, then the journal is synced.
-//! 3. *Publish*: everything is synced, then the draft renamed, then the directory synced, then the journal removed. A
-//!    journal without a draft whose inode now has the destination's name says that this happened.
+//! 1. *Begin*: an old journal is removed, and its directory synced, before any byte is written. The new journal is
+//!    written under another name, synced, renamed, and the directory synced, before anything is recorded.
+//! 2. *Checkpoint*: the bytes are synced, then the record is appended, then the journal is synced.
+//! 3. *Publish*: everything is synced, then the draft is renamed, then the directory synced, then the journal removed.
+//!    A journal without a draft, whose inode now has the destination's name, shows that this has happened.
 //!
-//! A draft is locked by whoever writes it. Once a sync has failed it cannot be trusted to succeed honestly again (the
-//! kernel reports such errors once), so the draft takes nothing more and the next attempt begins at the last checkpoint.
+//! The writer holds a lock on the draft. After a failed sync, later syncs may falsely succeed (the kernel reports such
+//! errors once), so the draft accepts nothing more, and the next attempt resumes at the last checkpoint.
 
 mod begin;
 #[cfg(test)]
@@ -34,24 +33,25 @@ use crate::key::Key;
 use crate::range::{Extent, Ranges};
 use crate::store::{Attributes, Kind, Spec};
 use crate::sum::{Combining, Hasher, Sum};
+use bytes::Bytes;
 use names::Names;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A journal that has grown to this is written anew with what it says in fewer words.
+/// Size at which a journal is compacted.
 const COMPACT_FROM: u64 = 4 << 20;
 
-/// How many ranges with gaps between them a draft holds, so that nobody fills the memory with scattered bytes. A transfer
-/// over so many streams has not many more.
+/// Most ranges with gaps that a draft keeps, against scattered bytes that fill memory. A transfer over as many streams
+/// has few more.
 pub(crate) const MAX_GAPS: usize = 1 << 16;
 
-/// How many zeros make a hole.
+/// Fewest zeros that make a hole.
 const HOLE: usize = 64 << 10;
 
-/// How often the file that is replaced is looked at while others replace it, too: many more than write the same name at a time.
+/// Most looks at the replaced file while others replace it too: far more than there are concurrent writers of one name.
 const LOOKS: usize = 100;
 
-/// How much is read at once to compute a checksum.
+/// Bytes per read for a checksum.
 const REREAD: u64 = 1 << 20;
 
 /// A draft. Several threads may write.
@@ -61,31 +61,31 @@ pub(crate) struct Work<D: Disk> {
     names: Names,
     label: String,
     spec: Spec,
-    /// The permissions of a file that takes nobody's place.
+    /// Permissions of a new file.
     mode: u32,
-    /// The file whose place it takes, as it was found at the beginning.
+    /// The replaced file, as found at the beginning.
     old: Option<Stat>,
-    /// Whether what was not written is known to be zeros: a draft that was cut may have anything there.
+    /// Whether unwritten parts are known to be zeros. A resumed draft may have anything there.
     sparse: bool,
     file: D::File,
-    /// Whether a journal is kept from the beginning.
+    /// Whether there is a journal.
     journalled: bool,
     state: Mutex<State>,
-    /// None if none is kept. Held while a checkpoint is made, so that there is one at a time.
+    /// The journal, if there is one. Locked during a checkpoint, so that there is one at a time.
     journal: Mutex<Option<Writer<D::File>>>,
 }
 
 struct State {
-    /// What was written or is being written.
+    /// Ranges that are written or being written.
     claimed: Ranges,
-    /// What was written since the last checkpoint.
+    /// Ranges written since the last checkpoint.
     fresh: Parts,
-    /// What is safe, by this attempt and those before.
+    /// Synced ranges, of this and earlier attempts.
     safe: Parts,
     over: Option<Over>,
 }
 
-/// Why a draft takes nothing more.
+/// The failure after which the draft accepts nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     Failed,
@@ -100,7 +100,7 @@ struct Writer<F> {
 }
 
 impl<D: Disk> Work<D> {
-    /// What errors call it.
+    /// The destination's name in errors.
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
@@ -115,47 +115,54 @@ impl<D: Disk> Work<D> {
         &self.names.part
     }
 
-    /// Whether a later attempt goes on from where this one was cut.
+    /// Whether a later attempt can resume it.
     pub(crate) fn is_journalled(&self) -> bool {
         self.journalled
     }
 
-    /// What is safe.
+    /// The synced ranges.
     pub(crate) fn safe(&self) -> Ranges {
         self.state().safe.ranges.clone()
     }
 
-    /// Writes what of `block` was not written before.
-    pub(crate) fn write(&self, block: &Block) -> Result<(), Error> {
+    /// Writes the new parts of `block`.
+    pub(crate) fn write(&self, block: &Block<Bytes>) -> Result<(), Error> {
         let extent = block.extent().unwrap_or(Extent::first(u64::MAX));
         for part in self.claim(extent)?.iter() {
             let cut = if part == extent { Some(block.clone()) } else { block.part(part) };
-            // It was cut from the block's own range.
+            // The part is within the block's range.
             let Some(piece) = cut else { continue };
-            let put = match piece.is_hole() {
-                true if self.sparse => Ok(()),
-                // A draft that was cut may have anything there.
-                true => self.file.clear(part),
-                false => self.put(piece.bytes()?, part.start()),
-            };
-            put.map_err(|e| self.fail("write", e))?;
-            let sum = self.spec.sum.map(|how| piece.sum_by(how)).transpose()?;
+            self.put(&piece.body, part.start()).map_err(|e| self.fail("write", e))?;
+            let sum = self.spec.sum.and_then(|how| piece.sum_by(how));
             self.note(part, sum.unwrap_or(0));
         }
         Ok(())
     }
 
-    /// The checksum that is kept of its blocks.
+    /// Writes the new parts of the hole `extent`. `sum` is the checksum of the whole hole, if known.
+    pub(crate) fn write_hole(&self, extent: Extent, sum: Option<u32>) -> Result<(), Error> {
+        for part in self.claim(extent)?.iter() {
+            // A resumed draft may have anything there.
+            if !self.sparse {
+                self.file.clear(part).map_err(|e| self.fail("write", e))?;
+            }
+            let own = || self.spec.sum.map(|how| how.of_zeros(part.len()));
+            self.note(part, sum.filter(|_| part == extent).or_else(own).unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// The algorithm of block checksums.
     pub(crate) fn sum(&self) -> Option<Combining> {
         self.spec.sum
     }
 
-    /// Whether zeros are left out of the file.
+    /// Whether holes are kept as holes.
     pub(crate) fn leaves_holes(&self) -> bool {
         self.sparse
     }
 
-    /// Makes what was written safe, and says what is.
+    /// Syncs what was written, and returns the synced ranges.
     pub(crate) fn checkpoint(&self) -> Result<Ranges, Error> {
         self.checkpoint_with(&mut lock(&self.journal))
     }
@@ -165,7 +172,7 @@ impl<D: Disk> Work<D> {
         self.written(&lock(&self.journal)).tally?.total(size)
     }
 
-    /// Gives it its name.
+    /// Publishes the draft.
     pub(crate) fn publish(&self, size: u64) -> Result<(), Error> {
         let journal = &mut *lock(&self.journal);
         let dir = self.key.parent();
@@ -204,12 +211,13 @@ impl<D: Disk> Work<D> {
         Ok(())
     }
 
-    /// Takes over what the file has beside its bytes whose place it takes, if there is one; its permissions are returned, and not set.
+    /// Takes over the attributes of the replaced file, if there is one. Returns its permissions, which are set later.
     fn inherit(&self) -> Result<u32, Error> {
         for _ in 0..LOOKS {
             let old = absent_ok(self.disk.stat(&self.key, false)).map_err(|e| self.fail("look at", e))?;
             let Some(old) = old.filter(|old| old.kind == Kind::File) else { return Ok(self.mode) };
-            // Whoever makes a file there meanwhile, where others can, would get what is written. Its number may be that of the one before.
+            // A file that others create there meanwhile would be a chance to read the bytes. Inode numbers may be
+            // reused.
             if self.old.is_none_or(|before| before.owner != old.owner) && !is_trusted(old.owner) {
                 let why = format!("user {} has put another file there meanwhile", old.owner);
                 return Err(self.fail("replace", io::Error::new(io::ErrorKind::PermissionDenied, why)));
@@ -222,16 +230,16 @@ impl<D: Disk> Work<D> {
         Err(self.fail("replace", never_the_same()))
     }
 
-    /// Gives it up; with `keep`, so that a later attempt can go on.
+    /// Gives the draft up. With `keep`, a later attempt can resume it.
     pub(crate) fn abandon(&self, keep: bool) -> Result<(), Error> {
         let journal = &mut *lock(&self.journal);
         if self.state().over == Some(Over::Published) {
             return Ok(());
         }
         if keep && journal.is_some() {
-            // What is not safe by now is sent again, and a draft that failed has nothing more to say.
+            // Unsynced bytes are sent again, and a failed draft has nothing to add.
             let _ = self.checkpoint_with(journal);
-            // Of nothing there is nothing to go on with, and it may have room reserved.
+            // An empty draft cannot be resumed, and may hold reserved space.
             if !self.safe().is_empty() {
                 self.state().over = Some(Over::Abandoned);
                 return Ok(());
@@ -248,11 +256,19 @@ impl<D: Disk> Work<D> {
         Ok(())
     }
 
+    /// Removes the files of a draft that could not begin, as far as possible: the caller has an error to report.
+    fn discard(&self) {
+        let removed = absent_ok(self.disk.unlink(&self.names.journal));
+        if removed.is_ok() && self.disk.sync_dir(&self.names.part.parent()).is_ok() {
+            let _ = self.disk.unlink(&self.names.part);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// What of `extent` nobody has written or is writing, which the caller now has to.
+    /// Claims the parts of `extent` that nobody has written or is writing. The caller must write them.
     pub(crate) fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
         let mut state = self.state();
         self.still_open(&state)?;
@@ -268,7 +284,7 @@ impl<D: Disk> Work<D> {
         Ok(missing)
     }
 
-    /// Writes `bytes`, but for holes.
+    /// Writes `bytes` except holes.
     fn put(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if !self.sparse {
             return self.file.write_at(bytes, offset);
@@ -276,7 +292,7 @@ impl<D: Disk> Work<D> {
         let mut at = offset;
         for run in bytes.chunks(HOLE).collect::<Vec<_>>().chunk_by(|a, b| is_zero(a) == is_zero(b)) {
             let len = run.iter().map(|chunk| chunk.len()).sum::<usize>();
-            // The runs follow each other.
+            // Runs are consecutive.
             let from = (at - offset) as usize;
             if !is_zero(run[0]) {
                 self.file.write_at(&bytes[from..from + len], at)?;
@@ -286,7 +302,7 @@ impl<D: Disk> Work<D> {
         Ok(())
     }
 
-    /// Notes that `extent`, which was claimed, is written and has the checksum `sum`.
+    /// Records that the claimed `extent` is written, with the checksum `sum`.
     pub(crate) fn note(&self, extent: Extent, sum: u32) {
         // Claims do not overlap.
         self.state().fresh.add(extent, sum);
@@ -303,10 +319,17 @@ impl<D: Disk> Work<D> {
         Err(Error::Io { name: self.label.clone(), act: "write", source })
     }
 
-    /// The error for `source`, after which nothing that was not safe before can be trusted.
+    /// The error for `source`. After it, only earlier checkpoints are trusted.
     pub(crate) fn fail(&self, act: &'static str, source: io::Error) -> Error {
         self.state().over = Some(Over::Failed);
-        Error::io(&self.label, act, source)
+        match source.kind() {
+            // The draft existed at the beginning. A NotFound error would look like a missing source.
+            io::ErrorKind::NotFound => {
+                let why = "its draft is gone: somebody has removed it, or its directory";
+                Error::Io { name: self.label.clone(), act, source: io::Error::other(why) }
+            }
+            _ => Error::io(&self.label, act, source),
+        }
     }
 
     fn checkpoint_with(&self, journal: &mut Option<Writer<D::File>>) -> Result<Ranges, Error> {
@@ -333,7 +356,7 @@ impl<D: Disk> Work<D> {
         Ok(safe.ranges)
     }
 
-    /// All that was written: what is safe, and what came since. While a checkpoint is made, that is not known.
+    /// All written ranges: synced ones and later ones. Unknown during a checkpoint.
     fn written(&self, _no_checkpoint: &Option<Writer<D::File>>) -> Parts {
         let state = self.state();
         let mut all = state.safe.clone();
@@ -341,7 +364,7 @@ impl<D: Disk> Work<D> {
         all
     }
 
-    /// Writes a journal that says `kept`, in place of any other.
+    /// Writes a journal with `kept`, replacing any other.
     fn start_journal(&self, kept: &Parts) -> Result<Writer<D::File>, Error> {
         let draft = self.file.stat().map_err(|e| self.fail("look at the draft of", e))?.id;
         let (source, modified) = self.spec.source.clone().unwrap_or_default();
@@ -357,7 +380,10 @@ impl<D: Disk> Work<D> {
             self.disk.sync_dir(&self.names.part.parent())?;
             Ok(Writer { file, at: bytes.len() as u64, check })
         })();
-        started.map_err(|e| self.fail("write the journal of", e))
+        started.map_err(|e| {
+            let _ = self.disk.unlink(&self.names.next);
+            self.fail("write the journal of", e)
+        })
     }
 }
 
@@ -371,8 +397,8 @@ impl<F: DiskFile> Writer<F> {
     }
 }
 
-/// Hashes the bytes `extent` of `file`, from the first one on until that took as much as `most` bytes do, and says where the others begin.
-/// Holes are not read, and cost nothing where the checksum of zeros can be put together.
+/// Hashes `extent` of `file` from its start, up to as much time as `most` bytes take. Returns where the rest begins.
+/// Holes are not read, and cost nothing if checksums of zeros can be combined.
 pub(crate) fn hash(hasher: &mut Hasher, file: &impl DiskFile, extent: Extent, most: u64) -> io::Result<u64> {
     let mut bytes = Vec::new();
     let (mut at, mut left) = (extent.start(), most);
@@ -384,7 +410,7 @@ pub(crate) fn hash(hasher: &mut Hasher, file: &impl DiskFile, extent: Extent, mo
         if zeros > 0 {
             hasher.update_zeros(len);
         } else {
-            // It is no longer than REREAD.
+            // At most REREAD.
             bytes.resize(len as usize, 0);
             if file.read_at(&mut bytes, at)? < bytes.len() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -398,12 +424,12 @@ pub(crate) fn hash(hasher: &mut Hasher, file: &impl DiskFile, extent: Extent, mo
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // By words, which compilers make as fast as memory is.
+    // In words, for vectorization.
     let (words, rest) = bytes.as_chunks::<8>();
     rest.iter().all(|&byte| byte == 0) && words.iter().all(|word| *word == [0; 8])
 }
 
-/// The failure of one who found another file there at each look.
+/// The error if another file is found at every look.
 fn never_the_same() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "others put one file after another in its place; try again")
 }

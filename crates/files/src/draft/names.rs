@@ -1,36 +1,35 @@
-//! The names of a draft and its journal: hidden and beside the destination. They are the same whenever the same destination is
-//! written, unless others can make names there: then nobody can know them beforehand.
+//! Names of a draft and its journal: hidden, beside the destination. They are the same for each attempt, unless others
+//! can make names there: then they are unpredictable.
 
 use crate::key::{Key, KeyError, MAX_NAME};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeSet;
 use std::io;
 
-/// What clients write on servers, by a name that they find again.
+/// Suffix of drafts that clients make on servers.
 const PART: &[u8] = b".phoebus-part";
 
-/// What this engine writes.
+/// Suffix of this engine's drafts.
 const DRAFT: &[u8] = b".phoebus-draft";
 const JOURNAL: &[u8] = b".phoebus-journal";
 const NEXT: &[u8] = b".phoebus-journal-next";
 
-/// The tag that earlier versions gave every symbolic link that was being made.
+/// Tag of symbolic links in progress, as earlier versions wrote it.
 const LINK: &str = "link";
 
-/// What names end with by which a move calls a source for a moment.
+/// Suffix of a source that a move has put aside.
 const MOVED: &[u8] = b".phoebus-moved";
 
-/// How many bytes are added to a name for that.
+/// Bytes that such a name is longer.
 const MOVED_MORE: usize = 1 + TAG + MOVED.len();
 
-/// How many hexadecimal digits make a name that nobody can know beforehand.
+/// Hexadecimal digits of an unpredictable name.
 const TAG: usize = 16;
 
-/// The name whose drafts are those of `key`, where drafts are kept in the directory `partial_dir`, one name, beside it: the same in that
-/// directory. `key` itself where they are beside it.
+/// The key whose drafts belong to `key`: in the directory `partial_dir` beside it, or `key` itself.
 ///
 /// # Errors
-/// The path would be too long.
+/// The path is too long.
 pub fn draft_home(key: &Key, partial_dir: Option<&Key>) -> Result<Key, KeyError> {
     match (partial_dir, key.split()) {
         (Some(inside), Some((dir, name))) => dir.beneath(inside)?.join(name),
@@ -38,83 +37,81 @@ pub fn draft_home(key: &Key, partial_dir: Option<&Key>) -> Result<Key, KeyError>
     }
 }
 
-/// Where the draft of `key` is in a store that has nothing but names to know it again by: beside it, hidden, with a `tag` that
-/// tells it from drafts of other sources.
+/// The draft of `key` in a store that recognizes drafts only by name: beside it, hidden, with a `tag` of its source.
 ///
 /// # Errors
-/// The path would be too long.
+/// The path is too long.
 pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
     let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
     let end = [b".", tag.as_bytes(), PART].concat();
     dir.join([&stem_of(name, end.len())[..], &end].concat())
 }
 
-/// A name beside `key` that nobody can know beforehand, for a symbolic link that is being made.
+/// An unpredictable name beside `key`, for a symbolic link in progress.
 ///
 /// # Errors
-/// The path would be too long, or the system has no randomness.
+/// The path is too long, or the system has no random bytes.
 pub(crate) fn link_part(key: &Key) -> io::Result<Key> {
     part_of(key, &random_tag()?).map_err(io::Error::other)
 }
 
-/// Sixteen hexadecimal digits that nobody can know beforehand.
+/// Sixteen unpredictable hexadecimal digits.
 ///
 /// # Errors
-/// The system has no randomness.
+/// The system has no random bytes.
 pub fn random_tag() -> io::Result<String> {
     let mut tag = [0; TAG / 2];
     SystemRandom::new().fill(&mut tag).map_err(|_| io::Error::other("the system has no randomness"))?;
     Ok(tag.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A name beside `key` that nobody has asked for yet, for a source that is looked at while it is moved. Where there is no room for all of its
-/// name it is cut, as those of drafts are.
+/// A new name beside `key` for a source that a move puts aside. Long names are cut, as those of drafts are.
 ///
 /// # Errors
-/// The path would be too long, or the system has no randomness.
+/// The path is too long, or the system has no random bytes.
 pub fn moved_name(key: &Key) -> io::Result<Key> {
     let name = [b".", &moved_stem(key.name())[..], b".", random_tag()?.as_bytes(), MOVED].concat();
     key.parent().join(name).map_err(io::Error::other)
 }
 
-/// What of `name` is in the names that moves give ([`moved_from`]): all of it, if there is room.
+/// The part of `name` that such a name contains ([`moved_from`]): all of it, if there is room.
 pub fn moved_stem(name: &[u8]) -> Vec<u8> {
     stem_of(name, MOVED_MORE).split_off(1)
 }
 
-/// Whether `stem`, which [`moved_from`] gave, is what a longer name was cut to. It then says nothing of that name.
+/// Whether `stem`, which [`moved_from`] returned, is a cut name. It then says nothing about the rest.
 pub fn is_moved_cut(stem: &[u8]) -> bool {
-    // A character that would be cut in two is left out.
+    // A character is not cut in two.
     let is_long = stem.len() + 1 + MOVED_MORE > MAX_NAME - 4;
     let digest = stem.rsplit(|byte| *byte == b'~').next().unwrap_or_default();
     is_long && digest.len() == TAG && digest.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// The name that what a move has called `name` had before, or what it was cut to ([`is_moved_cut`]).
+/// The original name, possibly cut ([`is_moved_cut`]), of a file that a move has put aside.
 pub fn moved_from(name: &[u8]) -> Option<&[u8]> {
     let rest = name.strip_prefix(b".")?.strip_suffix(MOVED)?;
     let (rest, tag) = rest.split_at_checked(rest.len().checked_sub(TAG)?)?;
     rest.strip_suffix(b".").filter(|name| !name.is_empty() && tag.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Where the bytes of the draft of `key` usually are before it is published ([`Draft::place`](crate::store::Draft::place) says where they
-/// are).
+/// The usual place of the draft of `key` ([`Capabilities::place`](crate::store::Capabilities::place) has the actual
+/// one).
 ///
 /// # Errors
-/// The path would be too long.
+/// The path is too long.
 pub fn draft_of(key: &Key) -> Result<Key, KeyError> {
     Names::of(key).map(|names| names.part)
 }
 
-/// A hidden name for `name` that leaves room for an end of so many bytes.
+/// A hidden name from `name`, with room for a suffix of `suffix` bytes.
 fn stem_of(name: &[u8], end: usize) -> Vec<u8> {
     let most = (MAX_NAME - 1).saturating_sub(end);
     let mut stem = [b".", name].concat();
     if name.len() > most {
-        // As much of the name as fits, and what tells it from others that begin alike.
+        // As much of the name as fits, and a tag that distinguishes names with the same beginning.
         let digest = ring::digest::digest(&ring::digest::SHA256, name);
         let mut end = most.saturating_sub(16);
-        // Some servers take no name that ends amid a character.
+        // Some servers refuse names that end within a character.
         if let Ok(name) = std::str::from_utf8(name) {
             while end > 1 && !name.is_char_boundary(end - 1) {
                 end -= 1;
@@ -127,32 +124,32 @@ fn stem_of(name: &[u8], end: usize) -> Vec<u8> {
     stem
 }
 
-/// The names beside a destination.
+/// The names of a draft.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Names {
     /// The bytes.
     pub(crate) part: Key,
-    /// What of them is safe.
+    /// The journal.
     pub(crate) journal: Key,
-    /// A journal that is about to take the place of the other.
+    /// A new journal, before it replaces the other.
     pub(crate) next: Key,
 }
 
 impl Names {
-    /// Those of the draft of `key`.
+    /// The fixed names for `key`.
     pub(crate) fn of(key: &Key) -> Result<Self, KeyError> {
         let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
         Self::with_stem(&dir, &stem_of(name, NEXT.len()))
     }
 
-    /// Others, which nobody can know beforehand.
+    /// Unpredictable names.
     pub(crate) fn random(key: &Key) -> io::Result<Self> {
         let (dir, mut stem) = Self::tagged(key);
         stem.extend(random_tag()?.bytes());
         Self::with_stem(&dir, &stem).map_err(io::Error::other)
     }
 
-    /// Those of earlier drafts of `key` that were [random](Self::random), of which `names` in its directory has any.
+    /// Earlier [random](Self::random) names for `key`, among `names` of its directory.
     pub(crate) fn found(key: &Key, names: &[Vec<u8>]) -> Vec<Self> {
         let (dir, stem) = Self::tagged(key);
         let tag = |name: &Vec<u8>| {
@@ -165,7 +162,7 @@ impl Names {
         tags.iter().filter_map(|tag| Self::with_stem(&dir, &[&stem[..], tag].concat()).ok()).collect()
     }
 
-    /// The directory of `key`, and what its random names begin with.
+    /// The directory of `key`, and the prefix of its random names.
     fn tagged(key: &Key) -> (Key, Vec<u8>) {
         let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
         let mut stem = stem_of(name, NEXT.len() + 1 + TAG);
@@ -179,31 +176,31 @@ impl Names {
     }
 }
 
-/// Whether `name` is that of a draft or a journal, which listings and walks leave out.
+/// Whether `name` belongs to a draft or a journal, which listings and walks leave out.
 pub fn is_ours(name: &[u8]) -> bool {
     is_part(name) || is_engines(name)
 }
 
-/// Whether `name` is that of a draft that clients write on servers ([`part_of`]).
+/// Whether `name` is a client's draft on a server ([`part_of`]).
 pub fn is_part(name: &[u8]) -> bool {
     name.starts_with(b".") && name.ends_with(PART)
 }
 
-/// Whether `name` is that of a draft or a journal of this engine, which nobody else may make, write or rename: what it finds there it
-/// would take for its own.
+/// Whether `name` belongs to a draft or journal of this engine. Clients may not make, write or rename such names,
+/// because the engine would take the file for its own.
 pub fn is_engines(name: &[u8]) -> bool {
     name.starts_with(b".") && [DRAFT, JOURNAL, NEXT].iter().any(|end| name.ends_with(end))
 }
 
-/// The draft that `key`, a name of this engine, is of: itself, or for a journal the draft whose bytes it describes. None for other names.
+/// The draft that `key`, a name of this engine, belongs to: itself, or for a journal its draft. `None` for other names.
 pub(crate) fn draft_beside(key: &Key) -> Option<Key> {
     let name = key.name().strip_prefix(b".").filter(|_| is_engines(key.name()))?;
     let stem = [DRAFT, NEXT, JOURNAL].iter().find_map(|end| name.strip_suffix(*end))?;
     key.parent().join([b".", stem, DRAFT].concat()).ok()
 }
 
-/// Whether `name` is one that only drafts and their journals have: besides those of [`is_engines`] that have a stem, what a client writes
-/// on a server, and a symbolic link that is being made, whose tags are 16 hexadecimal digits.
+/// Whether only drafts and journals have names like `name`: those of [`is_engines`] with a stem, clients' drafts on
+/// servers, and symbolic links in progress, whose tags are 16 hexadecimal digits.
 pub fn is_draft(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".") else { return false };
     if let Some(stem) = rest.strip_suffix(PART) {
@@ -233,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_beside_the_destination_and_fit() {
+    fn draft_names_are_beside_the_destination_and_fit() {
         let names = Names::of(&Key::parse("a/b.h5").unwrap()).unwrap();
         assert_eq!(names.part.to_string(), "a/.b.h5.phoebus-draft");
         assert_eq!(names.journal.to_string(), "a/.b.h5.phoebus-journal");
@@ -256,7 +253,7 @@ mod tests {
         assert_eq!(part.to_string(), "a/.b.h5.0123.phoebus-part");
         let part = part_of(&Key::parse("x".repeat(255)).unwrap(), "0123456789abcdef").unwrap();
         assert!(part.name().len() <= MAX_NAME && is_ours(part.name()), "{part}");
-        // None is cut amid a character, wherever that is.
+        // None is cut within a character.
         for shift in 0..3 {
             let name = "x".repeat(shift) + &"\u{20ac}".repeat(84);
             let key = Key::parse(&name).unwrap();
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_transfer_makes_is_a_draft() {
+    fn only_drafts_of_transfers_count_as_drafts() {
         for name in [
             ".b.h5.phoebus-draft",
             ".b.h5.0123456789abcdef.phoebus-journal",

@@ -1,26 +1,27 @@
-//! Names that differ in case only, where the destination may take them for one (Windows and its servers, FAT, macOS): then the second
-//! would take the first one's place, and one of two files would be lost.
+//! Names that differ only in case. Destinations that ignore case (Windows and its servers, FAT, macOS) would overwrite
+//! the first file with the second.
 
-use super::{contents, shown};
-use crate::error::{Error, Sort};
+use super::contents::contents;
+use super::one::shown;
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::store::Store;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-/// The names that a job has given, so far. Of each there are two numbers, since there may be millions.
+/// Hashes of the names in use, two per name, since there may be millions.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
     numbers: RandomState,
-    /// What was first given of names that differ in case only.
+    /// The first name of each group that differs only in case.
     given: HashMap<u64, u64>,
-    /// Those of which the destination was seen to keep more than one.
+    /// Groups of which the destination keeps more than one name.
     apart: HashSet<u64>,
 }
 
 impl Cases {
-    /// The part of `key`, itself or a directory above it, of which another was given before that differs in case only; none if there is no
-    /// such one. Notes that it is given now.
+    /// The first part of `key`, from the root, that differs only in case from an earlier name. Records `key`. `None` if
+    /// there is no such part.
     pub(super) fn give(&mut self, key: &Key) -> Option<Key> {
         let (mut part, mut met) = (key.clone(), None);
         while !part.is_root() {
@@ -31,11 +32,11 @@ impl Cases {
             }
             part = part.parent();
         }
-        // The uppermost one: what is below depends on it.
+        // The uppermost one decides about everything below.
         met
     }
 
-    /// Notes that the destination keeps `key` apart from others.
+    /// Records that the destination distinguishes `key` from the others.
     pub(super) fn are_apart(&mut self, key: &Key) {
         self.apart.insert(self.folded(key));
     }
@@ -46,28 +47,31 @@ impl Cases {
 }
 
 /// The name in lower case, as far as it is text.
-pub(super) fn folded(name: &[u8]) -> Vec<u8> {
+pub fn folded(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(text) => text.to_lowercase().into_bytes(),
         Err(_) => name.to_ascii_lowercase(),
     }
 }
 
-/// Fails if `dest` has something by the name of `key` that it calls otherwise, by case.
-pub(super) async fn keeps_apart(dest: &dyn Store, key: &Key) -> Result<(), Error> {
+/// Fails if `dest` has something at `key` under a name of another case.
+///
+/// # Errors
+/// [`Error::Store`] if it has, and errors of listing the directory.
+pub async fn keeps_apart(dest: &dyn Store, key: &Key) -> Result<(), Error> {
     let there = match contents(dest, &key.parent()).await {
         Ok(there) => there,
-        Err(error) if error.sort() == Sort::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
     let wanted = folded(key.name());
     let alike: Vec<_> = there.keys().filter(|name| folded(name) == wanted).collect();
     let [only] = alike[..] else { return Ok(()) };
-    // Whoever keeps names apart finds nothing by the other name.
+    // A destination that distinguishes case does not find the other name.
     let other = if only == key.name() { swapped(key) } else { Some(key.clone()) };
     let Some(other) = other else { return Ok(()) };
     match dest.stat(&other).await {
-        Err(error) if error.sort() == Sort::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(_) => {
             let shown_only = String::from_utf8_lossy(only).escape_debug().to_string();
@@ -75,12 +79,12 @@ pub(super) async fn keeps_apart(dest: &dyn Store, key: &Key) -> Result<(), Error
                 "the destination takes names that differ in case only for one: another source has gone to \"{shown_only}\", and would \
                  be lost"
             );
-            Err(Error::Store { name: shown(dest, key), reason, sort: Sort::Request })
+            Err(Error::Store { name: shown(dest, key), reason, kind: ErrorKind::Request })
         }
     }
 }
 
-/// The same key with the case of its last name changed, if it has any letters of ASCII.
+/// The same key with the case of its last name changed, if it has ASCII letters.
 fn swapped(key: &Key) -> Option<Key> {
     let swap = |b: &u8| if b.is_ascii_lowercase() { b.to_ascii_uppercase() } else { b.to_ascii_lowercase() };
     let name: Vec<u8> = key.name().iter().map(swap).collect();
@@ -96,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_in_case_only_are_seen_wherever_they_differ() {
+    fn names_that_differ_in_case_are_detected() {
         let mut cases = Cases::default();
         for path in ["a/b", "a/b", "a/c", "\u{e9}/x"] {
             assert_eq!(cases.give(&key(path)), None, "{path}");

@@ -1,8 +1,8 @@
-//! Whether two trees are the same (`rclone check`): directory by directory, several files at a time, with nothing changed.
+//! Compares two trees (`rclone check`): directory by directory, several files at a time, without changes.
 
-use super::contents;
+use super::contents::contents;
 use super::one::same_bytes;
-use crate::error::{Error, Sort};
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::plan::{By, Filter};
 use crate::store::{Kind, Meta, Store};
@@ -11,52 +11,52 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// Two trees, and how they are compared.
+/// The comparison to make.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// The one.
+    /// The source.
     pub source: Arc<dyn Store>,
-    /// The other.
+    /// The destination.
     pub dest: Arc<dyn Store>,
-    /// What has to be the same of files.
+    /// Which attributes of files must be equal.
     pub by: By,
-    /// What of both is left out.
+    /// What is left out on both sides.
     pub filter: Arc<Filter>,
-    /// Whether the other may have more than the one.
+    /// Whether the destination may have more.
     pub one_way: bool,
-    /// How many files are compared at the same time.
+    /// Files that are compared at a time.
     pub at_once: usize,
 }
 
-/// What differs.
+/// A difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// The destination does not have it.
+    /// Missing at the destination.
     Missing,
-    /// The source does not have it.
+    /// Missing at the source.
     Extra,
-    /// One is a directory, say, and the other a file.
+    /// Different kinds, such as a directory and a file.
     Kind,
-    /// The sizes differ.
+    /// Different sizes.
     Size,
-    /// The times of modification differ.
+    /// Different times of modification.
     Time,
-    /// The bytes differ, or the paths that links hold.
+    /// Different content, or targets of links.
     Content,
 }
 
-/// What was found of one thing; nothing if it is the same.
+/// The result for one name; empty if equal.
 pub type Finding = Result<Option<Difference>, Error>;
 
-/// What is where, on both sides.
+/// The state of the comparison on both sides.
 type Pairs = BTreeMap<Vec<u8>, (Option<Meta>, Option<Meta>)>;
 
-/// What of a comparison is under way.
+/// The state of a running comparison.
 type Tasks = JoinSet<(Key, Finding)>;
 
 impl Comparison {
-    /// Compares `from` of the source with `to` of the destination, and tells of each file and of all that differs, by its key beneath
-    /// the two. A directory that only one has is told once.
+    /// Compares `from` of the source with `to` of the destination. Reports each file and each difference, by its key
+    /// relative to the two. A directory on one side only is reported once.
     pub async fn run(&self, from: &Key, to: &Key, mut tell: impl FnMut(&Key, &Finding)) {
         let (mut open, mut tasks) = (Vec::new(), Tasks::new());
         match tokio::join!(self.source.stat(from), self.dest.stat(to)) {
@@ -115,7 +115,7 @@ impl Comparison {
         true
     }
 
-    /// What both have in `dir`.
+    /// The entries of both sides in `dir`.
     async fn pairs(&self, from: &Key, to: &Key, dir: &Key) -> Result<Pairs, Error> {
         let (here, there) = (self.beneath(from, dir)?, self.beneath(to, dir)?);
         let (here, there) = tokio::try_join!(contents(&*self.source, &here), contents(&*self.dest, &there))?;
@@ -145,7 +145,7 @@ impl Comparison {
             let (one, other) = (self.source.read_link(from).await?, self.dest.read_link(to).await?);
             return Ok((one != other).then_some(Difference::Content));
         }
-        // A link on one side is what it leads to, as it is to a copy.
+        // A link on one side counts as its target, as for a copy.
         let here = if here.kind == Kind::Link { self.source.stat(from).await? } else { here };
         let there = if there.kind == Kind::Link { self.dest.stat(to).await? } else { there };
         if here.kind != there.kind {
@@ -175,7 +175,7 @@ impl Comparison {
     }
 
     fn wrong(&self, error: &crate::key::KeyError) -> Error {
-        Error::Store { name: self.dest.name(), reason: error.to_string(), sort: Sort::Request }
+        Error::Store { name: self.dest.name(), reason: error.to_string(), kind: ErrorKind::Request }
     }
 }
 

@@ -1,74 +1,77 @@
-//! What the destination has and the source does not is removed (`rsync --delete`), with everything known first.
+//! Removes from the destination what the source does not have (`rsync --delete`).
 //!
-//! - Nothing is removed unless all of the job was carried: what failed may have hidden more.
-//! - All that would be removed is found before the first of it goes, and if it is more than was allowed, nothing goes.
-//! - Directories are compared by listings that came whole; one that did not ends it. As listings may leave out what is there (a
-//!   server that hides names with a dot), the source is asked for each name, too, and has to say that there is no such thing.
-//! - What filters leave out stays, and the directories above it.
-//! - Drafts are left alone, but where the directory goes that they are in: there they go unless somebody writes them, which the store has to
-//!   be able to tell.
-//! - What is removed is reached through the destination's directory alone, out of which no link leads ([`Store::confined`]).
+//! - Nothing is removed unless the whole job succeeded: a failure may hide further sources.
+//! - Everything to remove is found first. If it is more than the limit, nothing is removed.
+//! - Directories are compared by complete listings; an incomplete one ends the deletion. Listings may omit names
+//!   (servers that hide names with a dot), so the source is also asked for each name, and must say that it does not
+//!   exist.
+//! - What filters leave out stays, and so do its ancestors.
+//! - Drafts stay, except in a directory that is removed. There they are removed unless somebody is writing them, if the
+//!   store can tell.
+//! - Removal goes through the destination's directory, which no link leads out of ([`Store::confined`]).
 
 use super::case::folded;
-use super::{AHEAD, Event, Run, contents, listed};
+use super::contents::{contents, listed};
+use super::{AHEAD, Event, Run};
 use crate::draft::{is_engines, is_ours};
-use crate::error::{Error, Sort};
+use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyError};
 use crate::links::{Doubts, Next, begin_to_remove, own_dirs};
-use crate::own::{Own, OwnDirs};
+use crate::own::{DirNature, OwnDirs};
 use crate::spawned::Spawned;
 use crate::store::{Kind, Meta, Store, Time};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 
-/// What was to be removed, and what came of it.
+/// What was to be removed, and the result.
 type Removed = (Key, Result<(), Error>);
 
-/// What is to go from a directory of the destination: keys from there, the contents of a directory before it.
+/// The kind of a name to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thing {
+    /// A directory, as far as known.
+    Dir(DirNature),
+    /// Anything else.
+    Leaf,
+}
+
+/// The names to remove from one directory of the destination: keys relative to it, the content of a directory before
+/// it.
 #[derive(Debug)]
 struct Doomed {
     top: Key,
-    things: Vec<(Key, Kind)>,
-    /// Directories from the root of the destination's store that may be links.
+    things: Vec<(Key, Thing)>,
+    /// Directories on both sides that may be links, from the root of the destination's store.
     doubts: Doubts,
 }
 
-/// What is looked for in a tree of the destination.
+/// The search in a tree of the destination.
 struct Search<'a> {
     to: &'a Key,
-    /// How many may be found.
+    /// Most names to find.
     most: usize,
-    things: Vec<(Key, Kind)>,
+    things: Vec<(Key, Thing)>,
+    /// Directories that may be links, from the root of the destination's store.
     doubts: Doubts,
-    /// Directories of which nobody tells whether they are links.
-    unproven: Vec<Key>,
+    /// Directories of unknown nature, also from there.
+    unproven: BTreeSet<Key>,
 }
 
-/// What the source has and the destination does not list by that name: it is there by another one, of another case, or composed
-/// otherwise (Unicode).
+/// Names of the source that the destination has under another name: another case or Unicode normalization.
 #[derive(Debug, Default)]
 struct Otherwise {
     folded: HashSet<Vec<u8>>,
-    /// What is found to be there by the names that the source has.
+    /// Names that exist although the source's listing lacks them.
     found: Vec<(Vec<u8>, Meta)>,
-    /// How much of what is listed and unknown is told of in the same way.
-    alike: HashMap<Told, usize>,
+    /// Most unknown names of the same kind that are reported.
+    alike: HashMap<Likeness, usize>,
 }
 
-/// What is told of something beside its name.
-type Told = (Kind, Option<u64>, Option<Time>);
+/// Attributes by which a name is recognized.
+type Likeness = (Kind, Option<u64>, Option<Time>);
 
-impl Search<'_> {
-    /// Notes that `dir`, a key from the root of the store, is `own`.
-    fn note(&mut self, dir: Key, own: Own) {
-        if own == Own::Likely {
-            self.doubts.note(dir);
-        }
-    }
-}
-
-fn told(meta: &Meta) -> Told {
+fn likeness(meta: &Meta) -> Likeness {
     (meta.kind, meta.size, meta.modified)
 }
 
@@ -78,20 +81,21 @@ impl Otherwise {
         self.found.extend(found.map(|meta| (name.to_vec(), meta)));
     }
 
-    /// Whether what is listed by this name may be one of it.
+    /// Whether a listed name may be one of these.
     fn has(&self, name: &[u8], listed: &Meta) -> bool {
-        // Many directories, and files without a time, are told of alike: then the names have to speak for it, too, unless one directory
-        // with such a time is found and one is listed.
-        let listed_alike = || self.alike.get(&told(listed)).copied().unwrap_or(1);
-        let found_alike = || self.found.iter().filter(|(_, found)| told(found) == told(listed)).count();
+        // Many directories, and files without a time, have the same attributes. Then the name must fit too, unless one
+        // such directory is missing and one is listed.
+        let listed_alike = || self.alike.get(&likeness(listed)).copied().unwrap_or(1);
+        let found_alike = || self.found.iter().filter(|(_, found)| likeness(found) == likeness(listed)).count();
         let says_much =
             listed.modified.is_some() && (listed.kind != Kind::Dir || (listed_alike() == 1 && found_alike() == 1));
-        let may_be = |other: &[u8], found: &Meta| told(found) == told(listed) && (says_much || may_be_one(name, other));
+        let may_be =
+            |other: &[u8], found: &Meta| likeness(found) == likeness(listed) && (says_much || may_be_one(name, other));
         self.folded.contains(&folded(name)) || self.found.iter().any(|(other, found)| may_be(other, found))
     }
 }
 
-/// Whether a server may list `name` for what was called `other`. Of how letters are composed nothing is known here.
+/// Whether a server may list `name` for `other`. Unicode normalization is not considered.
 fn may_be_one(name: &[u8], other: &[u8]) -> bool {
     let (short, long) = (folded(name), folded(other));
     // As in PROGRA~1 for Program Files, and in a.txt;1 for a.txt.
@@ -100,7 +104,7 @@ fn may_be_one(name: &[u8], other: &[u8]) -> bool {
 }
 
 impl Run<'_> {
-    /// Removes what the sources of the trees do not have, if the job says so and all of it was carried.
+    /// Removes what the sources of the trees lack, if the job says so and was complete.
     pub(super) async fn delete(&mut self) {
         let Some(most) = self.job.delete else { return };
         if self.report.failed > 0 || self.report.stopped || self.job.how.stop.is_asked() {
@@ -117,10 +121,11 @@ impl Run<'_> {
                 Ok(()) => {
                     left -= things.len().min(left);
                     for key in unproven {
-                        let name = self.named(&to.beneath(&key).unwrap_or_else(|_| key.clone()));
+                        let name = self.named(&key);
                         self.failed(key, Error::MayBeLink { name });
                     }
-                    all.push(Doomed { top: to, things, doubts });
+                    // Links may be put in their places before their turn.
+                    all.push(Doomed { top: to, things, doubts: doubts.afresh() });
                 }
                 Err(error) => {
                     self.report.not_deleted = true;
@@ -135,14 +140,14 @@ impl Run<'_> {
         }
     }
 
-    /// What the destination has and `from` does not: at most as much as may be found, or that is the error. Into what may be a link nobody
-    /// looks.
+    /// Finds what the destination has and `from` lacks, up to the limit, which is an error. Possible links are not
+    /// entered.
     async fn find_doomed(&self, from: &Key, search: &mut Search<'_>) -> Result<(), Error> {
         let (source, dest, to) = (&self.job.source, &self.job.dest, search.to);
         let mut open = vec![Key::ROOT];
         while let Some(dir) = open.pop() {
             let there = match contents(&**dest, &self.at(to, &dir)?).await {
-                // Where nothing was done yet, nothing is there.
+                // A dry run has not created the directory.
                 Err(Error::NotFound { .. }) if self.job.dry_run => continue,
                 there => there?,
             };
@@ -156,19 +161,20 @@ impl Run<'_> {
                 match here.get(name) {
                     _ if !self.job.filter.takes(&key, is_dir) => {}
                     Some(source) if is_dir && source.kind == Kind::Dir => match own {
-                        Own::Yes | Own::Likely => {
-                            search.note(self.at(to, &key)?, own);
+                        DirNature::Yes => open.push(key),
+                        DirNature::Likely => {
+                            search.doubts.note(self.at(to, &key)?, meta);
                             open.push(key);
                         }
-                        // The copy went behind the link, and what else is there is not the tree's.
-                        Own::Link => {}
-                        Own::Unknown => search.unproven.push(key),
+                        // The copy went through the link, and its other content is not of the tree.
+                        DirNature::Link => {}
+                        DirNature::Unknown => drop(search.unproven.insert(self.at(to, &key)?)),
                     },
                     Some(_) => {}
                     None => unknown.push((key, *meta, own)),
                 }
             }
-            // Where nothing could go, nothing has to be asked for.
+            // If nothing could be removed, nothing needs to be asked.
             for (name, meta) in here.iter().filter(|(name, _)| !unknown.is_empty() && !there.contains_key(*name)) {
                 let key = dir.join(name).map_err(|error| self.wrong(&error))?;
                 if self.job.filter.takes(&key, meta.kind == Kind::Dir) {
@@ -177,36 +183,51 @@ impl Run<'_> {
             }
             let mut otherwise = self.find_otherwise(to, unlisted).await?;
             for (_, meta, _) in &unknown {
-                *otherwise.alike.entry(told(meta)).or_default() += 1;
+                *otherwise.alike.entry(likeness(meta)).or_default() += 1;
             }
             unknown.retain(|(key, meta, _)| !otherwise.has(key.name(), meta));
+            if unknown.is_empty() {
+                continue;
+            }
+            // Content behind a link does not count. A dry run does not use the question that removes an empty
+            // directory.
+            if !self.job.dry_run {
+                match search.doubts.prove(&**dest, &self.at(to, &dir)?).await? {
+                    None => {}
+                    Some((_, DirNature::Link)) => continue,
+                    Some((unproven, _)) => {
+                        search.unproven.insert(unproven);
+                        continue;
+                    }
+                }
+            }
             unknown.sort_by(|one, other| one.0.cmp(&other.0));
             for some in unknown.chunks(AHEAD) {
                 let gone = self.are_gone(from, some).await?;
                 for ((key, meta, own), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
-                    self.doom((key.clone(), meta.kind, *own), search).await?;
+                    self.doom((key.clone(), *meta, *own), search).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Which of the directories that are listed in `dir` are directories themselves, if there are any.
+    /// Which directories listed in `dir` are real directories, if there are any.
     async fn own_dirs(&self, dir: &Key, listed: &HashMap<Vec<u8>, Meta>) -> Result<OwnDirs, Error> {
         match listed.values().any(|meta| meta.kind == Kind::Dir) {
             true => own_dirs(&*self.job.dest, dir).await,
-            false => Ok(OwnDirs::all(Own::Yes)),
+            false => Ok(OwnDirs::all(DirNature::Yes)),
         }
     }
 
-    /// Which of these, none of which is listed, are there by other names.
+    /// Which of these unlisted names exist under other names.
     async fn find_otherwise(&self, to: &Key, unlisted: Vec<Key>) -> Result<Otherwise, Error> {
         let mut otherwise = Otherwise::default();
         for some in unlisted.chunks(AHEAD) {
             let mut asked = Vec::new();
             for key in some {
                 let (dest, at) = (self.job.dest.clone(), self.at(to, key)?);
-                // As listings have it: a link is itself, and not what it leads to.
+                // Like listings, the question is about a link itself.
                 asked.push(Spawned::new(async move { dest.stat_link(&at).await }));
             }
             for (key, answer) in some.iter().zip(asked) {
@@ -214,7 +235,7 @@ impl Run<'_> {
                     |error| Err(Error::io(self.job.dest.name(), "look at something of", std::io::Error::other(error)));
                 let found = match answer.end().await.unwrap_or_else(failed) {
                     Ok(meta) => Some(meta),
-                    // What has such a name now has it by what the run is only planned to do.
+                    // In a dry run, a name may belong to something that would only be created.
                     Err(Error::NotFound { .. }) if self.job.dry_run => continue,
                     Err(_) => None,
                 };
@@ -224,8 +245,8 @@ impl Run<'_> {
         Ok(otherwise)
     }
 
-    /// Whether the source itself says of each of these that it does not exist.
-    async fn are_gone(&self, from: &Key, things: &[(Key, Meta, Own)]) -> Result<Vec<bool>, Error> {
+    /// Whether the source says about each of these that it does not exist.
+    async fn are_gone(&self, from: &Key, things: &[(Key, Meta, DirNature)]) -> Result<Vec<bool>, Error> {
         let mut asked = Vec::new();
         for (key, _, _) in things {
             let (source, key) = (self.job.source.clone(), self.at(from, key)?);
@@ -240,37 +261,30 @@ impl Run<'_> {
         Ok(gone)
     }
 
-    /// Adds `top`, and if it is a directory itself, all that is in it before it; what filters leave out stays, and the directories above it.
-    async fn doom(&self, top: (Key, Kind, Own), search: &mut Search<'_>) -> Result<(), Error> {
+    /// Adds `top`, and before it, if it is a real directory, its content. What filters leave out stays, and so do its
+    /// ancestors.
+    async fn doom(&self, top: (Key, Meta, DirNature), search: &mut Search<'_>) -> Result<(), Error> {
         let to = search.to;
-        // Parents come before their children in `dirs`, and after them in what is doomed.
+        // Parents precede children in `dirs`, and follow them in the list of removals.
         let (mut dirs, mut open, mut kept) = (Vec::new(), vec![top], Vec::<Key>::new());
-        while let Some((key, kind, own)) = open.pop() {
-            if kind != Kind::Dir {
-                search.things.push((key, kind));
-            } else if own == Own::Link {
-                search.things.push((key, Kind::Link));
-            } else if own == Own::Unknown {
-                search.things.push((key, Kind::Other));
-            } else {
-                search.note(self.at(to, &key)?, own);
-                let (dest, dir) = (&*self.job.dest, self.at(to, &key)?);
-                let listing = dest.list_all(&dir).await?;
-                let there = listed(dest, &dir, listing).await?;
-                let own_dirs = self.own_dirs(&dir, &there).await?;
+        while let Some((key, meta, own)) = open.pop() {
+            if meta.kind != Kind::Dir {
+                search.things.push((key, Thing::Leaf));
+            } else if let Some(there) = self.contents_of(&key, &meta, own, search).await? {
+                let own_dirs = self.own_dirs(&self.at(to, &key)?, &there).await?;
                 for (name, meta) in there {
                     let below = key.join(&name).map_err(|error| self.wrong(&error))?;
-                    // Who writes the drafts of other engines is not known: they stay, and the directory with them.
+                    // Whether other engines' drafts are in use is unknown: they stay, and so does their directory.
                     if is_ours(&name) && !is_engines(&name) {
                         kept.push(below);
                         continue;
                     }
                     match self.job.filter.takes(&below, meta.kind == Kind::Dir) {
-                        true => open.push((below, meta.kind, own_dirs.is(&name))),
+                        true => open.push((below, meta, own_dirs.is(&name))),
                         false => kept.push(below),
                     }
                 }
-                dirs.push(key);
+                dirs.push((key, own));
             }
             if search.things.len() + dirs.len() > search.most {
                 let reason = format!(
@@ -278,12 +292,48 @@ impl Run<'_> {
                      (--max-delete)",
                     self.job.delete.unwrap_or(search.most)
                 );
-                return Err(Error::Store { name: self.named(to), reason, sort: Sort::Request });
+                return Err(Error::Store { name: self.named(to), reason, kind: ErrorKind::Request });
             }
         }
         let holds = |dir: &Key| kept.iter().any(|kept| kept.below(dir).is_some());
-        search.things.extend(dirs.into_iter().rev().filter(|dir| !holds(dir)).map(|dir| (dir, Kind::Dir)));
+        let empty = dirs.into_iter().rev().filter(|(dir, _)| !holds(dir));
+        search.things.extend(empty.map(|(dir, own)| (dir, Thing::Dir(own))));
         Ok(())
+    }
+
+    /// The entries of the directory `key`, listed as `own`. `None` if it is or may be a link, which is then removed
+    /// itself. A dry run believes the listing instead of asking.
+    async fn contents_of(
+        &self,
+        key: &Key,
+        meta: &Meta,
+        own: DirNature,
+        search: &mut Search<'_>,
+    ) -> Result<Option<HashMap<Vec<u8>, Meta>>, Error> {
+        let mut own = own;
+        if matches!(own, DirNature::Yes | DirNature::Likely) {
+            let (dest, dir) = (&*self.job.dest, self.at(search.to, key)?);
+            let listing = dest.list_all(&dir).await?;
+            let there = listed(dest, &dir, listing).await?;
+            if own == DirNature::Likely && !there.is_empty() && !self.job.dry_run {
+                search.doubts.note(dir.clone(), meta);
+                own = match search.doubts.prove(dest, &dir).await? {
+                    None => DirNature::Yes,
+                    Some((key, found)) if key == dir => found,
+                    // The copy went through the link, and its other content is not of the tree.
+                    Some((_, DirNature::Link)) => return Ok(None),
+                    Some((unproven, _)) => {
+                        search.unproven.insert(unproven);
+                        return Ok(None);
+                    }
+                };
+            }
+            if matches!(own, DirNature::Yes | DirNature::Likely) {
+                return Ok(Some(there));
+            }
+        }
+        search.things.push((key.clone(), Thing::Dir(own)));
+        Ok(None)
     }
 
     async fn remove(&mut self, doomed: Doomed) -> Result<(), (Key, Error)> {
@@ -297,10 +347,10 @@ impl Run<'_> {
             Some(store) => (store, Key::ROOT),
             None => (job.dest.clone(), top.clone()),
         };
-        let mut going = JoinSet::new();
-        for (below, mut kind) in things {
-            // A directory goes when all that is in it has gone; and a draft and its journal ask for the same lock.
-            let alone = kind == Kind::Dir || is_engines(below.name());
+        let (mut going, mut said) = (JoinSet::new(), HashSet::new());
+        for (below, thing) in things {
+            // A directory is removed after its content. A draft and its journal share a lock.
+            let alone = thing != Thing::Leaf || is_engines(below.name());
             while going.len() >= AHEAD || (alone && !going.is_empty()) {
                 self.removed(going.join_next().await);
             }
@@ -313,15 +363,23 @@ impl Run<'_> {
                 continue;
             }
             let (store, place) = (store.clone(), self.at(&above, &below).map_err(|error| (top.clone(), error))?);
-            if doubts.is_behind(&*store, &place.parent()).await.map_err(|error| (top.clone(), error))? {
-                continue;
+            match doubts.prove(&*store, &place.parent()).await {
+                Ok(None) => {}
+                // The copy went through the link, and its other content is not of the tree.
+                Ok(Some((_, DirNature::Link))) => continue,
+                Ok(Some((unproven, _))) => {
+                    if said.insert(unproven.clone()) {
+                        let name = format!("{}/{unproven}", store.name());
+                        self.failed(key, Error::MayBeLink { name });
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    self.failed(key, error);
+                    break;
+                }
             }
-            if doubts.is_link(&place) {
-                kind = Kind::Link;
-            } else if doubts.is_unknown(&place) {
-                kind = Kind::Other;
-            }
-            going.spawn(async move { (key, remove(store, place, kind).await) });
+            going.spawn(async move { (key, remove(store, place, thing).await) });
         }
         while let Some(removed) = going.join_next().await {
             self.removed(Some(removed));
@@ -349,7 +407,7 @@ impl Run<'_> {
     }
 
     fn wrong(&self, error: &KeyError) -> Error {
-        Error::Store { name: self.job.dest.name(), reason: error.to_string(), sort: Sort::Request }
+        Error::Store { name: self.job.dest.name(), reason: error.to_string(), kind: ErrorKind::Request }
     }
 
     fn named(&self, key: &Key) -> String {
@@ -358,20 +416,23 @@ impl Run<'_> {
     }
 }
 
-/// Removes what `key` was found to be; what has gone meanwhile is no failure.
-async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error> {
-    let removed = match kind {
-        Kind::Dir => store.remove_dir(&key).await,
-        // It may be a directory or a link to one: what has something in it stays.
-        Kind::Other if store.is_far() => match begin_to_remove(&*store, &key, Own::Unknown).await {
-            Ok(Next::Empty) => Err(Error::MayBeLink { name: format!("{}/{key}", store.name()) }),
+/// Removes `key`. It is no failure if it is gone.
+async fn remove(store: Arc<dyn Store>, key: Key, thing: Thing) -> Result<(), Error> {
+    let removed = match thing {
+        Thing::Dir(DirNature::Yes) => store.remove_dir(&key).await,
+        // It may be a link. A nonempty directory stays.
+        Thing::Dir(own) => match begin_to_remove(&*store, &key, own).await {
+            Ok(Next::Descend) if own == DirNature::Unknown => {
+                Err(Error::MayBeLink { name: format!("{}/{key}", store.name()) })
+            }
+            Ok(Next::Descend) => store.remove_dir(&key).await,
             removed => removed.map(drop),
         },
-        _ if is_engines(key.name()) => store.discard(&key, None).await,
-        _ => store.remove(&key).await,
+        Thing::Leaf if is_engines(key.name()) => store.discard(&key, None).await,
+        Thing::Leaf => store.remove(&key).await,
     };
     match removed {
-        Err(error) if error.sort() == Sort::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }
@@ -381,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_directory_is_not_taken_for_all() {
+    fn refusal_of_one_directory_implies_nothing_for_others() {
         let plain = |kind, seconds: Option<i64>| {
             let modified = seconds.map(|seconds| Time { seconds, nanos: 0 });
             Meta { kind, size: None, modified, mode: None, sparse: false, identity: None }
@@ -392,22 +453,22 @@ mod tests {
             otherwise.add(name.as_bytes(), found);
             otherwise.has(other.as_bytes(), &listed)
         };
-        // As servers tell of directories that only have LIST.
+        // Directories as servers with only LIST describe them.
         assert!(!has("New", Some(dir), "other", dir) && !has("new.txt", Some(old), "other", old));
         assert!(has("New", Some(dir), "new", dir) && has("caf\u{e9}", Some(dir), "cafe_", dir));
         assert!(has("a-long-name-1", Some(dir), "a-long-name", dir));
         assert!(has("Program Files", Some(dir), "PROGRA~1", dir) && has("a.txt", Some(old), "A.TXT;1", old));
-        // A time says it of any name.
+        // A time identifies any name.
         assert!(has("new", Some(known), "other", known) && !has("new", Some(known), "other", old));
         assert!(!has("new", None, "other", dir) && has("new", None, "NEW", dir));
-        // Of a directory, if there is no other of that time.
+        // A directory is identified if no other has that time.
         let timed = plain(Kind::Dir, Some(7));
         assert!(has("new", Some(timed), "other", timed) && !has("new", Some(timed), "other", dir));
         let mut otherwise = Otherwise::default();
         otherwise.add(b"new", Some(timed));
-        otherwise.alike.insert(told(&timed), 2);
+        otherwise.alike.insert(likeness(&timed), 2);
         assert!(!otherwise.has(b"other", &timed));
-        otherwise.alike.insert(told(&timed), 1);
+        otherwise.alike.insert(likeness(&timed), 1);
         otherwise.add(b"newer", Some(timed));
         assert!(!otherwise.has(b"other", &timed));
     }

@@ -1,43 +1,43 @@
-//! The directories that objects go to: at a far destination several are made at the same time, each after the one that it is in,
-//! and again where that fails in a way that may pass. What is private at the source is private before anything is in it.
+//! Creates directories for objects. At a remote destination, several are created at a time, each after its parent, with
+//! retries. A directory that is private at the source is private before anything is in it.
 
 use super::one::{is_refused, shown};
 use super::{Event, Job, Run};
-use crate::error::{Error, Sort};
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::local::unmasked;
 use crate::spawned::Spawned;
 use crate::store::{Attributes, Kind, Meta};
 use tokio::sync::watch;
 
-/// A directory that is being made.
+/// A directory that is being created.
 #[derive(Debug)]
 pub(super) struct Making {
-    task: Spawned<Result<Made, Error>>,
-    /// How that has ended, once it has.
+    task: Spawned<Result<CreatedDir, Error>>,
+    /// The result, once known.
     ended: watch::Receiver<Option<End>>,
 }
 
-/// A directory that is there.
+/// An existing directory.
 #[derive(Debug)]
-struct Made {
-    /// Whether it was not there before.
+struct CreatedDir {
+    /// Whether it is new.
     is_new: bool,
-    /// Why it could not be made private, which it was to be.
+    /// Why it could not be made private although it should.
     open: Option<Error>,
 }
 
-/// What those that come into a directory have to know of it.
+/// What objects in a directory need to know about it.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// Whether it is there is found by making what is in it.
+    /// Whether it exists shows when something is created in it.
     Tried,
     /// It could not be made private.
-    Open(Sort),
+    Open(ErrorKind),
 }
 
 impl Run<'_> {
-    /// Begins to make the directory `key` of a far destination, for one that is `meta`.
+    /// Starts to create the directory `key` at a remote destination, for the source directory `meta`.
     pub(super) fn begin_dir(&mut self, key: Key, meta: &Meta) {
         let job = self.job;
         if job.dry_run || !job.dest.is_far() || self.made.contains(&key) || self.making.contains_key(&key) {
@@ -48,7 +48,7 @@ impl Run<'_> {
             Some(making) => Some(making.ended.clone()),
             None if self.closed.contains_key(&parent) => return,
             None if parent.is_root() || self.made.contains(&parent) => None,
-            // The one that it is in could not be made, or is made in its own turn.
+            // The parent failed, or is created in its own turn.
             None => return,
         };
         let (sender, ended) = watch::channel(None);
@@ -56,20 +56,20 @@ impl Run<'_> {
         let task = Spawned::new(async move {
             if let Some(mut above) = above
                 && let Ok(ended) = above.wait_for(Option::is_some).await
-                && let Some(End::Open(sort)) = *ended
+                && let Some(End::Open(kind)) = *ended
             {
-                sender.send_replace(Some(End::Open(sort)));
-                return Err(is_open(&job, &dir.parent(), sort));
+                sender.send_replace(Some(End::Open(kind)));
+                return Err(is_open(&job, &dir.parent(), kind));
             }
             let made = make(&job, &dir, private).await;
             let open = made.as_ref().ok().and_then(|made| made.open.as_ref());
-            sender.send_replace(Some(open.map_or(End::Tried, |error| End::Open(error.sort()))));
+            sender.send_replace(Some(open.map_or(End::Tried, |error| End::Open(error.kind()))));
             made
         });
         self.making.insert(key, Making { task, ended });
     }
 
-    /// Makes the directory `key` for one that is `meta`, unless it is there.
+    /// Creates the directory `key` for the source directory `meta`, unless it exists.
     pub(super) async fn make_dir(&mut self, key: Key, meta: Meta) -> Result<(), Error> {
         let attributes = Attributes {
             mode: meta.mode.filter(|_| self.job.how.modes),
@@ -79,29 +79,30 @@ impl Run<'_> {
         self.report.dirs += 1;
         if !self.job.dry_run {
             if let Some(error) = self.is_in_closed(&key) {
-                self.closed.insert(key, error.sort());
+                self.closed.insert(key, error.kind());
                 return Err(error);
             }
             let open = self.ensure_dir(&key, self.private_mode(&meta)).await?;
             self.dirs.push((key.clone(), attributes));
+            self.report.modes_unknown += u64::from(meta.mode.is_none() && self.new.contains(&key));
             if !self.job.dest.is_far() && !self.new.contains(&key) {
                 self.note_draft_dir(&key);
             }
             if let Some(error) = open {
-                self.closed.insert(key, error.sort());
+                self.closed.insert(key, error.kind());
                 return Err(error);
             }
         } else if !key.is_root()
             && let Ok(meta) = self.job.dest.stat(&key).await
             && meta.kind != Kind::Dir
         {
-            // Making it would fail.
+            // Creating it would fail.
             return Err(Error::Exists { name: shown(&*self.job.dest, &key) });
         }
         Ok(())
     }
 
-    /// Makes the directories above `key`, unless they are there.
+    /// Creates missing ancestors of `key`.
     pub(super) async fn make_parents(&mut self, key: &Key) -> Result<(), Error> {
         let mut above = Vec::new();
         let mut parent = key.parent();
@@ -117,7 +118,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Notes the directory for drafts that an earlier run may have left in `dir`: its name is never taken from sources.
+    /// Records a directory for drafts that an earlier run may have left in `dir`. Sources never contribute its name.
     pub(super) fn note_draft_dir(&self, dir: &Key) {
         if let Some(name) = &self.job.filter.never
             && let Ok(drafts) = dir.join(name)
@@ -126,20 +127,19 @@ impl Run<'_> {
         }
     }
 
-    /// Why nothing is put at `key`: it would be in a directory that should be private and is not.
+    /// Why nothing may be put at `key`: its directory should be private and is not.
     pub(super) fn is_in_closed(&self, key: &Key) -> Option<Error> {
         let dir = key.parent();
-        self.closed.get(&dir).map(|sort| is_open(self.job, &dir, *sort))
+        self.closed.get(&dir).map(|kind| is_open(self.job, &dir, *kind))
     }
 
-    /// The mode that a directory gets before anything is in it, if it is a private one. Its whole mode comes at the end: it may be one that
-    /// cannot be written to.
+    /// The initial mode of a private directory. Its final mode comes at the end, because it may forbid writing.
     fn private_mode(&self, meta: &Meta) -> Option<u32> {
         let private = meta.mode.filter(|mode| mode & 0o055 != 0o055);
         private.map(|mode| 0o700 | if self.job.how.modes { mode } else { unmasked(mode) })
     }
 
-    /// Makes the directory `key`, unless it is there, or waits for it. Gives why it could not be made private, if it was to be.
+    /// Creates the directory `key`, or waits for it. Returns why it could not be made private, if it should be.
     async fn ensure_dir(&mut self, key: &Key, private: Option<u32>) -> Result<Option<Error>, Error> {
         if key.is_root() || self.made.contains(key) {
             return Ok(None);
@@ -157,39 +157,40 @@ impl Run<'_> {
     }
 }
 
-/// What is said of things that would be in the directory `dir`.
-fn is_open(job: &Job, dir: &Key, sort: Sort) -> Error {
+/// The error for everything that would be in the directory `dir`.
+fn is_open(job: &Job, dir: &Key, kind: ErrorKind) -> Error {
     let reason = "it is to be private and could not be made so: nothing is put in it".to_owned();
-    Error::Store { name: shown(&*job.dest, dir), reason, sort }
+    Error::Store { name: shown(&*job.dest, dir), reason, kind }
 }
 
-/// Makes the directory `key`, with this mode. One that was there keeps its own, unless modes are preserved.
-async fn make(job: &Job, key: &Key, private: Option<u32>) -> Result<Made, Error> {
+/// Creates the directory `key` with this mode. An existing one keeps its own, unless modes are preserved.
+async fn make(job: &Job, key: &Key, private: Option<u32>) -> Result<CreatedDir, Error> {
     let is_new = make_once(job, key).await?;
     let Some(mode) = private.filter(|_| (is_new || job.how.modes) && job.dest.sets_modes()) else {
-        return Ok(Made { is_new, open: None });
+        return Ok(CreatedDir { is_new, open: None });
     };
     let mode = Attributes { mode: Some(mode), modified: None };
     let open = match job.persist(key, || job.dest.set(key, mode)).await {
-        // Of one that was there it is said at the end. Where nobody sets modes, none is set at the end either, which is told.
+        // For existing directories this is reported at the end. If modes cannot be set at all, the report says so.
         Err(error) if is_new && !is_refused(&error) => Some(error),
         _ => None,
     };
-    Ok(Made { is_new, open })
+    Ok(CreatedDir { is_new, open })
 }
 
-/// Makes the directory `key`; false if it was there.
+/// Creates the directory `key`. False if it existed.
 async fn make_once(job: &Job, key: &Key) -> Result<bool, Error> {
     let mut attempt = 1;
     loop {
         let Err(error) = job.dest.make_dir(key).await else { return Ok(true) };
-        // Far stores have many words for it: what counts is whether one is there.
+        // Remote stores report this in many ways. What counts is whether a directory exists.
         let error = match job.dest.stat_to_write(key).await {
             Ok(meta) if meta.kind == Kind::Dir => return Ok(false),
-            // A link leads to one, and is not followed.
+            // A link to a directory is not followed.
             Err(refused @ Error::Denied { .. }) if matches!(error, Error::Exists { .. }) => refused,
-            Err(_) if error.sort() == Sort::NotFound && !key.is_root() => match job.dest.stat(&key.parent()).await {
-                Err(absent) if absent.sort() == Sort::NotFound => Error::NoParent { name: shown(&*job.dest, key) },
+            Err(_) if error.kind() == ErrorKind::NotFound && !key.is_root() => match job.dest.stat(&key.parent()).await
+            {
+                Err(absent) if absent.kind() == ErrorKind::NotFound => Error::NoParent { name: shown(&*job.dest, key) },
                 _ => error,
             },
             _ => error,

@@ -1,4 +1,4 @@
-//! What a job tells while it runs, and at its end.
+//! Events of a running job, and its final report.
 
 use crate::error::Error;
 use crate::key::Key;
@@ -8,70 +8,70 @@ use crate::transfer::Done;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// How many failures a report tells of one by one.
+/// Most failures that a report names.
 const MAX_FAILURES: usize = 1000;
 
-/// Something that happened. In a dry run, something that would.
+/// An event. In a dry run, what would happen.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// An object was found that is carried if the destination does not have it. Objects are found before it is their turn.
+    /// An object was found, which will be carried if the destination lacks it.
     Found {
-        /// What it is.
+        /// Its metadata.
         meta: &'a Meta,
     },
     /// All objects of the job were found.
     Counted,
-    /// A directory is made, or was there.
+    /// A directory is created, or existed.
     Dir {
         /// At the destination.
         key: &'a Key,
     },
-    /// An object begins to be carried.
+    /// An object starts to be carried.
     Carry {
         /// At the source.
         from: &'a Key,
         /// At the destination.
         to: &'a Key,
-        /// What it is.
+        /// Its metadata.
         meta: &'a Meta,
-        /// Why it is carried.
+        /// The reason.
         reason: Reason,
     },
-    /// It is there, verified.
+    /// An object is complete and verified.
     Carried {
         /// At the destination.
         to: &'a Key,
-        /// What it came to.
+        /// The result.
         done: &'a Done,
     },
     /// An object is not carried.
     Skipped {
         /// At the destination.
         to: &'a Key,
-        /// What it is.
+        /// Its metadata.
         meta: &'a Meta,
-        /// Why not.
+        /// The reason.
         reason: Reason,
     },
     /// Something that cannot be carried was left out.
     Left {
-        /// From the top of the tree.
+        /// Path from the top of the tree.
         key: &'a Key,
-        /// What it is.
+        /// Its kind.
         kind: Kind,
-        /// Whether it is a link that leads to a directory.
+        /// Whether it is a link to a directory.
         to_dir: bool,
     },
     /// Only the permissions of an object differed.
     Mode {
         /// At the destination.
         to: &'a Key,
-        /// The source.
+        /// Metadata of the source.
         meta: &'a Meta,
-        /// Whether they are set; if not, the system refused it.
+        /// Whether they were set, or the system refused.
         set: bool,
     },
-    /// Something that the source does not have is removed at the destination.
+    /// Something that the source lacks is removed at the destination.
     Deleted {
         /// At the destination.
         key: &'a Key,
@@ -80,39 +80,39 @@ pub enum Event<'a> {
     Again {
         /// At the destination.
         to: &'a Key,
-        /// Why.
+        /// The error.
         error: &'a Error,
-        /// After how long.
+        /// The pause before the next attempt.
         wait: Duration,
     },
-    /// Something that was carried was taken away before its name was looked for.
+    /// A carried object was removed by somebody before its name was checked.
     Gone {
         /// At the destination.
         key: &'a Key,
     },
-    /// It was not looked whether the destination has what was carried to a directory by the names that were said.
+    /// The names in a directory could not be checked.
     Unlisted {
         /// The directory.
         dir: &'a Key,
-        /// Why not.
+        /// The reason.
         reason: &'a str,
     },
-    /// Something failed for good.
+    /// A final failure.
     Failed {
-        /// What.
+        /// The object.
         key: &'a Key,
-        /// Why.
+        /// The error.
         error: &'a Error,
     },
 }
 
-/// Whoever wants to know. Called from many tasks, and not to be kept waiting.
+/// A receiver of events. Called from many tasks; must not block.
 pub trait Watcher: Debug + Send + Sync {
-    /// Something happened.
+    /// Handles an event.
     fn saw(&self, event: &Event<'_>);
 }
 
-/// Nobody.
+/// Ignores events.
 #[derive(Debug, Clone, Copy)]
 pub struct Quiet;
 
@@ -120,45 +120,47 @@ impl Watcher for Quiet {
     fn saw(&self, _: &Event<'_>) {}
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Objects that were carried; in a dry run, that would be.
     pub carried: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of these bytes that had to be moved, since no earlier run had done so.
+    /// Of these bytes, those that were moved now and not by an earlier run.
     pub moved: u64,
     /// Objects that the destination had.
     pub skipped: u64,
-    /// What cannot be carried: sockets, links to nowhere.
+    /// Names that cannot be carried: sockets, dangling links.
     pub left: u64,
-    /// Of those that the destination had, how many were given other permissions.
+    /// Objects at the destination whose permissions were changed.
     pub modes_set: u64,
-    /// Of those, how many should have been, and the system refused it.
+    /// Objects at the destination whose permissions could not be changed.
     pub modes_refused: u64,
-    /// What was removed at the destination since the source does not have it, directories included.
+    /// Carried objects and new directories whose permissions the source does not tell.
+    pub modes_unknown: u64,
+    /// Removed names at the destination, including directories.
     pub deleted: u64,
-    /// Whether nothing was removed, since not all was carried.
+    /// Whether nothing was removed because the job was incomplete.
     pub not_deleted: bool,
-    /// Directories that were made or were there.
+    /// Directories that were created or existed.
     pub dirs: u64,
-    /// How much failed.
+    /// Number of failures.
     pub failed: u64,
-    /// The first of the failures, by what they were about.
+    /// The first failures, with their subjects.
     pub failures: Vec<(Key, Error)>,
-    /// Whether it stopped before its end, since what failed would have failed for all.
+    /// Whether the job stopped early, since the failure would have affected everything.
     pub stopped: bool,
-    /// Why it was not looked whether the destination has all that was carried by the names that were said, if it was not.
+    /// Why names at the destination were not checked, if they were not.
     pub unlisted: Option<String>,
-    /// How much of what was carried had gone again when its names were looked for.
+    /// Carried objects that were gone when their names were checked.
     pub gone: u64,
-    /// Whether the destination could not make durable what was carried.
+    /// Whether the destination could not make the result durable.
     pub unsettled: bool,
 }
 
 impl Report {
-    /// Whether everything is there that was asked for.
+    /// Whether everything requested is there.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && self.left == 0 && !self.stopped
     }

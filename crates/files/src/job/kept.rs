@@ -1,9 +1,9 @@
-//! Whether a far destination has what was carried by the names that were said: servers may fold the case of names, shorten them, or
-//! write other characters, and then two files may have become one. The names of a directory are read once ([`look`]) when nothing more
-//! comes to it: when a walk has left all that is below it, or at the end of the job.
+//! Checks that a remote destination keeps names unaltered. Servers may fold case, shorten names or replace characters;
+//! two files may then have become one. Each directory is listed once ([`look`]), after the last object was carried to
+//! it: when the walk has left its tree, or at the end of the job.
 
 use super::arrived::Arrived;
-use super::look::{Judged, Look};
+use super::look::{CheckedNames, NameCheck};
 use super::{Event, Run};
 use crate::key::Key;
 use crate::spawned::Spawned;
@@ -12,30 +12,31 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Semaphore;
 
-/// How many directories are read at the same time.
+/// Directories that are listed at a time.
 const AT_ONCE: usize = 4;
 
-/// What came to each directory.
+/// Objects carried to each directory.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ArrivedObjects {
     dirs: HashMap<Key, Arrived>,
-    /// Where the last object of a tree goes.
+    /// Destination of the latest object of a tree.
     current: Option<Key>,
-    looks: VecDeque<(Key, Spawned<Judged>)>,
+    looks: VecDeque<(Key, Spawned<CheckedNames>)>,
     places: Arc<Semaphore>,
-    /// Whether the last look failed in a way that may pass, however often it was tried.
+    /// Whether the last look failed with a temporary error, after all retries.
     weary: Arc<AtomicBool>,
 }
 
-impl Default for Kept {
+impl Default for ArrivedObjects {
     fn default() -> Self {
         let (dirs, current, looks, weary) = Default::default();
         Self { dirs, current, looks, places: Arc::new(Semaphore::new(AT_ONCE)), weary }
     }
 }
 
-impl Kept {
-    /// An object begins to be carried to `to`, alone or as a part of a tree; the directories to which no more of that comes.
+impl ArrivedObjects {
+    /// Records that an object starts to be carried to `to`, alone or in a tree. Returns directories that get nothing
+    /// more of the tree.
     fn begin(&mut self, to: &Key, alone: bool) -> Vec<Key> {
         let (dir, mut over) = (to.parent(), Vec::new());
         let came = self.dirs.entry(dir.clone()).or_default();
@@ -45,7 +46,7 @@ impl Kept {
         if alone {
             return over;
         }
-        // Walks go through all that is below a directory before they go on beside it.
+        // A walk finishes everything below a directory before its siblings.
         let mut left = self.current.replace(dir.clone()).unwrap_or_else(|| dir.clone());
         while dir.below(&left).is_none() {
             if self.is_over(&left) {
@@ -56,7 +57,8 @@ impl Kept {
         over
     }
 
-    /// What was to be at `to` is there, with so many bytes, or was not carried; its directory, if no more comes to that.
+    /// Records that the object at `to` is complete with `bytes`, or was not carried. Returns its directory if it gets
+    /// nothing more.
     fn end(&mut self, to: &Key, carried: Option<u64>) -> Option<Key> {
         let dir = to.parent();
         let came = self.dirs.get_mut(&dir)?;
@@ -74,7 +76,7 @@ impl Kept {
 }
 
 impl Run<'_> {
-    /// Notes that an object begins to be carried to `to`, alone or as a part of a tree.
+    /// Records that an object starts to be carried to `to`, alone or in a tree.
     pub(super) async fn begins(&mut self, to: &Key, alone: bool) {
         if self.job.dest.is_far() && !self.job.dest.keeps_names() {
             for dir in self.kept.begin(to, alone) {
@@ -83,7 +85,7 @@ impl Run<'_> {
         }
     }
 
-    /// Notes that it has come, with so many bytes, or that nothing was carried.
+    /// Records that it is complete, or that nothing was carried.
     pub(super) async fn ends(&mut self, to: &Key, carried: Option<u64>) {
         if let Some(dir) = self.kept.end(to, carried) {
             self.look_for_names(dir);
@@ -93,7 +95,7 @@ impl Run<'_> {
         }
     }
 
-    /// Looks for all names that were not looked for, and waits for what comes of it.
+    /// Checks all unchecked names, and waits for the results.
     pub(super) async fn look_for_all_names(&mut self) {
         let mut dirs: Vec<Key> = self.kept.dirs.keys().cloned().collect();
         dirs.sort();
@@ -109,7 +111,7 @@ impl Run<'_> {
         }
     }
 
-    /// Looks for no more names, and says where that was not done.
+    /// Stops checking, and reports the unchecked directories.
     pub(super) fn leave_names(&mut self) {
         let dirs = std::mem::take(&mut self.kept.dirs).into_iter().filter(|(_, came)| came.len() > 0);
         for dir in dirs.map(|(dir, _)| dir).chain(self.kept.looks.drain(..).map(|(dir, _)| dir)) {
@@ -120,7 +122,7 @@ impl Run<'_> {
     fn look_for_names(&mut self, dir: Key) {
         let Some(came) = self.kept.dirs.remove(&dir).filter(|came| came.len() > 0) else { return };
         let (job, weary, places) = (self.job.clone(), self.kept.weary.clone(), self.kept.places.clone());
-        let look = Look { job, dir: dir.clone(), weary };
+        let look = NameCheck { job, dir: dir.clone(), weary };
         let look = async move {
             let _place = places.acquire().await;
             look.run(&came).await
@@ -128,11 +130,14 @@ impl Run<'_> {
         self.kept.looks.push_back((dir, Spawned::new(look)));
     }
 
-    /// Notes what the first look came to; false if there is none.
+    /// Takes the result of the first look. False if there is none.
     async fn looked(&mut self) -> bool {
         let Some((_, look)) = self.kept.looks.front_mut() else { return false };
-        let failed = |error: tokio::task::JoinError| Judged { unlisted: Some(error.to_string()), ..Judged::default() };
-        // It stays there until it has ended: waiting for it may be given up.
+        let failed = |error: tokio::task::JoinError| CheckedNames {
+            unlisted: Some(error.to_string()),
+            ..CheckedNames::default()
+        };
+        // It stays in the list until it has ended, since the wait may be dropped.
         let looked = look.ended().await.unwrap_or_else(failed);
         let Some((dir, _)) = self.kept.looks.pop_front() else { return false };
         for (key, error) in looked.missing {
@@ -159,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_looked_at_once_when_a_walk_has_left_all_that_is_below_it() {
-        let (mut kept, none) = (Kept::default(), Vec::<Key>::new());
+    fn directory_is_checked_once_after_its_tree_is_done() {
+        let (mut kept, none) = (ArrivedObjects::default(), Vec::<Key>::new());
         for path in ["d/a", "d/sub/x", "d/b", "d/sub2/deep/x", "d/c"] {
             let left = match path {
                 "d/b" => vec![key("d/sub")],
@@ -180,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_by_itself_is_looked_for_at_the_end() {
-        let mut kept = Kept::default();
+    fn single_names_are_checked_at_the_end() {
+        let mut kept = ArrivedObjects::default();
         for path in ["a/x", "b/x", "a/y"] {
             assert_eq!((kept.begin(&key(path), true), kept.end(&key(path), Some(0))), (Vec::new(), None), "{path}");
         }

@@ -1,9 +1,9 @@
-//! The look at the names of one directory of a far destination, for what was carried there.
+//! Checks the names in one directory of a remote destination against the carried objects.
 
 use super::arrived::Arrived;
 use super::one::shown;
 use super::{AHEAD, Job};
-use crate::error::{Error, Sort};
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::spawned::Spawned;
 use crate::store::Meta;
@@ -11,46 +11,46 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// So few files that were named by themselves are asked for one by one: the directory may be a long one, and nobody has listed it.
+/// Up to this many individually named files are asked for one by one, instead of listing a possibly long directory.
 const FEW: usize = 8;
 
-/// A name that lists as its own beginning was shortened; below so many bytes that says nothing.
+/// A listed prefix of a name means that the name was shortened, if it has at least this many bytes.
 const BEGINNING: usize = 8;
 
-pub(super) struct Look {
+pub(super) struct NameCheck {
     pub(super) job: Job,
     pub(super) dir: Key,
-    /// Whether a look before this one failed in a way that may pass: then each is tried once, until one succeeds.
+    /// Whether an earlier look failed with a temporary error: then each is tried once, until one succeeds.
     pub(super) weary: Arc<AtomicBool>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default)]
-pub(super) struct Judged {
-    /// What is not there by its name.
+pub(super) struct CheckedNames {
+    /// Objects that are missing under their names.
     pub(super) missing: Vec<(Key, Error)>,
-    /// What is not there, and of which nothing says that the server has altered its name.
+    /// Missing objects without a sign that the server altered their names.
     pub(super) gone: Vec<Key>,
-    /// Why the names were not looked for, if they were not.
+    /// Why the names were not checked, if they were not.
     pub(super) unlisted: Option<String>,
 }
 
-/// Something that was carried, its size, and what the destination says of it.
+/// A carried object, its size, and the destination's metadata.
 struct Asked {
     key: Key,
     size: u64,
     answer: Result<Meta, Error>,
 }
 
-/// The names of a directory, also by what they are folded.
+/// The names in a directory, also in folded form.
 struct There {
     names: HashSet<Vec<u8>>,
     folded: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-impl Look {
-    /// Looks for all of `came`.
-    pub(super) async fn run(mut self, came: &Arrived) -> Judged {
+impl NameCheck {
+    /// Checks all of `came`.
+    pub(super) async fn run(mut self, came: &Arrived) -> CheckedNames {
         if self.weary.load(Ordering::Relaxed) {
             self.job.retry.attempts = 1;
         }
@@ -59,18 +59,18 @@ impl Look {
         let (asked, there) = if few {
             let asked = self.ask(all.collect()).await;
             if are_sure(&asked) {
-                return Judged::default();
+                return CheckedNames::default();
             }
             match self.names().await {
                 Ok(there) => {
                     (asked.into_iter().filter(|asked| !there.names.contains(asked.key.name())).collect(), there)
                 }
                 Err(error) if asked.iter().all(|asked| asked.answer.is_ok()) => return unlisted(&error),
-                // What is not there is not there, whatever else is; of the others nobody has seen the names.
+                // Missing names are missing, whatever else happens; the others have not been seen.
                 Err(error) => {
                     let asked = asked.into_iter().filter(|asked| asked.answer.is_err()).collect();
                     let looked = self.judge(asked, &There::of(HashSet::new()), came).await;
-                    return Judged { unlisted: Some(error.to_string()), ..looked };
+                    return CheckedNames { unlisted: Some(error.to_string()), ..looked };
                 }
             }
         } else {
@@ -91,7 +91,7 @@ impl Look {
         Ok(There::of(names?.unwrap_or_default()))
     }
 
-    /// Asks for each, some at the same time.
+    /// Asks for each name, several at a time.
     async fn ask(&self, all: Vec<(Key, u64)>) -> Vec<Asked> {
         let (mut asked, mut all) = (Vec::new(), all.into_iter());
         loop {
@@ -110,11 +110,11 @@ impl Look {
         }
     }
 
-    /// What became of those that are not listed by their names.
-    async fn judge(&self, asked: Vec<Asked>, there: &There, came: &Arrived) -> Judged {
-        // By the other name that may be theirs.
-        let (mut looked, mut claims) = (Judged::default(), BTreeMap::<Vec<u8>, Vec<(Key, u64)>>::new());
-        // The names that others may have become, and the sizes of those.
+    /// Decides about objects that are not listed.
+    async fn judge(&self, asked: Vec<Asked>, there: &There, came: &Arrived) -> CheckedNames {
+        // Finds them under another name.
+        let (mut looked, mut claims) = (CheckedNames::default(), BTreeMap::<Vec<u8>, Vec<(Key, u64)>>::new());
+        // Names that others may have become, with the sizes of those.
         let mut taken = BTreeMap::<Vec<u8>, Vec<u64>>::new();
         for Asked { key, size, answer } in asked {
             match (answer, there.called(key.name())) {
@@ -122,30 +122,30 @@ impl Look {
                     taken.entry(other.clone()).or_default().push(size);
                     looked.missing.push(self.altered(key, other));
                 }
-                // Listings may leave out what is there.
+                // Listings may omit names.
                 (Ok(_), _) if key.name().is_ascii() => {}
                 (Ok(_), _) => {
                     let error =
                         self.failure(&key, "the server alters such names: it has none that is called so".to_owned());
                     looked.missing.push((key, error));
                 }
-                (Err(error), Some(other)) if error.sort() == Sort::NotFound => {
+                (Err(error), Some(other)) if error.kind() == ErrorKind::NotFound => {
                     claims.entry(other.clone()).or_default().push((key, size));
                 }
-                (Err(error), None) if error.sort() == Sort::NotFound => self.note_gone(key, &mut looked),
+                (Err(error), None) if error.kind() == ErrorKind::NotFound => self.note_gone(key, &mut looked),
                 (Err(error), _) => looked.missing.push((key, error)),
             }
         }
         for (other, claims) in claims {
             let theirs = match self.at(&other).await {
-                // It has the size of one of them, or not the one that it was put there with.
+                // Its size is that of another object, or not the carried one.
                 Some(Ok(Meta { size: Some(has), .. })) => {
                     claims.iter().any(|(_, size)| *size == has)
                         || came.all().any(|(name, size)| name == other && size != has)
                 }
                 _ => true,
             };
-            // Or two have become one, whichever of them it is, or it has another case alone.
+            // Or two objects have become one, or only the case differs.
             let theirs =
                 theirs || claims.len() > 1 || claims.iter().any(|(key, _)| folded(key.name()) == folded(&other));
             for (key, size) in claims {
@@ -161,8 +161,8 @@ impl Look {
         looked
     }
 
-    /// Notes what was carried to a name of these, unless its size, which none of the others has, says that it is there.
-    async fn note_replaced(&self, mut taken: BTreeMap<Vec<u8>, Vec<u64>>, came: &Arrived, looked: &mut Judged) {
+    /// Decides about an object under a name of these: it is there unless its size fits none.
+    async fn note_replaced(&self, mut taken: BTreeMap<Vec<u8>, Vec<u64>>, came: &Arrived, looked: &mut CheckedNames) {
         if taken.is_empty() {
             return;
         }
@@ -183,8 +183,8 @@ impl Look {
         }
     }
 
-    /// Notes what was taken and is not there: where no server alters such a name, somebody else has taken it away.
-    fn note_gone(&self, key: Key, looked: &mut Judged) {
+    /// Records an object that was removed: no server alters such a name, so somebody has removed it.
+    fn note_gone(&self, key: Key, looked: &mut CheckedNames) {
         if is_plain(key.name()) {
             return looked.gone.push(key);
         }
@@ -192,11 +192,11 @@ impl Look {
         looked.missing.push((key, error));
     }
 
-    /// Whether what is `meta` seems to be what is called `other`.
+    /// Whether `meta` may describe `other`.
     async fn is_same(&self, meta: &Meta, other: &[u8]) -> bool {
         match self.at(other).await {
             Some(Ok(at)) => (at.kind, at.size, at.modified) == (meta.kind, meta.size, meta.modified),
-            Some(Err(error)) => error.sort() != Sort::NotFound,
+            Some(Err(error)) => error.kind() != ErrorKind::NotFound,
             None => true,
         }
     }
@@ -215,34 +215,34 @@ impl Look {
     }
 
     fn failure(&self, key: &Key, reason: String) -> Error {
-        Error::Store { name: shown(&*self.job.dest, key), reason, sort: Sort::Other }
+        Error::Store { name: shown(&*self.job.dest, key), reason, kind: ErrorKind::Other }
     }
 }
 
-fn unlisted(error: &Error) -> Judged {
-    Judged { unlisted: Some(error.to_string()), ..Judged::default() }
+fn unlisted(error: &Error) -> CheckedNames {
+    CheckedNames { unlisted: Some(error.to_string()), ..CheckedNames::default() }
 }
 
-/// Whether these answers tell of as many files, all by names by which they are found.
+/// Whether the answers describe as many files, each found under its own name.
 fn are_sure(asked: &[Asked]) -> bool {
     asked.iter().enumerate().all(|(index, one)| {
         let Ok(meta) = &one.answer else { return false };
         let alike = || asked.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
         let mut alike = alike().filter(|other| may_be_one(one.key.name(), other.key.name())).peekable();
-        // Of two that have become one, one does not have its size.
+        // If two objects have become one, one of them does not have its size.
         alike.peek().is_none() || (meta.size == Some(one.size) && alike.all(|other| other.size != one.size))
     })
 }
 
-/// Whether a server that folds or shortens names may take two for one.
+/// Whether a server that folds or shortens names may confuse two names.
 pub(super) fn may_be_one(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (folded(one), folded(other));
     one == other || one.iter().zip(&other).take_while(|(a, b)| a == b).count() >= BEGINNING
 }
 
-/// Whether servers that alter names leave this one as it is, unless they fold or shorten it.
+/// Whether servers that alter names keep this one, apart from folding and shortening.
 fn is_plain(name: &[u8]) -> bool {
-    // Some systems give these a meaning of their own, or do not take them.
+    // Some systems give these characters a meaning, or refuse them.
     name.iter().all(|byte| matches!(byte, b' '..=b'~') && !b"\\:*?\"<>|;".contains(byte))
         && !name.starts_with(b" ")
         && !matches!(name.last(), Some(b' ' | b'.'))
@@ -254,7 +254,7 @@ impl There {
         Self { folded: folded.collect(), names }
     }
 
-    /// Which name stands for `name`, which is not there: one of another case, or its beginning.
+    /// The name that stands for the missing `name`: one of another case, or a prefix.
     fn called(&self, name: &[u8]) -> Option<&Vec<u8>> {
         let by_case = |name: &[u8]| {
             let folded = folded(name);

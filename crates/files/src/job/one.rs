@@ -1,34 +1,36 @@
-//! One object of a job: whether it is carried, and how often that is tried.
+//! One object of a job: whether it is carried, with retries.
 
 use super::{Event, Job};
-use crate::error::{Error, Sort};
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::plan::{Decision, Existing, Reason};
 use crate::range::Extent;
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::sum::Algorithm;
-use crate::transfer::{Check, Done, How, transfer};
+use crate::transfer::{Check, Done, TransferOptions, transfer};
+use std::sync::Arc;
 
 pub(super) struct One {
     pub(super) job: Job,
     pub(super) from: Key,
     pub(super) to: Key,
     pub(super) meta: Meta,
-    /// What the destination has, if that is known already.
+    /// Metadata at the destination, if known.
     pub(super) known: Option<Option<Meta>>,
-    /// Whether nobody makes the directory that it is to be in.
+    /// Whether its directory is not created.
     pub(super) needs_parent: bool,
 }
 
-/// What came of it.
+/// The result.
 pub(super) enum Came {
-    Carried(Done),
+    /// It was carried; whether its permissions were known.
+    Carried(Done, bool),
     Skipped,
-    /// Only its permissions differed; whether they were set, or the system refused that.
+    /// Only its permissions differed; whether they were set.
     Mode {
         set: bool,
     },
-    /// It would be carried: so many bytes.
+    /// It would be carried, with so many bytes.
     Planned(u64),
 }
 
@@ -45,6 +47,7 @@ impl One {
         }
         match self.persist(|| self.decide()).await? {
             Ok(reason) => {
+                self.must_not_be_one(reason).await?;
                 watcher.saw(&Event::Carry { from: &self.from, to: &self.to, meta: &self.meta, reason });
                 if self.job.dry_run {
                     self.foresee().await?;
@@ -52,12 +55,13 @@ impl One {
                 }
                 let done = self.persist(|| self.carry()).await?;
                 watcher.saw(&Event::Carried { to: &self.to, done: &done });
-                Ok(Came::Carried(done))
+                let is_known = self.meta.mode.is_some() || self.meta.kind != Kind::File;
+                Ok(Came::Carried(done, is_known))
             }
             Err(Reason::Mode) => {
                 let set = self.job.dry_run || self.set_mode().await?;
                 if !self.job.dest.sets_modes() {
-                    // The store counts by itself what it could not set.
+                    // The store counts what it could not set.
                     watcher.saw(&Event::Skipped { to: &self.to, meta: &self.meta, reason: Reason::Same });
                     return Ok(Came::Skipped);
                 }
@@ -71,11 +75,42 @@ impl One {
         }
     }
 
+    /// Refuses to overwrite the source with itself.
+    async fn must_not_be_one(&self, reason: Reason) -> Result<(), Error> {
+        let (source, dest) = (&self.job.source, &self.job.dest);
+        if reason == Reason::New || !dest.writes_in_place() {
+            return Ok(());
+        }
+        let there = match dest.stat(&self.to).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            there => there?,
+        };
+        let is_alike = (there.size, there.modified) == (self.meta.size, self.meta.modified);
+        let is_one = match Arc::ptr_eq(source, dest) {
+            true if self.from == self.to => Some(true),
+            // A file that is being written changes between looks.
+            true => dest.are_one(&self.from, &self.to).await?.or((!is_alike).then_some(false)),
+            // The same server may have two addresses.
+            false if source.is_far() && is_alike => None,
+            false => return Ok(()),
+        };
+        let name = shown(&**dest, &self.to);
+        let reason = match is_one {
+            Some(false) => return Ok(()),
+            Some(true) => format!("{} is the same file: nothing was written", shown(&**source, &self.from)),
+            None => format!(
+                "{} may be the same file, which --in-place would write over while it is read: they are alike; nothing was written",
+                shown(&**source, &self.from)
+            ),
+        };
+        Err(Error::Store { name, reason, kind: ErrorKind::Request })
+    }
+
     async fn persist<T, F: Future<Output = Result<T, Error>>>(&self, work: impl Fn() -> F) -> Result<T, Error> {
         self.job.persist(&self.to, work).await
     }
 
-    /// Why it is to be carried, or why not.
+    /// The reason to carry it, or not to.
     async fn decide(&self) -> Result<Result<Reason, Reason>, Error> {
         let dest = match self.known {
             Some(known) => known,
@@ -97,7 +132,7 @@ impl One {
         })
     }
 
-    /// Why what has the same bytes is not carried: whether its permissions are the source's, as far as both are known.
+    /// Why an object of the same content is not carried: with equal permissions, as far as both are known, or not.
     fn same_or_mode(&self, dest: Option<Meta>) -> Reason {
         let wanted = self.meta.mode.filter(|_| self.job.how.modes);
         match (wanted, dest.and_then(|dest| dest.mode)) {
@@ -106,9 +141,9 @@ impl One {
         }
     }
 
-    /// Gives what is there the source's permissions; false if that is refused, as it is to whoever does not own the file.
+    /// Sets the source's permissions. False if that is refused, as for files of others.
     async fn set_mode(&self) -> Result<bool, Error> {
-        let attributes = Attributes { mode: self.meta.mode, modified: None };
+        let attributes = Attributes { mode: self.meta.mode.map(|mode| mode & 0o777), modified: None };
         match self.persist(|| self.job.dest.set(&self.to, attributes)).await {
             Ok(()) => Ok(true),
             Err(error) if is_refused(&error) => Ok(false),
@@ -116,7 +151,7 @@ impl One {
         }
     }
 
-    /// Carries a symbolic link as such, unless the destination has the same one.
+    /// Carries a symbolic link as a link, unless the destination has the same.
     async fn link(&self) -> Result<Came, Error> {
         let (source, dest, watcher) = (&self.job.source, &self.job.dest, &self.job.watcher);
         let target = source.read_link(&self.from).await?;
@@ -151,10 +186,11 @@ impl One {
         dest.make_link(&self.to, &target, modified, there.is_some()).await?;
         let done = Done { size: 0, moved: 0, verified: None };
         watcher.saw(&Event::Carried { to: &self.to, done: &done });
-        Ok(Came::Carried(done))
+        // Links have no permissions.
+        Ok(Came::Carried(done, true))
     }
 
-    /// Fails where carrying it would: as far as that can be known without writing.
+    /// Fails if carrying it would, as far as that shows without writing.
     async fn foresee(&self) -> Result<(), Error> {
         let (source, dest) = (&*self.job.source, &*self.job.dest);
         let name = || shown(dest, &self.to);
@@ -167,7 +203,7 @@ impl One {
                 return Err(Error::Kind { name: name(), is: meta.kind.described(), expected: "a file" });
             }
             Ok(_) => {}
-            Err(error) if error.sort() == Sort::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 if self.needs_parent && !self.job.parents && self.has_no_parent().await {
                     return Err(Error::NoParent { name: name() });
                 }
@@ -182,13 +218,13 @@ impl One {
         checked.map(drop).map_err(|reason| Error::Unverifiable { name: name(), reason })
     }
 
-    /// Whether the directory is not there that it is to be in.
+    /// Whether its directory does not exist.
     async fn has_no_parent(&self) -> bool {
         let dir = self.to.parent();
-        !dir.is_root() && matches!(self.job.dest.stat(&dir).await, Err(error) if error.sort() == Sort::NotFound)
+        !dir.is_root() && matches!(self.job.dest.stat(&dir).await, Err(error) if error.kind() == ErrorKind::NotFound)
     }
 
-    /// Whether both ends have the same bytes.
+    /// Whether both ends have the same content.
     async fn same(&self) -> Result<bool, Error> {
         let (source, dest) = (&*self.job.source, &*self.job.dest);
         same_bytes(source, &self.from, dest, &self.to, self.meta.size.unwrap_or(0)).await
@@ -196,24 +232,28 @@ impl One {
 
     async fn carry(&self) -> Result<Done, Error> {
         let job = &self.job;
-        let how =
-            How { replace: job.existing != Existing::Refuse && job.existing != Existing::Keep, ..job.how.clone() };
+        let how = TransferOptions {
+            replace: job.existing != Existing::Refuse && job.existing != Existing::Keep,
+            known_mode: self.meta.mode,
+            ..job.how.clone()
+        };
         match transfer(&*job.source, &self.from, &*job.dest, &self.to, &how).await {
             Err(error) if self.lacks_parent(&error).await => Err(Error::NoParent { name: shown(&*job.dest, &self.to) }),
             done => done,
         }
     }
 
-    /// Whether `error` came because the directory is not there that the object is to be in. Servers have many words for that, and
-    /// some say no more than that the file cannot be made.
+    /// Whether `error` means that the object's directory does not exist. Servers report this in many ways, and some
+    /// only say that the file cannot be created.
     async fn lacks_parent(&self, error: &Error) -> bool {
-        let may_be = matches!(error.sort(), Sort::NotFound | Sort::Denied | Sort::Request | Sort::Other);
+        let may_be =
+            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Request | ErrorKind::Other);
         may_be && !matches!(error, Error::Stopped { .. }) && self.has_no_parent().await
     }
 }
 
 impl Job {
-    /// Does `work` for `to`, and where it fails in a way that may pass, again, as often as that is tried.
+    /// Does `work` for `to`, with retries after temporary errors.
     pub(super) async fn persist<T, F: Future<Output = Result<T, Error>>>(
         &self,
         to: &Key,
@@ -234,13 +274,13 @@ impl Job {
     }
 }
 
-/// Whether `error` says that the system does not let this user do it.
+/// Whether `error` is a lack of permission.
 pub(super) fn is_refused(error: &Error) -> bool {
     let not_permitted = |source: &std::io::Error| source.kind() == std::io::ErrorKind::PermissionDenied;
-    error.sort() == Sort::Denied || matches!(error, Error::Io { source, .. } if not_permitted(source))
+    error.kind() == ErrorKind::Denied || matches!(error, Error::Io { source, .. } if not_permitted(source))
 }
 
-/// Whether the first `size` bytes of `from` in `source` are those of `to` in `dest`, by the first checksum that both compute.
+/// Whether the first `size` bytes of `from` and `to` are equal, by the first checksum that both compute.
 pub(super) async fn same_bytes(
     source: &dyn Store,
     from: &Key,
@@ -260,7 +300,7 @@ pub(super) async fn same_bytes(
     Ok(ours? == theirs?)
 }
 
-/// As errors of users name it: a path, where it is of this machine.
+/// The name in users' errors: a path, if it is local.
 pub(super) fn shown(store: &dyn Store, key: &Key) -> String {
     let name = store.name();
     format!("{}/{key}", name.strip_prefix("file://").unwrap_or(&name))

@@ -1,4 +1,4 @@
-//! Writing files of this machine: drafts, and files that are changed where they stand.
+//! Writes local files: drafts, and files that are changed in place.
 
 use super::{Local, UserFile};
 use crate::block::Block;
@@ -7,16 +7,17 @@ use crate::draft::{MAX_GAPS, Work};
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
-use crate::store::{Boxed, Draft, Fallible, Kind, Landing};
+use crate::store::{Boxed, Capabilities, DirectWriter, Draft, Fallible, Kind, TakeHole};
 use crate::sum::{Algorithm, Combining, Sum};
+use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long threads that write by themselves are waited for. One that hangs in a disk may take longer; it holds the lock then.
+/// Longest wait for direct writers. One that hangs in a disk may take longer; it then still holds the lock.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// A draft, whose calls run where they may block.
+/// A draft whose calls run on blocking threads.
 pub(super) struct LocalDraft {
     pub(super) store: Local,
     pub(super) dir: Key,
@@ -38,33 +39,31 @@ impl Draft for LocalDraft {
         self.work.label().to_owned()
     }
 
-    fn place(&self) -> Option<Key> {
-        Some(self.work.place().clone())
-    }
-
     fn kept(&self) -> Ranges {
         self.work.safe()
     }
 
-    fn is_resumable(&self) -> bool {
-        self.work.is_journalled()
-    }
-
-    fn write(&self, block: Block) -> Fallible<'_, ()> {
-        self.run(move |work| work.write(&block))
-    }
-
-    fn takes_holes(&self) -> bool {
-        true
-    }
-
-    fn landing(&self) -> Option<Arc<dyn Landing>> {
-        // Zeros are looked for, to be left out, by those who have the bytes.
-        let landing = || {
+    fn capabilities(&self) -> Capabilities<'_> {
+        let direct_writer = || {
             let file = self.store.user_file(self.work.file());
             Arc::new(LocalLanding { work: self.work.clone(), file }) as _
         };
-        (!self.work.leaves_holes()).then(landing)
+        Capabilities {
+            place: Some(self.work.place().clone()),
+            resumable: self.work.is_journalled(),
+            holes: Some(Box::new(self)),
+            // Only those who have the bytes can look for zeros.
+            direct_writer: (!self.work.leaves_holes()).then(direct_writer),
+            ..Capabilities::default()
+        }
+    }
+
+    fn write(&self, block: Block<Bytes>) -> Fallible<'_, ()> {
+        self.run(move |work| work.write(&block))
+    }
+
+    fn flush(&self) -> Fallible<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -97,10 +96,16 @@ impl Draft for LocalDraft {
 
     fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
         Box::pin(async move {
-            // Whoever gives a draft up has an error to tell already; what is left behind is found by the next attempt.
+            // The caller has an error to report. The next attempt finds what is left.
             let _ = self.run(move |work| work.abandon(keep)).await;
             alone(&self.work).await;
         })
+    }
+}
+
+impl TakeHole for &LocalDraft {
+    fn write_hole(&self, extent: Extent, sum: Option<u32>) -> Fallible<'_, ()> {
+        self.run(move |work| work.write_hole(extent, sum))
     }
 }
 
@@ -109,7 +114,7 @@ struct LocalLanding {
     file: UserFile,
 }
 
-impl Landing for LocalLanding {
+impl DirectWriter for LocalLanding {
     fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
         self.work.claim(extent)
     }
@@ -144,13 +149,13 @@ impl fmt::Debug for LocalDraft {
     }
 }
 
-/// A file that is changed where it stands.
+/// A file that is changed in place.
 #[derive(Debug, Clone)]
 pub(super) struct Edit {
     store: Local,
     label: Arc<str>,
     file: LinuxFile,
-    /// The same for those who write by themselves.
+    /// The same for direct writers.
     shared: UserFile,
     kind: Kind,
     written: Arc<Mutex<Ranges>>,
@@ -181,30 +186,33 @@ impl Draft for Edit {
         self.label.to_string()
     }
 
-    /// Nothing: what is there may be anything.
+    /// Unknown: the file may have any content.
     fn kept(&self) -> Ranges {
         Ranges::new()
     }
 
-    /// What was written stays where it is.
-    fn is_resumable(&self) -> bool {
-        self.kind == Kind::File
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            // Written bytes stay in place.
+            resumable: self.kind == Kind::File,
+            direct_writer: Some(Arc::new(self.clone())),
+            ..Capabilities::default()
+        }
     }
 
-    fn write(&self, block: Block) -> Fallible<'_, ()> {
+    fn write(&self, block: Block<Bytes>) -> Fallible<'_, ()> {
         let Some(extent) = block.extent().filter(|extent| extent.end() <= i64::MAX as u64) else {
             let error = Error::Beyond { name: self.name(), extent: Extent::first(u64::MAX) };
             return Box::pin(async { Err(error) });
         };
         Box::pin(async move {
-            let bytes = block.bytes()?.clone();
-            self.run("write", move |file| file.write_at(&bytes, block.offset)).await?;
+            self.run("write", move |file| file.write_at(&block.body, block.offset)).await?;
             self.wrote(extent, 0)
         })
     }
 
-    fn landing(&self) -> Option<Arc<dyn Landing>> {
-        Some(Arc::new(self.clone()))
+    fn flush(&self) -> Fallible<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -217,7 +225,7 @@ impl Draft for Edit {
         })
     }
 
-    /// None: it is not known what the rest of it is.
+    /// Unknown: the rest of the file is not known.
     fn given(&self, _size: u64) -> Option<Sum> {
         None
     }
@@ -233,7 +241,7 @@ impl Draft for Edit {
         })
     }
 
-    /// Makes what was written safe; it was never hidden.
+    /// Syncs; the file was never hidden.
     fn publish(&self, size: u64) -> Fallible<'_, ()> {
         Box::pin(async move {
             let missing = self.written().missing(Extent::first(size)).total();
@@ -249,8 +257,8 @@ impl Draft for Edit {
     }
 }
 
-/// Waits until nobody else has `shared`: threads that write by themselves ([`Landing`]), which are told to stop and do so soon.
-/// Whoever begins again finds nobody writing, and the file not locked.
+/// Waits until no direct writer ([`DirectWriter`]) holds `shared`. They are told to stop, and do so soon. So a new
+/// attempt finds no writer and no lock.
 async fn alone<T>(shared: &Arc<T>) {
     let until = Instant::now() + PARTING;
     while Arc::strong_count(shared) > 1 && Instant::now() < until {
@@ -258,8 +266,8 @@ async fn alone<T>(shared: &Arc<T>) {
     }
 }
 
-impl Landing for Edit {
-    /// All of it: what comes later takes the place of what was there.
+impl DirectWriter for Edit {
+    /// The whole file: the new content replaces it.
     fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
         match extent.end() <= i64::MAX as u64 {
             true => Ok(extent.into()),

@@ -1,33 +1,33 @@
-//! A flow of places in a file, for those who read them by themselves ([`Shape::lend`](crate::store::Shape::lend)): there is nothing to
-//! wait for, and nothing is held for them. So where they are taken fast they become longer, and the words that go with each of them
-//! fewer; where they are taken slowly they stay short, since what is done of them is told by the block.
+//! A flow of ranges of a file, for users who read it themselves ([`Shape::lend`](crate::store::Shape::lend)). Nothing
+//! is read or held here. Fast users get longer blocks, which cost less per byte; slow users get short ones, since
+//! progress is reported by the block.
 
-use crate::block::{Block, Body, Lent};
+use crate::block::{Block, Body, FileRange};
 use crate::range::{Extent, Ranges};
 use crate::store::{Fallible, Flow};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a block becomes at most: one more doubling saves little, and a path that becomes slow has to get through those that were
-/// begun before anybody takes it for dead.
+/// Longest block: further doubling saves little, and a path that becomes slow must finish the begun blocks before it
+/// counts as dead.
 const MOST: u64 = 8 << 20;
 
-/// Blocks that are taken sooner after each other become longer, and those that are taken later shorter.
+/// Blocks that are taken at shorter intervals grow, others shrink.
 const FAST: Duration = Duration::from_millis(10);
 const SLOW: Duration = Duration::from_millis(100);
 
-/// Which part of what is left one block is at most: several who take them are done at about the same time.
+/// Largest share of the rest in one block, so that several users finish at about the same time.
 const SHARE: u64 = 64;
 
 pub(super) struct Lending {
-    whole: Lent,
+    whole: FileRange,
     parts: Mutex<Parts>,
 }
 
 impl Lending {
-    /// `wanted` of `whole`, in blocks of `least` bytes and more.
-    pub(super) fn new(whole: Lent, wanted: Ranges, least: u64) -> Self {
+    /// `wanted` of `whole`, in blocks of at least `least` bytes.
+    pub(super) fn new(whole: FileRange, wanted: Ranges, least: u64) -> Self {
         Self { whole, parts: Mutex::new(Parts::new(wanted.iter().collect(), least)) }
     }
 }
@@ -37,7 +37,7 @@ impl Flow for Lending {
         let next = self.parts.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now());
         let block = next.map(|extent| Block {
             offset: extent.start(),
-            body: Body::Lent(Lent { at: extent.start(), len: extent.len(), ..self.whole.clone() }),
+            body: Body::FileRange(FileRange { at: extent.start(), len: extent.len(), ..self.whole.clone() }),
             sum: None,
         });
         Box::pin(std::future::ready(Ok(block)))
@@ -50,9 +50,9 @@ impl fmt::Debug for Lending {
     }
 }
 
-/// What is still to be lent.
+/// Ranges still to lend.
 struct Parts {
-    /// The next one last.
+    /// The next range is the last element.
     rest: Vec<Extent>,
     left: u64,
     least: u64,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_blocks_are_short() {
+    fn last_block_is_short() {
         let mut parts = Parts::new(vec![Extent::first(1 << 30)], 1 << 20);
         let (now, mut left) = (Instant::now(), 1u64 << 30);
         while let Some(block) = parts.next(now) {
@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_is_lent_once_and_in_order(
+        fn flow_lends_every_range_once_in_order(
             gaps in proptest::collection::vec((1..1000u64, 1..5_000_000u64), 0..5),
             pauses in proptest::collection::vec(0..200u64, 1..50),
             least in 1000..100_000u64,

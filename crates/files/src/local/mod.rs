@@ -1,29 +1,25 @@
-//! The store that everything begins or ends in: a directory of this machine.
+//! The store of a local directory.
 //!
-//! Calls of the system block, so each runs on a thread of the runtime's blocking pool, so many at a time; whoever waits for
-//! them does not block. Paths cannot lead out of the root (`disk`), and what is written is a draft until it is published
-//! (`draft`).
+//! System calls block, so each runs on a thread of the runtime's blocking pool, within a limit. Paths cannot leave the
+//! root (`disk`), and files are drafts until they are published (`draft`).
 
+mod as_store;
 mod draft;
 mod lending;
+mod listing;
 mod read;
 mod rename;
 mod turns;
 
-use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
-use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_draft, is_ours, is_part, link_part};
-use crate::error::{Error, Sort};
+use crate::disk::{Disk, Links, Linux, LinuxFile, Stat};
+use crate::draft::{JOURNAL_FROM, draft_home, hash};
+use crate::error::{Error, ErrorKind};
 pub use crate::identity::Identity;
 use crate::key::Key;
 use crate::range::Extent;
-use crate::store::{
-    Attributes, Begun, Boxed, Draft, Entry, Fallible, FileId, Kind, Listing, Meta, Object, Spec, Store, Time,
-};
+use crate::store::{FileId, Kind, Meta, Store};
 use crate::sum::{Algorithm, Hasher, Sum};
 pub use crate::user_file::UserFile;
-use draft::{Edit, LocalDraft};
-use read::LocalObject;
-use rename::{leave_other_link, release};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,38 +27,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 pub use turns::{STEP as CHECKSUM_STEP, Share, Turns, at_once as checksums_at_once};
 
-/// How many calls of the system a store has at work at once, unless told otherwise: enough for many short files, whose
-/// opening and syncing waits for the disk, and far below what the runtime's pool has threads for (512).
+/// Default limit of concurrent system calls: enough for many short files, whose opening and syncing waits for the disk,
+/// and far below the runtime's threads (512).
 pub const DISK_CALLS: usize = 64;
 
-/// How many entries of a directory are read at a time.
-const PAGE: usize = 1024;
-
-/// A directory of this machine. Clones are the same store.
+/// A local directory. Clones are the same store.
 #[derive(Clone)]
 pub struct Local(Arc<Inner>);
 
 struct Inner {
     disk: Arc<Linux>,
     root: PathBuf,
-    /// What new files and directories are not allowed: the process's umask.
+    /// The process's umask.
     mask: u32,
     journal_from: u64,
-    /// The name of the directory that drafts have beside each destination, if they have one.
+    /// Name of the directory for drafts beside each destination, if they have one.
     partial_dir: Option<Key>,
     calls: Arc<Semaphore>,
-    /// When one of them may compute a step of a checksum of a whole file.
+    /// Scheduler of checksum steps.
     checksums: Share,
-    /// Whose calls they are, if not the process's.
+    /// The user of the calls, if not the process's.
     identity: Option<Arc<Identity>>,
-    /// Directories whose names changed and were not synced.
+    /// Directories with unsynced changes of names.
     unsynced: Mutex<BTreeSet<Key>>,
-    /// Directories in which drafts are.
+    /// Directories for drafts.
     partial_dirs: Mutex<BTreeSet<Key>>,
 }
 
 impl Local {
-    /// The directory `root`, found as any path is; `links` says where symbolic links below it may lead.
+    /// The directory `root`. `links` says where symbolic links below it may lead.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -84,18 +77,18 @@ impl Local {
         })))
     }
 
-    /// The same with at most `calls` calls of the system at work at once.
+    /// The same with at most `calls` concurrent system calls.
     pub fn with_calls(self, calls: usize) -> Self {
         self.with(|inner| inner.calls = Arc::new(Semaphore::new(calls.clamp(1, Semaphore::MAX_PERMITS))))
     }
 
-    /// The same, where objects of at least `bytes` are continued after they were cut, and not only those of 16 MiB.
+    /// The same, where objects of at least `bytes` can be resumed, instead of 16 MiB.
     pub fn with_journal_from(self, bytes: u64) -> Self {
         self.with(|inner| inner.journal_from = bytes)
     }
 
-    /// The same, where drafts are in a directory of this name beside each destination, which is made when it is needed and removed when
-    /// the store is [settled](Store::settle) and nothing is in it. It has one component.
+    /// The same, with drafts in a directory of this name, one component, beside each destination. It is created on
+    /// demand, and removed when the store is [settled](Store::settle) if it is empty.
     pub fn with_partial_dir(self, name: Key) -> Self {
         self.with(|inner| inner.partial_dir = Some(name))
     }
@@ -118,25 +111,25 @@ impl Local {
         Self(Arc::new(inner))
     }
 
-    /// The same, where all that is done with files is done as `identity`. The root itself was opened by the process.
+    /// The same, acting as `identity`. The process itself has opened the root.
     pub fn acting_as(self, identity: Identity) -> Self {
         self.with(|inner| inner.identity = Some(Arc::new(identity)))
     }
 
-    /// The same, where checksums of whole files are computed by this share of turns.
+    /// The same, with this share of the checksum scheduler.
     pub fn with_checksums(self, share: Share) -> Self {
         self.with(|inner| inner.checksums = share)
     }
 
-    /// The same, called `name` in errors: for those who are not to know where it is.
+    /// The same, called `name` in errors, for users who may not know its path.
     pub fn called(self, name: impl Into<PathBuf>) -> Self {
         self.with(|inner| inner.root = name.into())
     }
 
-    /// What `key` is itself, where a link is a link; none if nothing has that name.
+    /// Metadata of `key` itself, not of a link's target. `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// It cannot be read.
     pub async fn itself(&self, key: &Key) -> Result<Option<Meta>, Error> {
         let found = self.call(key, "look at", |disk, key| match disk.stat(key, false) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -145,10 +138,10 @@ impl Local {
         Ok(found.await?.as_ref().map(meta_of))
     }
 
-    /// What is written where `key` is: what it leads to, if it is a symbolic link, and otherwise itself.
+    /// The file that a write to `key` changes: a link's target, or `key`.
     ///
     /// # Errors
-    /// It leads nowhere, or out of the store, or somebody else has made it where others can.
+    /// The link dangles or leads out of the store, or another user has made it where others can.
     pub async fn resolve(&self, key: &Key) -> Result<Key, Error> {
         if self.itself(key).await?.is_none_or(|meta| meta.kind != Kind::Link) {
             return Ok(key.clone());
@@ -162,7 +155,7 @@ impl Local {
         }
     }
 
-    /// Refuses to write bytes to `key`, which is of this `kind`, where it stands.
+    /// Refuses to write in place to `key` of this `kind`.
     fn takes_bytes(&self, key: &Key, kind: Kind) -> Result<(), Error> {
         match kind {
             Kind::File | Kind::Device => Ok(()),
@@ -180,7 +173,7 @@ impl Local {
         Ok(self.clone().with(|inner| (inner.disk, inner.root) = (Arc::new(disk), root)))
     }
 
-    /// What drafts of `key` are beside of, in a directory that is there, and in which nobody else can give names.
+    /// The key that names drafts of `key`, in an existing directory where nobody else can rename.
     fn draft_home(&self, key: &Key) -> Result<Key, Error> {
         let home = draft_home(key, self.0.partial_dir.as_ref())
             .map_err(|error| Error::io(self.label(key), "name the draft of", std::io::Error::other(error)))?;
@@ -192,7 +185,7 @@ impl Local {
         match disk.make_dir(&dir, 0o700) {
             Ok(()) => {
                 self.changed(key.parent());
-                // Refused or not, it goes again once nothing is in it.
+                // Refused or not, the directory is removed once it is empty.
                 self.note_draft_dir(&dir);
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -202,12 +195,12 @@ impl Local {
         let (there, above) = (there.map_err(|e| failed("look at", e))?, above.map_err(|e| failed("look at", e))?);
         let refused = |reason: &str| {
             let reason = format!("drafts cannot be there: {reason}");
-            Err(Error::Store { name: self.label(&dir), reason, sort: Sort::Denied })
+            Err(Error::Store { name: self.label(&dir), reason, kind: ErrorKind::Denied })
         };
         if there.kind != Kind::Dir || there.device != above.device {
             return refused("it has to be a directory of the file system that their files are to be on");
         }
-        // Who can give names there could have his file published in the place of the draft.
+        // A user who can rename there could have another file published in place of the draft.
         if disk.is_shared(&dir).map_err(|e| failed("look at", e))? {
             return refused("it has to be one's own or root's, and nobody else may write to it");
         }
@@ -215,24 +208,24 @@ impl Local {
         Ok(home)
     }
 
-    /// As errors call `key`: its path.
+    /// Name of `key` in errors: its path.
     fn label(&self, key: &Key) -> String {
         let root = self.0.root.display().to_string();
         let above = root.trim_end_matches('/');
         if key.is_root() && !root.is_empty() { root } else { format!("{above}/{key}") }
     }
 
-    /// The error for what the system said when `act` was done to `key`.
+    /// The error for a failed `act` on `key`.
     fn error(&self, key: &Key, act: &'static str, error: std::io::Error) -> Error {
         if error.raw_os_error() == Some(rustix::io::Errno::XDEV.raw_os_error()) && act != "rename" {
-            // Those who are not to know where the root is know it as a slash.
+            // Users who may not know the root's path see a slash.
             let root = self.0.root.display().to_string();
             return Error::Escapes { name: self.label(key), root: if root.is_empty() { "/".to_owned() } else { root } };
         }
         Error::io(self.label(key), act, error)
     }
 
-    /// Runs `call` on a thread that may block.
+    /// Runs `call` on a blocking thread.
     async fn run<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
@@ -254,7 +247,7 @@ impl Local {
             .unwrap_or_else(|error| Err(Error::io(self.0.root.display(), "work in", std::io::Error::other(error))))
     }
 
-    /// The same for a call about `key` that does one thing.
+    /// The same for one call about `key`.
     async fn call<T: Send + 'static>(
         &self,
         key: &Key,
@@ -265,8 +258,8 @@ impl Local {
         self.run(move |store| call(&store.0.disk, &key).map_err(|error| store.error(&key, act, error))).await
     }
 
-    /// The checksum of `extent` of `file`, which errors call `name`, computed in steps: between any two of them others have their turn, and
-    /// when the future is dropped no further one begins.
+    /// The checksum of `extent` of `file`, called `name` in errors, in steps. Between steps, others take turns, and a
+    /// dropped future starts no further one.
     async fn checksum(
         &self,
         (name, act): (&str, &'static str),
@@ -288,341 +281,20 @@ impl Local {
         Ok(hasher.finish())
     }
 
-    /// What is in a directory, and with `drafts` those, too.
-    async fn listing(&self, key: &Key, drafts: bool) -> Result<Box<dyn Listing>, Error> {
-        let entries = self.call(key, "list", Linux::entries).await?;
-        Ok(Box::new(LocalListing { store: self.clone(), key: key.clone(), entries: Some(entries), drafts }))
-    }
-
-    /// `file` for those who use it by themselves, as the user of this store.
+    /// `file` for direct use, as this store's user.
     fn user_file(&self, file: &LinuxFile) -> UserFile {
         UserFile::new(file.0.clone(), self.0.identity.clone())
     }
 
-    /// Remembers that names in `dir` changed.
+    /// Records unsynced names in `dir`.
     fn changed(&self, dir: Key) {
         self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner).insert(dir);
-    }
-}
-
-impl Store for Local {
-    fn name(&self) -> String {
-        format!("file://{}", self.0.root.display().to_string().trim_end_matches('/'))
-    }
-
-    fn is_far(&self) -> bool {
-        false
-    }
-
-    fn algorithms(&self) -> &[Algorithm] {
-        &Algorithm::ALL
-    }
-
-    fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        Box::pin(async move { Ok(meta_of(&self.call(key, "look at", |disk, key| disk.stat(key, true)).await?)) })
-    }
-
-    fn stat_to_write<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        Box::pin(async move { Ok(meta_of(&self.call(key, "follow", Linux::stat_to_write).await?)) })
-    }
-
-    fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        Box::pin(async move { Ok(meta_of(&self.call(key, "look at", |disk, key| disk.stat(key, false)).await?)) })
-    }
-
-    fn has_links(&self) -> bool {
-        true
-    }
-
-    fn read_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Vec<u8>> {
-        Box::pin(self.call(key, "read the symbolic link", Linux::read_link))
-    }
-
-    fn make_link<'a>(
-        &'a self,
-        key: &'a Key,
-        target: &'a [u8],
-        modified: Option<Time>,
-        replace: bool,
-    ) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            let target = target.to_vec();
-            let made = self.call(key, "make the symbolic link", move |disk, key| {
-                // A link takes another's place as a file does: it is made under a hidden name and renamed. Nobody knows that name
-                // beforehand, since where others can make names they could have it first, or change what has it.
-                let part = link_part(key)?;
-                disk.make_link(&part, &target)?;
-                let set = modified.map_or(Ok(()), |time| disk.set_link(&part, time));
-                set.and_then(|()| disk.rename(&part, key, replace)).inspect_err(|_| drop(disk.unlink(&part)))
-            });
-            made.await?;
-            self.changed(key.parent());
-            Ok(())
-        })
-    }
-
-    fn confined<'a>(&'a self, dir: &'a Key) -> Fallible<'a, Option<Arc<dyn Store>>> {
-        Box::pin(async move { Ok(Some(Arc::new(self.beneath(dir).await?) as Arc<dyn Store>)) })
-    }
-
-    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
-        Box::pin(self.listing(key, false))
-    }
-
-    fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
-        Box::pin(self.listing(key, true))
-    }
-
-    fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
-        Box::pin(async move {
-            let opened = self.call(key, "open", |disk, key| {
-                let file = disk.open(key)?;
-                Ok((file.stat()?, file))
-            });
-            let (stat, file) = opened.await?;
-            match stat.kind {
-                Kind::File | Kind::Device => Ok(Arc::new(LocalObject::new(self.clone(), key.clone(), file, stat)) as _),
-                kind => Err(Error::Kind { name: self.label(key), is: kind.described(), expected: "a file" }),
-            }
-        })
-    }
-
-    fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
-        Box::pin(async move {
-            let itself = self.itself(key).await?.map(|meta| meta.kind);
-            let is = match itself {
-                Some(Kind::Link) => self.stat(key).await.ok().map(|meta| meta.kind),
-                kind => kind,
-            };
-            if is == Some(Kind::Device) {
-                return Ok(Begun::Draft(self.edit(key).await?));
-            }
-            let key = if itself == Some(Kind::Link) { self.resolve(key).await? } else { key.clone() };
-            let mode = spec.at_most.map_or(0o666, |mode| mode & 0o777) & !self.0.mask;
-            let start = self.run(move |store| {
-                let named = (store.label(&key), mode);
-                let home = store.draft_home(&key)?;
-                let begin =
-                    |spec: Spec| Work::begin(&store.0.disk, (&key, &home), named.clone(), spec, store.0.journal_from);
-                let start = match begin(spec.clone()) {
-                    // Another process has removed the directory, in which nothing was.
-                    Err(error) if home != key && error.sort() == Sort::NotFound => {
-                        store.draft_home(&key)?;
-                        begin(spec)
-                    }
-                    start => start,
-                };
-                start.map(|start| (key, start))
-            });
-            Ok(match start.await? {
-                (key, Start::Work(work)) => {
-                    Begun::Draft(Arc::new(LocalDraft { store: self.clone(), dir: key.parent(), work: Arc::from(work) }))
-                }
-                (_, Start::Done) => Begun::Done,
-            })
-        })
-    }
-
-    fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
-        Box::pin(async move {
-            let mode = 0o666 & !self.0.mask;
-            let place = key.clone();
-            let opened = self.run(move |store| {
-                let (disk, key) = (&store.0.disk, &place);
-                let failed = |error| store.error(key, "open", error);
-                // Whoever reads a pipe is not to see that it was opened.
-                let file = match disk.stat_to_write(key) {
-                    Ok(there) => {
-                        store.takes_bytes(key, there.kind)?;
-                        disk.edit(key)
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => disk.create(key, mode),
-                    Err(error) => Err(error),
-                };
-                let file = file.map_err(failed)?;
-                let kind = file.stat().map_err(failed)?.kind;
-                store.takes_bytes(key, kind)?;
-                Ok((kind, file))
-            });
-            let (kind, file) = opened.await?;
-            self.changed(key.parent());
-            Ok(Arc::new(Edit::new(self.clone(), self.label(key), file, kind)) as _)
-        })
-    }
-
-    fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            let mode = 0o777 & !self.0.mask;
-            self.call(key, "make the directory", move |disk, key| disk.make_dir(key, mode)).await?;
-            self.changed(key.parent());
-            Ok(())
-        })
-    }
-
-    fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            self.call(key, "remove", |disk, key| disk.unlink(key)).await?;
-            self.changed(key.parent());
-            Ok(())
-        })
-    }
-
-    fn discard<'a>(&'a self, key: &'a Key, before: Option<Time>) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            let draft = draft_beside(key);
-            let gone = self.call(key, "remove", move |disk, key| disk.discard(key, draft.as_ref(), before));
-            if !gone.await? {
-                return Err(Error::Busy { name: self.label(key) });
-            }
-            self.changed(key.parent());
-            Ok(())
-        })
-    }
-
-    fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            self.call(key, "remove the directory", Linux::remove_dir).await?;
-            self.changed(key.parent());
-            Ok(())
-        })
-    }
-
-    fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            let (new, mask) = (to.clone(), self.0.mask);
-            let renamed = self.call(from, "rename", move |disk, from| {
-                // Who can give names beside the draft of a client could have his own file published in its place.
-                if is_draft(from.name()) && from.parent() != new.parent() && disk.is_shared(&from.parent())? {
-                    let why = "it is a draft in a directory that others may write to";
-                    return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
-                }
-                let held = if is_part(new.name()) { None } else { release(disk, from, &new, mask)? };
-                // What keeps its name is as private as it was.
-                disk.rename(from, &new, replace).inspect_err(|_| drop(held.map(|file| file.hold())))?;
-                if replace { leave_other_link(disk, from, &new) } else { Ok(()) }
-            });
-            renamed.await.map_err(|error| match error {
-                // For this the system has no words of its own.
-                Error::Io { source, .. } if replace && source.kind() == std::io::ErrorKind::InvalidInput => {
-                    Error::IntoItself { name: self.label(from), to: self.label(to) }
-                }
-                error => error,
-            })?;
-            self.changed(from.parent());
-            self.changed(to.parent());
-            Ok(())
-        })
-    }
-
-    fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
-        let key = key.clone();
-        Box::pin(self.run(move |store| {
-            let (disk, failed) = (&store.0.disk, |error| store.error(&key, "set times and mode of", error));
-            let kind = disk.stat_to_write(&key).map_err(failed)?.kind;
-            if !matches!(kind, Kind::File | Kind::Dir) {
-                return Err(Error::Kind {
-                    name: store.label(&key),
-                    is: kind.described(),
-                    expected: "a file or a directory",
-                });
-            }
-            disk.set(&key, &attributes).map_err(failed)
-        }))
-    }
-
-    fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
-        Box::pin(
-            self.call(
-                dir,
-                "look at",
-                |disk, dir| Ok(disk.stat(dir, false)?.kind == Kind::Dir && !disk.is_shared(dir)?),
-            ),
-        )
-    }
-
-    fn note_draft_dir(&self, dir: &Key) {
-        self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner).insert(dir.clone());
-    }
-
-    fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            let used = std::mem::take(&mut *self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner));
-            for dir in used {
-                // With a draft in it, it stays.
-                if self.call(&dir, "remove the directory", Linux::remove_dir).await.is_ok() {
-                    self.changed(dir.parent());
-                }
-            }
-        })
-    }
-
-    fn settle(&self) -> Fallible<'_, ()> {
-        Box::pin(async move {
-            let dirs = std::mem::take(&mut *self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
-            let mut dirs = dirs.into_iter();
-            while let Some(dir) = dirs.next() {
-                let synced = self.call(&dir, "sync the directory", |disk, dir| match disk.sync_dir(dir) {
-                    // One that was removed since is synced with its parent.
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                    other => other,
-                });
-                if let Err(error) = synced.await {
-                    // What is not synced is for whoever asks next.
-                    std::iter::once(dir).chain(dirs).for_each(|dir| self.changed(dir));
-                    return Err(error);
-                }
-            }
-            Ok(())
-        })
     }
 }
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Local").field(&self.0.root).finish()
-    }
-}
-
-struct LocalListing {
-    store: Local,
-    key: Key,
-    /// None while they are being read, and for ever if that was given up.
-    entries: Option<Entries>,
-    /// Whether drafts are among what is given.
-    drafts: bool,
-}
-
-impl Listing for LocalListing {
-    fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
-        Box::pin(async move {
-            let Some(mut entries) = self.entries.take() else {
-                return Err(Error::Unsupported {
-                    name: self.store.label(&self.key),
-                    what: "listing after it was given up",
-                });
-            };
-            let drafts = self.drafts;
-            let read = self.store.call(&self.key, "list", move |_, _| {
-                let mut page = Vec::new();
-                while page.len() < PAGE {
-                    let Some(entry) = entries.next() else { break };
-                    let (name, stat) = entry?;
-                    if drafts || !is_ours(&name) {
-                        page.push(Entry { name, meta: meta_of(&stat) });
-                    }
-                }
-                Ok((page, entries))
-            });
-            let (page, entries) = read.await?;
-            self.entries = Some(entries);
-            Ok(page)
-        })
-    }
-}
-
-impl fmt::Debug for LocalListing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LocalListing").field(&self.key).finish()
     }
 }
 
@@ -638,12 +310,13 @@ fn meta_of(stat: &Stat) -> Meta {
     }
 }
 
-/// What of the permissions `mode` new things get by the process's umask.
+/// The permissions of new files that the umask leaves of `mode`.
 pub fn unmasked(mode: u32) -> u32 {
     mode & 0o777 & !umask()
 }
 
-/// The process's umask, which can only be read without changing it from `/proc`; the usual one where that is not mounted.
+/// The process's umask from `/proc`, the only place where it can be read without a change; the usual one if `/proc` is
+/// not mounted.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -1,8 +1,8 @@
-//! Reading files of this machine: at random, or in a flow that readers keep ahead of whoever takes from it (L8, R3).
+//! Reads local files: at random, or as a flow with read-ahead (L8, R3).
 
 use super::lending::Lending;
 use super::{Local, UserFile, meta_of};
-use crate::block::{Block, Body, Lent};
+use crate::block::{Block, Body, FileRange};
 use crate::disk::{DiskFile, LinuxFile, Stat};
 use crate::error::Error;
 use crate::key::Key;
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Which part of a file one block is at most where blocks may go over several connections, unless that is short.
+/// Largest share of a file in one block if blocks may go over several connections, except for short files.
 const SHARE: u64 = 64;
 
-/// Shorter blocks cost more than sharing them gains.
+/// Shorter blocks cost more than sharing gains.
 const SHORTEST: u64 = 64 << 10;
 
-/// How many bytes one call to read ranges may ask for.
+/// Most bytes of one call for several ranges.
 pub(super) const MAX_READ: u64 = 256 << 20;
 
 /// An open file.
@@ -30,7 +30,7 @@ pub(super) struct LocalObject {
     store: Local,
     key: Key,
     file: LinuxFile,
-    /// The same for those who read by themselves.
+    /// The same for direct use.
     shared: UserFile,
     stat: Stat,
     meta: Meta,
@@ -42,7 +42,7 @@ impl LocalObject {
         Self { store, key, file, shared, stat, meta: meta_of(&stat) }
     }
 
-    /// Fails unless the object has all of `extent`. Devices have whatever is asked for.
+    /// Fails unless the object has all of `extent`. Devices have any range.
     fn check(&self, extent: Extent) -> Result<(), Error> {
         if self.stat.kind == Kind::File && extent.end() > self.stat.size {
             return Err(Error::Beyond { name: self.name(), extent });
@@ -66,13 +66,13 @@ impl Object for LocalObject {
             let block = block_of(&shape, wanted.total());
             if shape.lend && shape.sum.is_none() {
                 let (file, name, regular) = (self.shared.clone(), self.name().into(), self.stat.kind == Kind::File);
-                let whole = Lent { file, name, regular, at: 0, len: 0 };
+                let whole = FileRange { file, name, regular, at: 0, len: 0 };
                 return Ok(Arc::new(Lending::new(whole, wanted, block)) as _);
             }
             let blocks = wanted.iter().map(|extent| extent.len() / block + 2).sum::<u64>();
             let readers = if shape.ordered { 1 } else { (shape.readers.max(1) as u64).min(blocks) };
             let cursor = Arc::new(Mutex::new(Cursor { rest: wanted.iter().rev().collect(), block }));
-            // What has no holes need not be asked for them.
+            // A file without holes need not be asked for them.
             let shape = Shape { holes: shape.holes && self.stat.sparse, ..shape };
             let (sender, blocks) = mpsc::channel(2);
             let mut tasks = JoinSet::new();
@@ -131,17 +131,17 @@ impl Object for LocalObject {
     }
 }
 
-/// How long blocks are: where several may take them, of a short file each gets some.
+/// Length of blocks: of a short file, each connection gets some.
 fn block_of(shape: &Shape, total: u64) -> u64 {
     let most = shape.pool.size().max(1) as u64;
     if shape.ordered { most } else { most.min((total / SHARE).next_multiple_of(SHORTEST).max(SHORTEST)) }
 }
 
-/// Where the next block begins; all readers of a flow share it.
+/// The shared position of all readers of a flow.
 struct Cursor {
-    /// What nobody has begun to read; the first part is the last one here.
+    /// Ranges that nobody has begun; the first is the last element.
     rest: Vec<Extent>,
-    /// How long blocks are.
+    /// Length of blocks.
     block: u64,
 }
 
@@ -152,7 +152,7 @@ impl Cursor {
         self.part(end)
     }
 
-    /// What comes next, up to `end`; none if that lies farther on.
+    /// The next range up to `end`. `None` if it begins later.
     fn part(&mut self, end: u64) -> Option<Extent> {
         let part = self.rest.pop_if(|part| part.start() < end)?;
         let cut = end.min(part.end());
@@ -160,13 +160,13 @@ impl Cursor {
         Extent::between(part.start(), cut)
     }
 
-    /// All that comes next, up to `end`.
+    /// All following ranges up to `end`.
     fn parts(&mut self, end: u64) -> Vec<Extent> {
         std::iter::from_fn(|| self.part(end)).collect()
     }
 }
 
-/// What is in the place of a block.
+/// The kind of a range.
 enum Found {
     Block(Block),
     /// A hole, which ends here.
@@ -180,7 +180,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads blocks until there are none left, one fails, or nobody takes them.
+    /// Reads blocks until none are left, one fails, or the receiver is gone.
     async fn run(self, cursor: Arc<Mutex<Cursor>>, shape: Shape, blocks: mpsc::Sender<Result<Block, Error>>) {
         loop {
             let next = cursor.lock().unwrap_or_else(PoisonError::into_inner).next();

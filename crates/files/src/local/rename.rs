@@ -1,5 +1,4 @@
-//! What a rename on this machine takes beside the system's own: drafts that nobody else may read before they have their names, and two links
-//! to one file.
+//! Renames with their special cases: private drafts before they are published, and two names of one file.
 
 use crate::disk::{Disk, DiskFile, Linux, LinuxFile, Stat};
 use crate::draft::{is_part, moved_name};
@@ -7,12 +6,13 @@ use crate::key::Key;
 use crate::store::{Attributes, Kind};
 use std::io;
 
-/// Gives the draft `from`, if it is held ([`Spec::held`]), the permissions of the file whose name `to` it gets, or those of what is new.
+/// Gives the held draft `from` ([`Spec::held`]) the permissions of the file `to` that it replaces, or those of a new
+/// file.
 ///
 /// # Errors
-/// It is held, and its permissions cannot be set: under its name nobody would ever set them.
+/// They cannot be set: under its final name, nobody would ever set them.
 pub(super) fn release(disk: &Linux, from: &Key, to: &Key, mask: u32) -> io::Result<Option<LinuxFile>> {
-    // What is not there, or is a link to another draft, is for the rename.
+    // A missing file, or a link to another draft, is left to the rename.
     if !is_part(from.name()) || !disk.stat(from, false).is_ok_and(|stat| stat.is_held()) {
         return Ok(None);
     }
@@ -20,7 +20,7 @@ pub(super) fn release(disk: &Linux, from: &Key, to: &Key, mask: u32) -> io::Resu
         let why = format!("it is private until it has its name, and its permissions cannot be set: {why}");
         io::Error::new(io::ErrorKind::PermissionDenied, why)
     };
-    // Others may have put another file there, or given it another name.
+    // Others may have replaced the file, or renamed it.
     let Some(file) = disk.adopt(from, true)? else {
         return Err(refused("it has a second name, or another owner than who renames it"));
     };
@@ -33,14 +33,15 @@ pub(super) fn release(disk: &Linux, from: &Key, to: &Key, mask: u32) -> io::Resu
     Ok(Some(file))
 }
 
-/// Takes the name `from` away, which was renamed to `to`: of two links to one file the system removes neither, and says that all is done.
+/// Removes the name `from` after a rename to `to`: between two names of one file, rename(2) does nothing and reports
+/// success.
 pub(super) fn leave_other_link(disk: &Linux, from: &Key, to: &Key) -> io::Result<()> {
     let is_left = |old: &Stat| old.kind != Kind::Dir && old.links > 1;
     let Some(old) = disk.stat(from, false).ok().filter(is_left) else { return Ok(()) };
     if from == to || !disk.stat(to, false).is_ok_and(|new| new.is(&old)) {
         return Ok(());
     }
-    // Whether they are two, and not one by two names, as where case does not count, shows once the first is away.
+    // Whether these are two names, and not one in two cases, shows once the first is put aside.
     let aside = moved_name(from).map_err(io::Error::other)?;
     disk.rename(from, &aside, false)?;
     match disk.stat(to, false) {

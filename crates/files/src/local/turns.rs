@@ -1,24 +1,22 @@
-//! Whose turn it is to have a step of a checksum computed: reading and hashing a large file takes a thread and a processor for long, and
-//! whoever may read a file can ask for it as often as he likes.
+//! Schedules steps of checksums: reading and hashing a large file takes a thread and a processor for long, and anybody
+//! who may read it can ask for it without limit.
 //!
-//! Turns go round between owners, and within one to who has waited longest, so that many requests of one owner wait for each other and
-//! not for others. One who holds as many as one may have is passed over: what he reads may be on a disk that hangs.
+//! Turns go round between owners, and within an owner to the longest waiting request, so one owner's requests do not
+//! delay others. An owner who holds the most turns allowed is passed over: its files may be on a disk that hangs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// How much is read in one turn, unless told otherwise: some milliseconds, after which others have theirs, and it is noticed that nobody
-/// wants the checksum any more.
+/// Default length of a step: some milliseconds of reading, after which others take turns, and a dropped request ends.
 pub const STEP: u64 = 4 << 20;
 
-/// How many steps of checksums are computed at once, unless told otherwise: one for each processor, and at least four, since disks are
-/// waited for.
+/// Default number of concurrent steps: one for each processor, at least four, since they wait for disks.
 pub fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).max(4)
 }
 
-/// The turns that all owners share. Clones are the same.
+/// The scheduler, shared by all owners. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Turns(Arc<Shared>);
 
@@ -34,37 +32,37 @@ struct Shared {
 struct State {
     held: usize,
     owners: HashMap<Arc<str>, Owner>,
-    /// Owners of whom somebody waits, and who hold fewer than one may have, the next first.
+    /// Owners with waiting requests and free turns, the next first.
     line: VecDeque<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct Owner {
     held: usize,
-    /// Who waits, the first first. Those who have left are closed.
+    /// Waiting requests in order. Dropped ones are closed.
     waiting: VecDeque<oneshot::Sender<Turn>>,
     in_line: bool,
 }
 
-/// What of the turns is for one owner.
+/// The share of one owner.
 #[derive(Debug, Clone)]
 pub struct Share {
     turns: Turns,
     owner: Arc<str>,
 }
 
-/// A turn, until it is dropped.
+/// A turn. Dropping it returns it.
 #[derive(Debug)]
 pub(super) struct Turn(Share);
 
 impl Turns {
-    /// So many at once, of which one owner has at most `of_one`, for `step` bytes each.
+    /// `most` turns at a time, of which one owner has at most `of_one`, for steps of `step` bytes.
     pub fn new(at_once: usize, of_one: usize, step: u64) -> Self {
         let (at_once, of_one, step) = (at_once.max(1), of_one.max(1), step.max(1));
         Self(Arc::new(Shared { at_once, of_one, step, state: Mutex::default() }))
     }
 
-    /// The share of this owner.
+    /// The share of `owner`.
     pub fn of(&self, owner: &str) -> Share {
         Share { turns: self.clone(), owner: owner.into() }
     }
@@ -73,7 +71,7 @@ impl Turns {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives out what is free, after `change`.
+    /// Assigns free turns, after `change`.
     fn after(&self, change: impl FnOnce(&mut State)) {
         let mut given = Vec::new();
         {
@@ -87,13 +85,13 @@ impl Turns {
                 }
             }
         }
-        // Whoever has left meanwhile gives his turn back, for which the state is to be free.
+        // A request that was dropped meanwhile returns its turn, for which the lock must be free.
         given.into_iter().for_each(|(waiting, turn)| drop(waiting.send(turn)));
     }
 }
 
 impl State {
-    /// Has this owner stand in line, if he may and somebody of his waits.
+    /// Queues this owner, if it has waiting requests and may have a turn.
     fn queue(&mut self, name: &Arc<str>, of_one: usize) {
         let Some(owner) = self.owners.get_mut(name) else { return };
         if owner.held == 0 && owner.waiting.is_empty() {
@@ -104,7 +102,7 @@ impl State {
         }
     }
 
-    /// Who gets the turn of an owner who was the first in line, and now is the last, or out of it.
+    /// The request that gets the first owner's turn. The owner moves to the end of the queue, or leaves it.
     fn next_of(&mut self, name: &Arc<str>, of_one: usize) -> Option<oneshot::Sender<Turn>> {
         let owner = self.owners.get_mut(name)?;
         owner.in_line = false;
@@ -119,12 +117,12 @@ impl State {
 }
 
 impl Share {
-    /// How many bytes one turn is for.
+    /// Bytes of one step.
     pub(super) fn step(&self) -> u64 {
         self.turns.0.step
     }
 
-    /// Waits for a turn. Dropped before, it takes none.
+    /// Waits for a turn. Dropping the future takes none.
     pub(super) async fn turn(&self) -> Option<Turn> {
         let (sender, turn) = oneshot::channel();
         self.turns.after(|state| {
@@ -133,13 +131,13 @@ impl Share {
             owner.waiting.push_back(sender);
             state.queue(&self.owner, self.turns.0.of_one);
         });
-        // Whoever waits is in the state for as long as this is there.
+        // The request stays queued as long as this lives.
         turn.await.ok()
     }
 }
 
 impl Default for Share {
-    /// All turns of a store that nobody else uses.
+    /// A scheduler of one store alone.
     fn default() -> Self {
         Turns::new(at_once(), at_once(), STEP).of("")
     }
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_owner_leaves_some_for_others_whatever_he_waits_for() {
+    async fn one_owner_cannot_take_all_turns() {
         let turns = Turns::new(4, 3, STEP);
         let mut all: Vec<_> = (0..10).map(|_| ask(&turns, "a")).collect();
         let mut held = Vec::new();
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_that_came_too_late_is_given_on() {
+    async fn expired_turn_is_passed_on() {
         let turns = Turns::new(1, 1, STEP);
         let held = got(&mut ask(&turns, "a")).await;
         let (mut left, mut stays) = (ask(&turns, "a"), ask(&turns, "b"));

@@ -1,82 +1,82 @@
-//! Whether what the destination has will do (GCT's `-sync`, and what people expect beside it).
+//! Decides whether an existing object at the destination suffices (GCT's `-sync`, and what users expect besides it).
 
 use crate::store::{Kind, Meta};
 use std::fmt;
 
-/// What is done about objects that the destination has.
+/// What to do about existing objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// They are replaced.
+    /// Replace them.
     Replace,
-    /// They stay.
+    /// Keep them.
     Keep,
-    /// That is a failure.
+    /// Fail.
     Refuse,
-    /// They are replaced if they differ.
+    /// Replace them if they differ.
     Sync(By),
 }
 
-/// By size and time: what was carried is not carried again by the same command.
+/// By size and time, so that a repeated command carries nothing.
 impl Default for Existing {
     fn default() -> Self {
         Self::Sync(By::Time)
     }
 }
 
-/// By what objects are compared.
+/// How objects are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// Size alone.
+    /// By size.
     Size,
-    /// Size, and whether the source was modified after the destination. A destination whose time was preserved is equal.
+    /// By size; and the source must not be newer. A destination with preserved time is equal.
     Time,
-    /// Size and time of modification, which are the same or the object is carried: for destinations whose times are preserved.
+    /// By size and time of modification, which must be equal: for destinations whose times are preserved.
     Equal,
-    /// Size, and then checksums.
+    /// By size, then by checksum.
     Checksum,
 }
 
-/// What is to be done with an object.
+/// The decision about an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It is carried.
+    /// Carry it.
     Carry(Reason),
-    /// It is not, since that is so.
+    /// Do not carry it.
     Skip(Reason),
-    /// It is carried if checksums differ.
+    /// Carry it if checksums differ.
     Compare,
-    /// It cannot be carried without replacing something.
+    /// Carrying it would replace something, which is a failure.
     Refuse,
 }
 
-/// Why.
+/// The reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// The destination does not have it.
     New,
-    /// Whatever is there is to be replaced.
+    /// Existing objects are replaced.
     Asked,
-    /// The destination's has another size.
+    /// The sizes differ.
     Size,
-    /// The source was modified later.
+    /// The source is newer.
     Newer,
-    /// The source was modified at another time.
+    /// The times differ.
     Time,
     /// The checksums differ.
     Checksum,
-    /// What is there is to stay.
+    /// Existing objects are kept.
     There,
-    /// What is there is the same, as far as was to be looked.
+    /// They are equal, as far as compared.
     Same,
-    /// The bytes are the same, and permissions are not.
+    /// The content is equal, but not the permissions.
     Mode,
 }
 
 impl Existing {
-    /// What is to be done with an object that is `source`, where the destination has `dest`.
+    /// Decides about the object `source`, where the destination has `dest`.
     pub fn decide(self, source: &Meta, dest: Option<&Meta>) -> Decision {
         let Some(dest) = dest else { return Decision::Carry(Reason::New) };
-        // What is no file at the destination can only be met by trying, which says what is wrong.
+        // If the destination has something else than a file, the attempt shows what is wrong.
         let same_size = dest.kind == Kind::File && source.size.is_some() && source.size == dest.size;
         match self {
             Self::Replace => Decision::Carry(Reason::Asked),
@@ -119,7 +119,7 @@ mod tests {
     use crate::store::Time;
 
     #[test]
-    fn what_differs_is_carried_and_nothing_else() {
+    fn only_differences_are_transferred() {
         let file = |size, seconds| Meta {
             kind: Kind::File,
             size: Some(size),

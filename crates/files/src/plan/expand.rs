@@ -1,4 +1,4 @@
-//! What a pattern names, as shells expand it: component by component, hidden names only where the pattern shows its dot.
+//! Expands patterns as shells do: component by component. Hidden names match only a leading dot.
 
 use super::filter::{PatternError, compile, matches};
 use crate::error::Error;
@@ -6,10 +6,10 @@ use crate::key::{Key, KeyError};
 use crate::store::{Kind, Meta, Store};
 use globset::GlobMatcher;
 
-/// How many names a pattern may have matched at any level.
+/// Most matches at any level.
 const MAX_MATCHES: usize = 1 << 20;
 
-/// A path with `*`, `?`, `[…]` or `{…}` in some of its components.
+/// A path with `*`, `?`, `[…]` or `{…}` in some components.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     parts: Vec<Part>,
@@ -21,16 +21,16 @@ enum Part {
     Glob { glob: GlobMatcher, hidden: bool },
 }
 
-/// Whether `path` has any character that makes it a pattern.
+/// Whether `path` is a pattern.
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '[', '{'])
 }
 
 impl Pattern {
-    /// Reads a pattern; a backslash takes the meaning of the character that follows.
+    /// Parses a pattern. A backslash quotes the next character.
     ///
     /// # Errors
-    /// A component of it is no pattern, or is `**`, for which there is recursion.
+    /// A component is invalid, or is `**`, in place of which there is recursion.
     pub fn parse(path: &str) -> Result<Self, PatternError> {
         let part = |part: &str| {
             if part.contains("**") {
@@ -49,10 +49,10 @@ impl Pattern {
     }
 }
 
-/// What there is in `store` that `pattern` names, in the order of names.
+/// The matches of `pattern` in `store`, sorted.
 ///
 /// # Errors
-/// A directory on the way cannot be read, or too much matches.
+/// A directory on the path cannot be read, or too many names match.
 pub async fn expand(store: &dyn Store, pattern: &Pattern) -> Result<Vec<(Key, Meta)>, Error> {
     let mut found = vec![Key::ROOT];
     for part in &pattern.parts {
@@ -81,7 +81,7 @@ pub async fn expand(store: &dyn Store, pattern: &Pattern) -> Result<Vec<(Key, Me
     Ok(all)
 }
 
-/// Adds to `found` what in the directory `key` matches; nothing if it is none.
+/// Adds the matches in the directory `key` to `found`. Nothing if it is no directory.
 async fn matching(
     store: &dyn Store,
     key: &Key,

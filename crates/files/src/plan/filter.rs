@@ -1,4 +1,4 @@
-//! Which objects of a tree are left out.
+//! Filters of names in a tree.
 
 use crate::key::Key;
 use crate::store::{Meta, Time};
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Text that is no pattern.
+/// An invalid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{pattern}\" is no pattern: {reason}")]
 pub struct PatternError {
@@ -21,37 +21,36 @@ impl PatternError {
     }
 }
 
-/// Rules that include and exclude, of which the first that matches counts.
+/// Include and exclude rules; the first match counts.
 ///
-/// A pattern without a slash is about names at any depth, one with a slash about paths from the top of the tree (`/` at its
-/// beginning does no more than that), one with a slash at its end about directories only. `*` and `?` stay within a name,
-/// `**` does not; `[a-z]` and `{a,b}` are as in shells. What is said of a directory holds for what is in it, unless a rule
-/// is about that itself; but a directory that is excluded is not looked into. Where no rule matches, an object is left out
-/// if all rules there are include, and taken otherwise.
+/// A pattern without a slash matches names at any depth; with a slash, paths from the top of the tree (a leading `/`
+/// does only that); with a trailing slash, only directories. `*` and `?` stay within a name, `**` does not; `[a-z]` and
+/// `{a,b}` are as in shells. A rule for a directory holds for its content, unless another rule matches that; but an
+/// excluded directory is not entered. Without a match, an object is left out if all rules include, and taken otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     rules: Vec<Rule>,
-    /// The name of directories that are never taken, whatever the rules are.
+    /// Name of directories that are never taken, whatever the rules.
     pub never: Option<Vec<u8>>,
-    /// Which files are taken by their size and age, whatever their names.
+    /// Limits of size and age.
     pub bounds: Bounds,
 }
 
-/// Bounds of size and age, which hold for files alone. What does not tell its size or its time is taken.
+/// Limits of size and age, for files only. Files of unknown size or time are taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The smallest size, in bytes.
+    /// Smallest size in bytes.
     pub min_size: Option<u64>,
-    /// The largest size, in bytes.
+    /// Largest size in bytes.
     pub max_size: Option<u64>,
-    /// The earliest time of modification.
+    /// Earliest time of modification.
     pub from: Option<Time>,
-    /// The latest time of modification.
+    /// Latest time of modification.
     pub to: Option<Time>,
 }
 
 impl Bounds {
-    /// Whether a file that is `meta` lies within them.
+    /// Whether the file `meta` is within the limits.
     pub fn take(&self, meta: &Meta) -> bool {
         let size = |bound: Option<u64>, fits: fn(u64, u64) -> bool| match (meta.size, bound) {
             (Some(size), Some(bound)) => fits(size, bound),
@@ -77,23 +76,23 @@ struct Rule {
 }
 
 impl Filter {
-    /// Adds a rule that includes what `pattern` matches.
+    /// Adds an include rule.
     ///
     /// # Errors
-    /// It is no pattern.
+    /// The pattern is invalid.
     pub fn include(&mut self, pattern: &str) -> Result<(), PatternError> {
         self.add(pattern, true)
     }
 
-    /// Adds a rule that excludes what `pattern` matches.
+    /// Adds an exclude rule.
     ///
     /// # Errors
-    /// It is no pattern.
+    /// The pattern is invalid.
     pub fn exclude(&mut self, pattern: &str) -> Result<(), PatternError> {
         self.add(pattern, false)
     }
 
-    /// Whether what `key` names, counted from the top of the tree, is taken, or looked into if it is a directory.
+    /// Whether `key`, relative to the top of the tree, is taken; or entered, if it is a directory.
     pub fn takes(&self, key: &Key, is_dir: bool) -> bool {
         let (mut key, mut dir) = (key.clone(), is_dir);
         let never = self.never.as_deref();
@@ -125,7 +124,7 @@ impl Rule {
     }
 }
 
-/// The matcher for `bare`, which is `pattern` without what has been understood of it.
+/// The matcher of `bare`, the part of `pattern` without its slashes.
 pub(super) fn compile(pattern: &str, bare: &str) -> Result<GlobMatcher, PatternError> {
     if bare.is_empty() {
         return Err(PatternError::new(pattern, "it is empty"));
@@ -134,7 +133,7 @@ pub(super) fn compile(pattern: &str, bare: &str) -> Result<GlobMatcher, PatternE
     Ok(glob.map_err(|e| PatternError::new(pattern, e.kind().to_string()))?.compile_matcher())
 }
 
-/// Whether `glob` matches bytes, which may be no text.
+/// Whether `glob` matches bytes, which may be invalid UTF-8.
 pub(super) fn matches(glob: &GlobMatcher, what: &[u8]) -> bool {
     glob.is_match(Path::new(OsStr::from_bytes(what)))
 }
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_counts() {
+    fn first_matching_rule_applies() {
         let paths = ["a.h5", "a.tmp", "run1/", "run1/a.h5", "run1/keep.tmp", "run1/x/b.tmp", "cache/"];
         assert_eq!(taken(&[], &paths), paths);
         assert_eq!(

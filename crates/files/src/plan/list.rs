@@ -1,10 +1,10 @@
-//! Lists of what is to be carried, from a file or standard input.
+//! Lists of sources and destinations, from a file or standard input.
 //!
-//! A line is a source, or a source and a destination with blanks between, as `globus-url-copy -f` takes them; in double
-//! quotes if it has blanks itself, where `\"` and `\\` stand for the two. Empty lines and those that begin with `#` count
-//! for nothing. Or sources end with NUL, as `find -print0` writes them, and are taken as they are.
+//! A line is a source, or a source and a destination separated by blanks, as for `globus-url-copy -f`. Names with
+//! blanks stand in double quotes, in which `\"` and `\\` stand for the two characters. Empty lines and lines with a
+//! leading `#` are ignored. Alternatively, sources end with NUL, as from `find -print0`, and are taken literally.
 
-/// A line that cannot be understood.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the list: {reason}")]
 pub struct ListError {
@@ -12,19 +12,21 @@ pub struct ListError {
     reason: &'static str,
 }
 
-/// A source, and where it goes if the list says so.
+/// A source, and its destination if the list has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// The source, as it was written.
+    /// The number of its line, or of its name in a list that is separated by NUL; the first is 1.
+    pub line: usize,
+    /// The source as written.
     pub source: String,
-    /// The destination, as it was written.
+    /// The destination as written.
     pub dest: Option<String>,
 }
 
-/// Reads a list of lines.
+/// Parses lines.
 ///
 /// # Errors
-/// The first line that has a quote without its end, or more than two words.
+/// The first line with an unclosed quote, or with more than two words.
 pub fn lines(text: &str) -> Result<Vec<Item>, ListError> {
     let mut items = Vec::new();
     for (i, line) in text.lines().enumerate() {
@@ -36,19 +38,19 @@ pub fn lines(text: &str) -> Result<Vec<Item>, ListError> {
         if words.next().is_some() {
             return Err(error("a source and a destination were expected, and names with blanks in double quotes"));
         }
-        items.push(Item { source, dest });
+        items.push(Item { line: i + 1, source, dest });
     }
     Ok(items)
 }
 
-/// Reads sources that each end with NUL.
+/// Parses sources that end with NUL.
 ///
 /// # Errors
-/// One that is not UTF-8.
+/// A source is not UTF-8.
 pub fn nul_separated(bytes: &[u8]) -> Result<Vec<Item>, ListError> {
     let names = bytes.split(|&b| b == 0).enumerate().filter(|(_, name)| !name.is_empty());
     let item = |(i, name): (usize, &[u8])| match str::from_utf8(name) {
-        Ok(name) => Ok(Item { source: name.to_owned(), dest: None }),
+        Ok(name) => Ok(Item { line: i + 1, source: name.to_owned(), dest: None }),
         Err(_) => Err(ListError { line: i + 1, reason: "a name was expected that is UTF-8" }),
     };
     names.map(item).collect()
@@ -77,7 +79,7 @@ fn words(line: &str) -> Result<Vec<String>, &'static str> {
     Ok(words)
 }
 
-/// The text up to the closing quote, and what follows it.
+/// Splits at the closing quote.
 fn unquote(text: &str) -> Result<(String, &str), &'static str> {
     let (mut word, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -99,17 +101,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn item(source: &str, dest: Option<&str>) -> Item {
-        Item { source: source.into(), dest: dest.map(Into::into) }
+    fn item(line: usize, source: &str, dest: Option<&str>) -> Item {
+        Item { line, source: source.into(), dest: dest.map(Into::into) }
     }
 
     #[test]
     fn lists_are_read_as_others_write_them() {
         let text = "# made by hand\n\n gsiftp://a/b  file:///c \n\"with \\\"blanks\\\"\" \"d e\"\r\nplain\\n";
-        let items =
-            [item("gsiftp://a/b", Some("file:///c")), item("with \"blanks\"", Some("d e")), item("plain\\n", None)];
+        let items = [
+            item(3, "gsiftp://a/b", Some("file:///c")),
+            item(4, "with \"blanks\"", Some("d e")),
+            item(5, "plain\\n", None),
+        ];
         assert_eq!(lines(text).unwrap(), items);
-        assert_eq!(nul_separated(b"a\nb\0c d\0").unwrap(), [item("a\nb", None), item("c d", None)]);
+        assert_eq!(nul_separated(b"a\nb\0c d\0").unwrap(), [item(1, "a\nb", None), item(2, "c d", None)]);
     }
 
     #[test]
@@ -122,9 +127,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quoted_reads_back(names in proptest::collection::vec("[^\n\r]{1,20}", 2)) {
+        fn quoted_names_read_back(names in proptest::collection::vec("[^\n\r]{1,20}", 2)) {
             let quoted: Vec<_> = names.iter().map(|n| format!("\"{}\"", n.replace('\\', "\\\\").replace('"', "\\\""))).collect();
-            prop_assert_eq!(lines(&quoted.join(" ")).unwrap(), [item(&names[0], Some(&names[1]))]);
+            prop_assert_eq!(lines(&quoted.join(" ")).unwrap(), [item(1, &names[0], Some(&names[1]))]);
         }
     }
 }

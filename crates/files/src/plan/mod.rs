@@ -1,10 +1,10 @@
-//! What is to be carried: from names, patterns and lists, through filters, against what is there already.
+//! Plans a job: from names, patterns and lists, through filters, compared with the destination.
 //!
 //! - [`list`] reads lists of sources and destinations.
-//! - [`expand`] finds what a pattern names.
-//! - [`Walk`] goes through a tree, some entries at a time, so that trees of millions of files need little memory.
-//! - [`Filter`] says what of it is left out.
-//! - [`Existing`] decides, for each object, whether what the destination has will do.
+//! - [`expand`] finds the matches of a pattern.
+//! - [`Walk`] walks a tree in batches, so that trees of millions of files need little memory.
+//! - [`Filter`] leaves names out.
+//! - [`Existing`] decides whether an existing object suffices.
 
 mod compare;
 mod expand;
@@ -15,4 +15,5 @@ mod walk;
 pub use compare::{By, Decision, Existing, Reason};
 pub use expand::{Pattern, expand, is_pattern};
 pub use filter::{Bounds, Filter, PatternError};
+pub(crate) use walk::with_mode;
 pub use walk::{Found, Walk};

@@ -1,4 +1,4 @@
-//! A walk through a tree, one entry at a time.
+//! Walks a tree, one entry at a time.
 
 use super::Filter;
 use crate::error::Error;
@@ -12,40 +12,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec;
 
-/// How deep trees may be. Paths have fewer components before they are too long for the system, unless they are made to annoy.
+/// Deepest tree. System limits on paths are lower, except for hostile trees.
 const MAX_DEPTH: usize = 512;
 
-/// How many directories are listed at the same time in a walk that lists ahead: listing one over a network takes some four round
-/// trips, and servers let a user have few connections.
+/// Directories that a walk with look-ahead lists at a time. A remote listing takes some four round trips, and servers
+/// limit connections per user.
 const LISTED: usize = 4;
 
-/// How many entries of a directory are read before they are given, in a walk that lists ahead: some ten megabytes of them.
+/// Entries of a directory that a walk with look-ahead reads before it returns them. Some ten megabytes.
 const READ: usize = 100_000;
 
-/// What a walk comes by. Keys are counted from the top of the tree.
+/// An entry of a walk. Keys are relative to the top of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// A directory, before what is in it.
+    /// A directory, before its content.
     Dir(Key, Meta),
-    /// An object, itself or where a symbolic link leads.
+    /// An object, or the target of a symbolic link.
     File(Key, Meta),
-    /// A symbolic link, in a walk that keeps them.
+    /// A symbolic link, in a walk that keeps links.
     Link(Key, Meta),
-    /// What cannot be carried: a socket, a link to a directory or to nowhere.
+    /// Something that cannot be carried: a socket, a dangling link, a link to a directory.
     Other(Key, Kind),
 }
 
-/// A walk through a tree. Directories are read as they are come to, some entries at a time; symbolic links to files are
-/// followed as far as the store allows, and those to directories are not, so that a walk ends; or none is followed.
+/// A walk through a tree. Directories are read in batches when their turn comes. Links to files are followed as far as
+/// the store allows, links to directories never, so that a walk ends; or no links are followed.
 #[derive(Debug)]
 pub struct Walk {
     store: Arc<dyn Store>,
     top: Key,
     filter: Arc<Filter>,
     keeps_links: bool,
-    /// Directories that are being read, the deepest last.
+    /// Whether to ask for permissions that listings lack.
+    modes: bool,
+    /// Directories in progress, the deepest last.
     open: Vec<Level>,
-    /// One that is to be read next.
+    /// The directory to read next.
     next: Option<Key>,
     ahead: Option<Ahead>,
 }
@@ -53,24 +55,24 @@ pub struct Walk {
 #[derive(Debug)]
 struct Level {
     key: Key,
-    /// What comes after the page, if there may be more.
+    /// The rest of the listing.
     listing: Option<Box<dyn Listing>>,
     page: vec::IntoIter<Entry>,
-    /// Directories of the page that nobody has begun to list.
+    /// Directories of the batch that are not being listed yet.
     dirs: VecDeque<Key>,
 }
 
-/// Directories that are listed before their turn.
+/// Directories that are listed ahead.
 struct Ahead {
     retry: Retry,
-    tell: Arc<Tell>,
+    tell: Arc<OnRetry>,
     coming: HashMap<Key, Spawned<Result<Read, Error>>>,
 }
 
-/// Told which directory is listed again, why, and after how long.
-type Tell = dyn Fn(&Key, &Error, Duration) + Send + Sync;
+/// Called before a listing is retried, with directory, error and pause.
+type OnRetry = dyn Fn(&Key, &Error, Duration) + Send + Sync;
 
-/// Entries, and where the others are if there may be more.
+/// A batch, and the rest of the listing.
 type Read = (Vec<Entry>, Option<Box<dyn Listing>>);
 
 impl fmt::Debug for Ahead {
@@ -80,25 +82,40 @@ impl fmt::Debug for Ahead {
 }
 
 impl Walk {
-    /// A walk through the directory `top`, which itself is not given, by way of what `filter` takes.
+    /// A walk through the directory `top`, which is not returned itself, with `filter`.
     pub fn new(store: Arc<dyn Store>, top: Key, filter: Arc<Filter>) -> Self {
-        Self { store, top, filter, keeps_links: false, open: Vec::new(), next: Some(Key::ROOT), ahead: None }
+        Self {
+            store,
+            top,
+            filter,
+            keeps_links: false,
+            modes: false,
+            open: Vec::new(),
+            next: Some(Key::ROOT),
+            ahead: None,
+        }
     }
 
-    /// The same, which gives symbolic links as such if `keep`, and follows none.
+    /// The same; with `keep`, links are returned as links, and none is followed.
     #[must_use]
     pub fn keeping_links(self, keep: bool) -> Self {
         Self { keeps_links: keep, ..self }
     }
 
-    /// The same, which lists some directories at the same time, before it is their turn, and again where that fails in a way that
-    /// may pass; `tell` hears of it. The order of what is given stays the same.
+    /// The same with permissions for every entry, if available.
     #[must_use]
-    pub fn listing_ahead(self, retry: Retry, tell: Arc<Tell>) -> Self {
+    pub fn with_modes(self) -> Self {
+        Self { modes: true, ..self }
+    }
+
+    /// The same with look-ahead, and with retries after temporary errors, of which `tell` hears. The order of entries
+    /// is unchanged.
+    #[must_use]
+    pub fn listing_ahead(self, retry: Retry, tell: Arc<OnRetry>) -> Self {
         Self { ahead: Some(Ahead { retry, tell, coming: HashMap::new() }), ..self }
     }
 
-    /// What comes next; none at the end. After an error the walk goes on past what it was about.
+    /// The next entry. `None` at the end. After an error, the walk continues behind its subject.
     pub async fn next(&mut self) -> Option<Result<Found, Error>> {
         loop {
             if let Some(key) = self.next.take()
@@ -124,14 +141,14 @@ impl Walk {
             };
             match level.key.join(&entry.name) {
                 Ok(key) => {
-                    if let Some(found) = self.look(key, entry.meta).await {
-                        return Some(Ok(found));
+                    if let Some(found) = self.look(key, entry.meta).await.transpose() {
+                        return Some(found);
                     }
                 }
-                // A far store said it, and nothing here can have such a name.
+                // A remote store may list it, but no local name can be like that.
                 Err(error) => {
                     let (name, reason) = (format!("{}/{}", self.store.name(), self.top), error.to_string());
-                    return Some(Err(Error::Store { name, reason, sort: crate::Sort::Request }));
+                    return Some(Err(Error::Store { name, reason, kind: crate::ErrorKind::Request }));
                 }
             }
         }
@@ -148,7 +165,7 @@ impl Walk {
             self.open.push(Level { key, listing, page: Vec::new().into_iter(), dirs: VecDeque::new() });
             return Ok(());
         }
-        // What nobody has begun to list is the next of the directory that it is in.
+        // An unlisted directory is the next one of its parent.
         if let Some(above) = self.open.last_mut() {
             above.dirs.pop_front_if(|next| *next == key);
         }
@@ -167,14 +184,14 @@ impl Walk {
         Ok(())
     }
 
-    /// Begins to list `key`, which is `full` in the store.
+    /// Starts to list `key`, which is `full` in the store.
     fn begin(&self, key: &Key, full: Key) -> Option<Spawned<Result<Read, Error>>> {
         let ahead = self.ahead.as_ref()?;
         let (store, key, retry, tell) = (self.store.clone(), key.clone(), ahead.retry, ahead.tell.clone());
         Some(Spawned::new(async move { read_again(&*store, &key, &full, retry, &*tell).await }))
     }
 
-    /// Begins to list those directories whose turn comes next: the deepest first.
+    /// Starts to list the directories whose turn comes next: the deepest first.
     fn begin_some(&mut self) {
         for level in (0..self.open.len()).rev() {
             while self.ahead.as_ref().is_some_and(|ahead| ahead.coming.len() < LISTED)
@@ -188,45 +205,56 @@ impl Walk {
         }
     }
 
-    async fn look(&mut self, key: Key, mut meta: Meta) -> Option<Found> {
+    async fn look(&mut self, key: Key, mut meta: Meta) -> Result<Option<Found>, Error> {
         if !self.filter.takes(&key, meta.kind == Kind::Dir) {
-            return None;
+            return Ok(None);
         }
         if meta.kind == Kind::Link && self.keeps_links {
-            return Some(Found::Link(key, meta));
+            return Ok(Some(Found::Link(key, meta)));
         }
         if meta.kind == Kind::Link {
-            let full = self.full(&key).ok()?;
+            let Ok(full) = self.full(&key) else { return Ok(None) };
             match self.store.stat(&full).await {
                 Ok(target) if target.kind == Kind::File => meta = target,
-                _ => return Some(Found::Other(key, Kind::Link)),
+                _ => return Ok(Some(Found::Other(key, Kind::Link))),
             }
         }
         if meta.kind == Kind::File && !self.filter.bounds.take(&meta) {
-            return None;
+            return Ok(None);
         }
-        Some(match meta.kind {
+        if self.modes && meta.mode.is_none() {
+            meta = with_mode(&*self.store, &self.full(&key)?, meta, true).await?;
+        }
+        Ok(Some(match meta.kind {
             Kind::Dir => {
                 self.next = Some(key.clone());
                 Found::Dir(key, meta)
             }
             Kind::File => Found::File(key, meta),
             kind => Found::Other(key, kind),
-        })
+        }))
     }
 
     fn full(&self, key: &Key) -> Result<Key, Error> {
         let error = |error: crate::key::KeyError| Error::Store {
             name: self.store.name(),
             reason: error.to_string(),
-            sort: crate::Sort::Request,
+            kind: crate::ErrorKind::Request,
         };
         self.top.beneath(key).map_err(error)
     }
 }
 
-/// Reads the directory `key`, which is `full` in `store`, and again where that fails in a way that may pass.
-async fn read_again(store: &dyn Store, key: &Key, full: &Key, retry: Retry, tell: &Tell) -> Result<Read, Error> {
+/// Adds permissions to `meta` of `key`, if available ([`Store::mode`]).
+pub(crate) async fn with_mode(store: &dyn Store, key: &Key, meta: Meta, among: bool) -> Result<Meta, Error> {
+    if meta.mode.is_some() || !matches!(meta.kind, Kind::File | Kind::Dir) {
+        return Ok(meta);
+    }
+    Ok(Meta { mode: store.mode(key, &meta, among).await?, ..meta })
+}
+
+/// Lists the directory `key`, which is `full` in `store`, with retries after temporary errors.
+async fn read_again(store: &dyn Store, key: &Key, full: &Key, retry: Retry, tell: &OnRetry) -> Result<Read, Error> {
     let mut attempt = 1;
     loop {
         match read(store, full).await {
@@ -241,7 +269,7 @@ async fn read_again(store: &dyn Store, key: &Key, full: &Key, retry: Retry, tell
     }
 }
 
-/// Reads the entries of `full`. What was listed before an error that cannot pass is given all the same, and then the error.
+/// Lists `full`. After a permanent error, the entries so far are returned, then the error.
 async fn read(store: &dyn Store, full: &Key) -> Result<Read, Error> {
     let (mut listing, mut entries) = (store.list(full).await?, Vec::new());
     while entries.len() < READ {
@@ -255,7 +283,7 @@ async fn read(store: &dyn Store, full: &Key) -> Result<Read, Error> {
     Ok((entries, Some(listing)))
 }
 
-/// The rest of a listing that has failed: the error, once.
+/// The rest of a failed listing: the error, once.
 #[derive(Debug)]
 struct Broken(Option<Error>);
 

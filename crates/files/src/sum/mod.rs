@@ -1,27 +1,28 @@
-//! Checksums: of whole objects, by reading them once, and of blocks in any order, put together at the end.
+//! Checksums: of whole objects in one pass, and of blocks in any order, combined at the end.
 //!
-//! - [`Algorithm`] names one as `CKSM` does (GFD.20 leaves the names to the server; these are those of GCT, and CRC32C).
-//! - [`Sum`] is a value, as it is printed and compared.
-//! - [`Hasher`] reads an object from its first byte to its last.
-//! - [`Tally`] puts together what was computed of blocks where they were read or received, which costs no second reading.
+//! - [`Algorithm`]: names as in `CKSM` (GFD.20 leaves them to the server; these are GCT's, and CRC32C).
+//! - [`Sum`]: a value, for printing and comparison.
+//! - [`Hasher`]: hashes an object from its first byte to its last.
+//! - [`Tally`]: combines checksums of blocks that were computed when they were read or received, without another pass.
 
 mod tally;
 
 pub use tally::{Combining, Overlap, Tally};
 
+use phoebus_proto::hex::{hex, unhex};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a checksum is computed.
+/// A checksum algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// CRC-32C (Castagnoli, RFC 3720): what processors compute in hardware.
+    /// CRC-32C (Castagnoli, RFC 3720), which processors compute in hardware.
     Crc32c,
-    /// Adler-32 (RFC 1950): what GridFTP servers agree on.
+    /// Adler-32 (RFC 1950), which GridFTP servers have in common.
     Adler32,
-    /// MD5 (RFC 1321): against accidents, not against people.
+    /// MD5 (RFC 1321): against accidents, not attackers.
     Md5,
-    /// SHA-1: against accidents, not against people.
+    /// SHA-1: against accidents, not attackers.
     Sha1,
     /// SHA-256.
     Sha256,
@@ -30,10 +31,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, the cheapest first.
+    /// All, the cheapest first.
     pub const ALL: [Self; 6] = [Self::Crc32c, Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha512];
 
-    /// As commands name it.
+    /// Its name in commands.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "CRC32C",
@@ -45,7 +46,7 @@ impl Algorithm {
         }
     }
 
-    /// How many bytes its values have.
+    /// Length of its values in bytes.
     pub fn width(self) -> usize {
         match self {
             Self::Crc32c | Self::Adler32 => 4,
@@ -56,7 +57,7 @@ impl Algorithm {
         }
     }
 
-    /// The same as one whose values of parts can be put together, if it is such a one.
+    /// The same as a combinable algorithm, if it is one.
     pub fn combining(self) -> Option<Combining> {
         match self {
             Self::Crc32c => Some(Combining::Crc32c),
@@ -72,25 +73,25 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Text that is no checksum, or names none.
+/// An invalid checksum or algorithm name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SumError {
-    /// No algorithm is called so.
+    /// An unknown algorithm.
     #[error("\"{0}\" is not a checksum that is known here: CRC32C, ADLER32, MD5, SHA1, SHA256 or SHA512")]
     Algorithm(String),
-    /// A value of other than hexadecimal digits, or of the wrong number of them.
+    /// A value with other than hexadecimal digits, or of the wrong length.
     #[error("\"{text}\" is not a value of {algorithm}: {digits} hexadecimal digits")]
     Value {
-        /// What was to be read.
+        /// The text.
         text: String,
-        /// Of what it should be a value.
+        /// The algorithm.
         algorithm: Algorithm,
-        /// How many digits it should have.
+        /// The required number of digits.
         digits: usize,
     },
 }
 
-/// Names are taken in any case, and with a hyphen where people write one: `adler32`, `SHA-256`.
+/// Case does not matter, and common hyphens are accepted: `adler32`, `SHA-256`.
 impl FromStr for Algorithm {
     type Err = SumError;
 
@@ -101,7 +102,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A checksum: its algorithm and its value.
+/// A checksum: algorithm and value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sum {
     algorithm: Algorithm,
@@ -109,12 +110,12 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The value `value` of one whose parts can be put together.
+    /// The value of a combinable algorithm.
     pub fn combined(how: Combining, value: u32) -> Self {
         Self { algorithm: how.algorithm(), value: value.to_be_bytes().to_vec() }
     }
 
-    /// Reads hexadecimal digits. Leading zeros of the 32-bit ones may be absent, since some servers leave them out.
+    /// Parses hexadecimal digits. 32-bit values may lack leading zeros, which some servers omit.
     ///
     /// # Errors
     /// [`SumError::Value`].
@@ -126,26 +127,25 @@ impl Sum {
             return Err(error());
         }
         let text = format!("{text:0>digits$}");
-        let value = (0..digits).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16));
-        Ok(Self { algorithm, value: value.collect::<Result<_, _>>().map_err(|_| error())? })
+        Ok(Self { algorithm, value: unhex(&text).ok_or_else(error)? })
     }
 
-    /// The value as a number, if it is of a checksum whose parts can be put together.
+    /// The value as a number, if its algorithm is combinable.
     pub fn combined_value(&self) -> Option<u32> {
         self.algorithm.combining()?;
         Some(u32::from_be_bytes(self.value[..].try_into().ok()?))
     }
 
-    /// Of what it is a value.
+    /// Its algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 }
 
-/// Lower-case hexadecimal digits, as `md5sum` prints them.
+/// Lower-case hexadecimal digits, as from `md5sum`.
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.value))
     }
 }
 
@@ -155,10 +155,10 @@ impl fmt::Debug for Sum {
     }
 }
 
-/// What is hashed of zeros at a time.
+/// Zeros that are hashed at a time.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Computes a checksum from the first byte to the last.
+/// Hashes from the first byte to the last.
 pub struct Hasher(State);
 
 enum State {
@@ -168,7 +168,7 @@ enum State {
 }
 
 impl Hasher {
-    /// Of no bytes yet.
+    /// A hasher of no bytes.
     pub fn new(algorithm: Algorithm) -> Self {
         let ring = |which| State::Ring(algorithm, Box::new(ring::digest::Context::new(which)));
         Self(match algorithm {
@@ -181,7 +181,7 @@ impl Hasher {
         })
     }
 
-    /// Adds the bytes that come next.
+    /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             State::Combining(how, value) => *value = how.extend(*value, bytes),
@@ -190,7 +190,7 @@ impl Hasher {
         }
     }
 
-    /// Adds `len` zeros. That is done at once where values of parts can be put together; the others compute all of them.
+    /// Adds `len` zeros: at once for combinable algorithms, otherwise by hashing them.
     pub fn update_zeros(&mut self, len: u64) {
         if let State::Combining(how, value) = &mut self.0 {
             *value = how.join(*value, how.of_zeros(len), len);
@@ -199,13 +199,13 @@ impl Hasher {
         let mut left = len;
         while left > 0 {
             let some = left.min(ZEROS.len() as u64);
-            // It is no longer than they are.
+            // At most their length.
             self.update(&ZEROS[..some as usize]);
             left -= some;
         }
     }
 
-    /// Whether zeros cost as much as other bytes, but for the reading.
+    /// Whether zeros cost as much as other bytes.
     pub(crate) fn computes_zeros(&self) -> bool {
         !matches!(self.0, State::Combining(..))
     }

@@ -1,10 +1,10 @@
-//! Checksums of blocks, put together in whatever order the blocks come.
+//! Combines checksums of blocks in any order.
 
 use super::{Algorithm, Sum};
 use crate::range::{Extent, Ranges};
 use std::collections::BTreeMap;
 
-/// A checksum whose value for two neighbouring parts gives the value for both, without their bytes.
+/// An algorithm whose values for two adjacent parts give the value for both, without their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Combining {
     /// [`Algorithm::Crc32c`].
@@ -17,7 +17,7 @@ pub enum Combining {
 const ADLER_BASE: u64 = 65_521;
 
 impl Combining {
-    /// The same among all algorithms.
+    /// The same in [`Algorithm`].
     pub fn algorithm(self) -> Algorithm {
         match self {
             Self::Crc32c => Algorithm::Crc32c,
@@ -33,7 +33,7 @@ impl Combining {
         }
     }
 
-    /// The value of `len` zeros: put together of halves, and so computed in no time however many they are.
+    /// The value of `len` zeros, in logarithmic time by combining halves.
     pub fn of_zeros(self, len: u64) -> u32 {
         let (mut value, mut power, mut power_len, mut left) = (self.of(&[]), self.of(&[0]), 1u64, len);
         while left > 0 {
@@ -49,7 +49,7 @@ impl Combining {
         value
     }
 
-    /// The value of what has the value `before`, followed by `bytes`.
+    /// Continues the value `before` with `bytes`.
     pub fn extend(self, before: u32, bytes: &[u8]) -> u32 {
         match self {
             Self::Crc32c => crc32c::crc32c_append(before, bytes),
@@ -61,14 +61,14 @@ impl Combining {
         }
     }
 
-    /// The value of what has the value `before`, followed by `len` bytes that have the value `after`.
+    /// Continues the value `before` with `len` bytes of the value `after`.
     pub fn join(self, before: u32, after: u32, len: u64) -> u32 {
         match self {
-            // Lengths are 64 bits wide on all that Phoebus runs on.
+            // Lengths have 64 bits on all supported machines.
             Self::Crc32c => crc32c::crc32c_combine(before, after, usize::try_from(len).unwrap_or(usize::MAX)),
             Self::Adler32 => {
                 let ([a1, b1], [a2, b2]) = (halves(before), halves(after));
-                // The second part began with a = 1, and should have begun with a1: each of its bytes adds a1 - 1 to b.
+                // The second part started with a = 1 instead of a1: each of its bytes adds a1 - 1 to b.
                 let carried = (a1 + ADLER_BASE - 1) % ADLER_BASE;
                 let a = (carried + a2) % ADLER_BASE;
                 let b = (b1 + b2 + len % ADLER_BASE * carried) % ADLER_BASE;
@@ -83,13 +83,13 @@ fn halves(adler: u32) -> [u64; 2] {
     [u64::from(adler & 0xffff), u64::from(adler >> 16)]
 }
 
-/// Bytes whose checksum is already in a tally.
+/// Bytes that a tally already has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {0} have been counted before")]
 pub struct Overlap(pub Extent);
 
-/// The checksums of ranges of an object. Ranges that touch are put together, so that it holds one value for each range
-/// without a gap, and in the end one for the object.
+/// Checksums of ranges of an object. Adjacent ranges are combined, so there is one value for each range between gaps,
+/// and finally one for the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     how: Combining,
@@ -98,20 +98,20 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of no bytes yet.
+    /// An empty tally.
     pub fn new(how: Combining) -> Self {
         Self { how, parts: BTreeMap::new() }
     }
 
-    /// What its values are of.
+    /// Its algorithm.
     pub fn combining(&self) -> Combining {
         self.how
     }
 
-    /// Adds that `extent` has the checksum `value`.
+    /// Adds `extent` with the checksum `value`.
     ///
     /// # Errors
-    /// Part of it was counted before.
+    /// It overlaps a range.
     pub fn add(&mut self, extent: Extent, value: u32) -> Result<(), Overlap> {
         if extent.is_empty() {
             return Ok(());
@@ -133,12 +133,12 @@ impl Tally {
         Ok(())
     }
 
-    /// Forgets `extent` and every range that it is part of: for what has to be transferred once more.
+    /// Removes `extent` and every range that overlaps it: these are to be transferred again.
     pub fn forget(&mut self, extent: Extent) {
         self.parts.retain(|&from, &mut (to, _)| to <= extent.start() || from >= extent.end());
     }
 
-    /// The checksum of the object if it has `size` bytes, and all of them were counted.
+    /// The checksum of the object, if it has `size` bytes and all were added.
     pub fn total(&self, size: u64) -> Option<Sum> {
         let value = match self.parts.first_key_value() {
             None if size == 0 => self.how.of(&[]),
@@ -148,12 +148,12 @@ impl Tally {
         Some(Sum::combined(self.how, value))
     }
 
-    /// The ranges without gaps, and their checksums, in ascending order.
+    /// The ranges between gaps and their checksums, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (Extent, u32)> {
         self.parts.iter().filter_map(|(&start, &(end, value))| Some((Extent::between(start, end)?, value)))
     }
 
-    /// What was counted.
+    /// The added ranges.
     pub fn ranges(&self) -> Ranges {
         self.iter().map(|(extent, _)| extent).collect()
     }
@@ -190,10 +190,10 @@ mod tests {
 
         #[test]
         fn long_runs_join_as_short_ones(value: u32, a in 0..1u64 << 40, b in 0..1u64 << 40, bytes: [u8; 9]) {
-            // No bytes are needed for lengths that no test could hold: joining is associative.
+            // Lengths beyond memory need no bytes, since combining is associative.
             for how in BOTH {
                 let part = how.of(&bytes);
-                // Halves of Adler-32 are below its base.
+                // Halves of Adler-32 are below its modulus.
                 let [low, high] = [value & 0xffff, value >> 16].map(|half| half % 0xfff1);
                 let value = if how == Combining::Adler32 { (high << 16) | low } else { value };
                 let left = how.join(how.join(value, part, a), part, b);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_asked_for_again() {
+    fn forgotten_answers_are_asked_for_again() {
         let mut tally = Tally::new(Combining::Crc32c);
         for at in [0, 10, 30] {
             tally.add(Extent::new(at, 10).unwrap(), Combining::Crc32c.of(&[7; 10])).unwrap();

@@ -1,56 +1,58 @@
-//! Carriers: tasks that take blocks from a flow and give them to a draft, until there are none left or something fails. A draft that
-//! takes them by itself needs none: what is left is to watch it.
+//! Tasks that pass blocks from a flow to a draft, until the flow ends or something fails. A draft that reads the flow
+//! itself is only watched.
 
-use super::How;
+use super::TransferOptions;
+use crate::block::{Block, Body};
 use crate::error::Error;
 use crate::range::Ranges;
-use crate::store::{Draft, Fallible, Flow};
+use crate::store::{Capabilities, Draft, Fallible, Flow, unasked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often it is looked for whether a checkpoint is due or nothing moves, at least.
+/// Longest interval between checks for checkpoints and progress.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Carries all of `flow` to `draft`, with checkpoints on the way, and tells `saved` what is safe after each of them. The draft
-/// is then to be published or abandoned. The future may be dropped at any time.
+/// Carries all of `flow` to `draft`, with checkpoints, and reports synced ranges to `saved`. The draft is then to be
+/// published or abandoned. The future may be dropped at any time.
 ///
 /// # Errors
-/// The first of what the flow, the draft or a checkpoint report, and [`Error::Stalled`].
+/// The first error of the flow, the draft or a checkpoint; or [`Error::Stalled`].
 pub async fn carry(
     flow: Arc<dyn Flow>,
     draft: Arc<dyn Draft>,
-    how: &How,
+    how: &TransferOptions,
     mut saved: impl FnMut(Ranges),
 ) -> Result<(), Error> {
     let counts = Arc::new(Counts::default());
-    let mut carriers = JoinSet::new();
-    // Whoever is held up takes a block when it is let.
-    let draining = if how.throttle.is_none() { draft.drain(&flow, &counts.moved) } else { None };
+    let mut tasks = JoinSet::new();
+    // A throttled task takes a block when it is permitted.
+    let drain = draft.capabilities().drain.filter(|_| how.throttle.is_none());
+    let draining = drain.map(|drain| drain.drain(&flow, &counts.moved));
     let (to, taken) = (&draft, &counts.taken);
     let mut draining = draining.map(|draining| -> Fallible<'_, ()> {
         Box::pin(async move {
             draining.await?;
             taken.store(true, Ordering::Relaxed);
-            // What was taken and is on its way is counted when it goes.
+            // Bytes in flight are counted when they go.
             to.flush().await
         })
     });
     if draining.is_none() {
         for _ in 0..how.writers.max(1) {
-            carriers.spawn(run(flow.clone(), draft.clone(), how.clone(), counts.clone()));
+            tasks.spawn(run(flow.clone(), draft.clone(), how.clone(), counts.clone()));
         }
     }
     let mut watch = Watch { saved: 0, saved_at: Instant::now(), seen: 0, seen_at: Instant::now(), told: 0 };
     let mut saving: Option<JoinHandle<Result<Ranges, Error>>> = None;
-    let mut ticks = interval((how.checkpoint.min(how.stall) / 4).clamp(Duration::from_millis(1), LOOK));
+    let mut ticks = interval((how.checkpoint.min(how.stall_timeout) / 4).clamp(Duration::from_millis(1), LOOK));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let result = loop {
         tokio::select! {
             ended = drained(&mut draining) => break ended,
-            ended = carriers.join_next(), if draining.is_none() => match ended {
+            ended = tasks.join_next(), if draining.is_none() => match ended {
                 None => break Ok(()),
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => break Err(error),
@@ -66,12 +68,12 @@ pub async fn carry(
             }
             _ = ticks.tick() => {
                 let now = watch.tell(&counts, how);
-                // A checkpoint may hold writers up, those whom the throttle holds move when it lets them, and a draft that has taken all
-                // knows by itself how long it waits.
+                // Writers may wait for a checkpoint or the throttle, and a draft that has read everything limits its
+                // own waits.
                 let waits = counts.held.load(Ordering::Relaxed) > 0 || taken.load(Ordering::Relaxed);
                 let busy = saving.is_some() || waits;
                 if watch.stalled(now, how, busy) {
-                    break Err(Error::Stalled { name: draft.name(), after: how.stall });
+                    break Err(Error::Stalled { name: draft.name(), after: how.stall_timeout });
                 }
                 if saving.is_none() && watch.due(now, how) {
                     let draft = draft.clone();
@@ -81,73 +83,85 @@ pub async fn carry(
         }
     };
     drop(draining);
-    carriers.shutdown().await;
+    tasks.shutdown().await;
     watch.tell(&counts, how);
     if let Some(saving) = saving {
-        // One that fails after all has been carried fails at publication, too.
+        // If it fails after everything was carried, the publication fails too.
         let _ = saving.await;
     }
     result
 }
 
-/// What the carriers of a transfer are doing.
+/// State that the tasks of a transfer share.
 #[derive(Default)]
 struct Counts {
-    /// Bytes that were carried.
+    /// Carried bytes.
     moved: Arc<AtomicU64>,
-    /// Carriers that the throttle holds.
+    /// Tasks that wait for the throttle.
     held: AtomicUsize,
-    /// Whether a draft that takes blocks by itself has taken all.
+    /// Whether a draft that reads the flow itself has read everything.
     taken: AtomicBool,
 }
 
-/// One carrier.
-async fn run(flow: Arc<dyn Flow>, draft: Arc<dyn Draft>, how: How, counts: Arc<Counts>) -> Result<(), Error> {
+/// One of the tasks.
+async fn run(
+    flow: Arc<dyn Flow>,
+    draft: Arc<dyn Draft>,
+    how: TransferOptions,
+    counts: Arc<Counts>,
+) -> Result<(), Error> {
+    let Capabilities { lent, holes, .. } = draft.capabilities();
     while let Some(block) = flow.next().await? {
         let len = block.len();
-        // What is nowhere loads nothing.
+        // A hole costs nothing.
         if let Some(throttle) = how.throttle.as_ref().filter(|_| !block.is_hole()) {
             counts.held.fetch_add(1, Ordering::Relaxed);
             throttle.wait_for(len).await;
             counts.held.fetch_sub(1, Ordering::Relaxed);
         }
-        if !block.has_landed() {
-            draft.write(block).await?;
+        let extent = block.extent();
+        let Block { offset, body, sum } = block;
+        match (body, &lent, &holes, extent) {
+            (Body::Bytes(body), ..) => draft.write(Block { offset, body, sum }).await?,
+            (Body::Written(_), ..) => {}
+            (Body::FileRange(body), Some(lent), ..) => lent.write_lent(Block { offset, body, sum }).await?,
+            (Body::Hole(_), _, Some(holes), Some(extent)) => holes.write_hole(extent, sum).await?,
+            (body, ..) => return Err(unasked(&body)),
         }
         counts.moved.fetch_add(len, Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// When a checkpoint was last begun, and when bytes were last seen to move.
+/// Start of the last checkpoint, and time of the last progress.
 struct Watch {
     saved: u64,
     saved_at: Instant,
     seen: u64,
     seen_at: Instant,
-    /// How many of them whoever shows progress was told of.
+    /// Bytes that the progress display knows of.
     told: u64,
 }
 
 impl Watch {
-    /// Tells whoever shows progress how many bytes have moved, and returns it.
-    fn tell(&mut self, counts: &Counts, how: &How) -> u64 {
+    /// Updates the progress display. Returns the moved bytes.
+    fn tell(&mut self, counts: &Counts, how: &TransferOptions) -> u64 {
         let now = counts.moved.load(Ordering::Relaxed);
         how.progress.moved(now.saturating_sub(self.told));
         self.told = now;
         now
     }
 
-    /// Whether nothing has moved for too long, now that `moved` bytes have, unless it is known why.
-    fn stalled(&mut self, moved: u64, how: &How, busy: bool) -> bool {
+    /// Whether nothing has moved for too long, without a known reason.
+    fn stalled(&mut self, moved: u64, how: &TransferOptions, busy: bool) -> bool {
         if moved != self.seen || busy {
             (self.seen, self.seen_at) = (moved, Instant::now());
         }
-        self.seen_at.elapsed() >= how.stall
+        self.seen_at.elapsed() >= how.stall_timeout
     }
 
-    /// Whether it is time for a checkpoint, and if so, notes that one begins.
-    fn due(&mut self, moved: u64, how: &How) -> bool {
+    /// Whether a checkpoint is due. If so, records its start.
+    fn due(&mut self, moved: u64, how: &TransferOptions) -> bool {
         let waiting = moved - self.saved;
         let due = waiting >= how.checkpoint_bytes || (waiting > 0 && self.saved_at.elapsed() >= how.checkpoint);
         if due || waiting == 0 {
@@ -157,7 +171,7 @@ impl Watch {
     }
 }
 
-/// The end of `draining`; never, if there is none.
+/// Waits for `draining`, or for ever without one.
 async fn drained(draining: &mut Option<Fallible<'_, ()>>) -> Result<(), Error> {
     match draining {
         Some(draining) => draining.await,
@@ -165,7 +179,7 @@ async fn drained(draining: &mut Option<Fallible<'_, ()>>) -> Result<(), Error> {
     }
 }
 
-/// The end of the task in `saving`; never, if there is none.
+/// Waits for the task in `saving`, or for ever without one.
 async fn finished<T>(saving: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     match saving {
         Some(task) => task.await,
@@ -180,15 +194,27 @@ fn broken(draft: &dyn Draft, error: JoinError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Block;
-    use crate::store::Boxed;
+    use crate::store::{Boxed, Drain};
     use crate::sum::{Algorithm, Sum};
+    use bytes::Bytes;
 
     /// A draft that takes all at once, of which half has gone when it is flushed and the rest goes then.
     #[derive(Debug, Default)]
     struct Late(AtomicBool);
 
     const LEN: u64 = 1000;
+
+    impl Drain for Late {
+        fn drain(&self, _flow: &Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Fallible<'_, ()> {
+            let moved = moved.clone();
+            moved.store(LEN / 2, Ordering::Relaxed);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                moved.store(LEN, Ordering::Relaxed);
+            });
+            Box::pin(async { Ok(()) })
+        }
+    }
 
     impl Draft for Late {
         fn name(&self) -> String {
@@ -199,17 +225,11 @@ mod tests {
             Ranges::new()
         }
 
-        fn drain(&self, _flow: &Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Option<Fallible<'_, ()>> {
-            let moved = moved.clone();
-            moved.store(LEN / 2, Ordering::Relaxed);
-            tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                moved.store(LEN, Ordering::Relaxed);
-            });
-            Some(Box::pin(async { Ok(()) }))
+        fn capabilities(&self) -> Capabilities<'_> {
+            Capabilities { drain: Some(self), ..Capabilities::default() }
         }
 
-        fn write(&self, _block: Block) -> Fallible<'_, ()> {
+        fn write(&self, _block: Block<Bytes>) -> Fallible<'_, ()> {
             Box::pin(async { Ok(()) })
         }
 
@@ -254,7 +274,7 @@ mod tests {
     /// The clock is the test's.
     #[tokio::test(start_paused = true)]
     async fn what_goes_after_all_was_taken_is_counted_when_it_goes_and_waited_for() {
-        let (draft, how) = (Arc::new(Late::default()), How::default());
+        let (draft, how) = (Arc::new(Late::default()), TransferOptions::default());
         let carried = carry(Arc::new(Empty), draft.clone(), &how, drop);
         tokio::pin!(carried);
         // Longer than it takes to go, and far less than it takes to be confirmed.

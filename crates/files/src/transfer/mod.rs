@@ -1,8 +1,8 @@
-//! One object from one store to another: what is missing of it, verified, published.
+//! Transfers one object between stores: carries what is missing, verifies it, publishes it.
 //!
-//! A flow gives blocks, carriers take them, a draft writes them; between are only buffers of a pool, so that reading, sending
-//! and writing go on at once and memory is bounded (L8, R3, P22). Meanwhile checkpoints are made, and somebody watches that
-//! bytes move. In the end the checksums of both ends are compared, and only then does the object get its name.
+//! A flow gives blocks, carriers pass them on, a draft writes them. Only the buffers of a pool are in between, so
+//! reading, sending and writing overlap, and memory is bounded (L8, R3, P22). Meanwhile checkpoints are made and
+//! progress is watched. At the end both ends' checksums are compared; only then is the object published.
 
 mod carry;
 mod progress;
@@ -22,104 +22,114 @@ use crate::block::Pool;
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
-use crate::store::{Attributes, Begun, Draft, Kind, Meta, Object, Shape, Spec, Store};
+use crate::store::{Attributes, Begun, Capabilities, Draft, Kind, Meta, Object, Shape, Spec, Store};
 use crate::sum::Sum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How objects are transferred. Clones share buffers, limits and counters.
+/// Options of transfers. Clones share buffers, limits and counters.
 #[derive(Debug, Clone)]
-pub struct How {
-    /// The buffers of all transfers together.
+pub struct TransferOptions {
+    /// The buffers of all transfers.
     pub pool: Pool,
-    /// How many blocks of an object are read from a disk at once.
+    /// Blocks of an object that are read from a disk at a time.
     pub readers: usize,
-    /// How many blocks of an object are written at once.
+    /// Blocks of an object that are written at a time.
     pub writers: usize,
-    /// How it is made sure that the bytes are the same.
+    /// How content is verified.
     pub verify: Verify,
-    /// How long it takes at most until what was written would survive a loss of power.
+    /// Longest time until written bytes would survive power loss.
     pub checkpoint: Duration,
-    /// How much is written at most until then.
+    /// Most bytes that are written until then.
     pub checkpoint_bytes: u64,
-    /// How long nothing may move before the transfer is given up.
-    pub stall: Duration,
-    /// What all transfers together may carry.
+    /// Longest time without progress.
+    pub stall_timeout: Duration,
+    /// Rate limit of all transfers.
     pub throttle: Option<Throttle>,
-    /// What was carried, for whoever shows it.
+    /// Progress counters.
     pub progress: Arc<Progress>,
-    /// How many bytes are carried of a device, which has no end of its own; without, none is carried.
+    /// Bytes to copy of a device, which has no end. `None`: devices are not copied.
     pub length: Option<u64>,
-    /// Whether modification times are preserved.
+    /// Whether times of modification are preserved.
     pub times: bool,
     /// Whether permissions are preserved.
     pub modes: bool,
-    /// Whether an object takes the place of what has its name.
+    /// Permissions of an object that has none itself, if known.
+    pub known_mode: Option<u32>,
+    /// Whether existing objects are replaced.
     pub replace: bool,
-    /// By what they are asked to end.
+    /// The request to stop.
     pub stop: Stop,
 }
 
-impl Default for How {
+impl Default for TransferOptions {
     /// Verified in flight, with 32 MiB of buffers.
     fn default() -> Self {
         Self {
-            // Long enough that calls and wake-ups do not count, short enough that a few are in flight at once.
+            // Long enough that system calls and wake-ups cost little, short enough that several are in flight.
             pool: Pool::new(1 << 20, 32),
             readers: 4,
             writers: 4,
             verify: Verify::default(),
             checkpoint: Duration::from_secs(2),
             checkpoint_bytes: 256 << 20,
-            // Longer than a path that was cut and heals takes to be found again.
-            stall: Duration::from_secs(60),
+            // Longer than a path usually takes to recover.
+            stall_timeout: Duration::from_secs(60),
             throttle: None,
             progress: Arc::default(),
             length: None,
             times: true,
             modes: true,
+            known_mode: None,
             replace: true,
             stop: Stop::default(),
         }
     }
 }
 
-/// What a transfer came to.
+/// The result of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
-    /// How many bytes the object has.
+    /// Size of the object in bytes.
     pub size: u64,
-    /// How many of them were carried by this attempt; the others were there.
+    /// Bytes carried by this attempt.
     pub moved: u64,
-    /// The checksum that both ends agreed on; none if none was asked for, or an earlier attempt had done so.
+    /// The verified checksum. `None` if none was requested, or an earlier attempt had verified it.
     pub verified: Option<Sum>,
 }
 
-/// Carries the object `from` of `source` to `to` in `dest`. It is durable once `dest` has settled ([`Store::settle`]).
+/// Transfers the object `from` of `source` to `to` in `dest`. It is durable once `dest` is settled ([`Store::settle`]).
 ///
 /// # Errors
-/// Any of [`Error`]. What was carried is kept for another attempt, except where the ends differ or the source changed.
-pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, how: &How) -> Result<Done, Error> {
+/// Any [`Error`]. Carried bytes are kept for another attempt, except if the ends differ or the source changed.
+pub async fn transfer(
+    source: &dyn Store,
+    from: &Key,
+    dest: &dyn Store,
+    to: &Key,
+    how: &TransferOptions,
+) -> Result<Done, Error> {
     let object = source.open(from).await?;
     let meta = *object.meta();
     let Some(size) = size_of(&meta, how) else {
         return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
     };
-    // What a device gives a second time is not what it gave before, and what is said of it is not of its bytes.
+    // A device gives other bytes each time, and its metadata do not describe them.
     let is_file = meta.kind == Kind::File;
+    let mode = meta.mode.or(how.known_mode).filter(|_| is_file);
     let check = Check::choose(how.verify, &source.into(), &dest.into())
         .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?;
     let spec = Spec {
         size: Some(size),
-        // Where nobody knows when the source was modified, it may be another one by the next attempt.
+        // Without a time of modification, the source may be another one by the next attempt.
         source: meta.modified.filter(|_| is_file).map(|time| (format!("{}/{from}", source.name()), Some(time))),
         sum: check.as_ref().and_then(Check::kept),
         attributes: Attributes {
-            mode: meta.mode.filter(|_| how.modes && is_file),
+            mode: mode.filter(|_| how.modes),
             modified: meta.modified.filter(|_| how.times && is_file),
         },
-        at_most: meta.mode.filter(|_| !how.modes && is_file),
+        at_most: mode.filter(|_| !how.modes),
         replace: how.replace,
         sparse: meta.sparse,
         held: false,
@@ -133,9 +143,9 @@ pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key
     }
 }
 
-/// Carries what `draft` does not have of `object`, verifies it as `check` says and publishes it: for objects and drafts
-/// that are in no one store, as containers are. The draft keeps the checksum that [`Check::kept`] names. Asked to end
-/// ([`How::stop`]), it makes safe what there is.
+/// Carries what `draft` lacks of `object`, verifies it by `check`, and publishes it: also for objects and drafts
+/// outside any store, such as containers. The draft keeps the checksum that [`Check::kept`] names. When asked to stop
+/// ([`TransferOptions::stop`]), syncs what there is.
 ///
 /// # Errors
 /// As [`transfer`].
@@ -143,7 +153,7 @@ pub async fn fill(
     object: &Arc<dyn Object>,
     draft: &Arc<dyn Draft>,
     check: Option<Check>,
-    how: &How,
+    how: &TransferOptions,
 ) -> Result<Done, Error> {
     let Some(size) = object.meta().size.or_else(|| size_of(object.meta(), how)) else {
         return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
@@ -170,7 +180,7 @@ pub async fn fill(
     match filled {
         Ok(verified) => Ok(Done { size, moved, verified }),
         Err(error) => {
-            // Where the two differ nobody knows which bytes are wrong, and nobody goes on with what is not there any more.
+            // If the two differ, nobody knows which bytes are wrong; and an object that is gone cannot be resumed.
             let lost = matches!(error, Error::Changed { .. } | Error::Short { .. } | Error::NotFound { .. });
             let keep = !lost && !matches!(error, Error::Mismatch { .. });
             draft.abandon(keep).await;
@@ -179,8 +189,8 @@ pub async fn fill(
     }
 }
 
-/// How much there is to carry of what is such.
-fn size_of(meta: &Meta, how: &How) -> Option<u64> {
+/// Bytes to carry of it.
+fn size_of(meta: &Meta, how: &TransferOptions) -> Option<u64> {
     match meta.kind {
         Kind::File => meta.size,
         Kind::Device => how.length,
@@ -193,29 +203,32 @@ async fn carry_ranges(
     draft: &Arc<dyn Draft>,
     missing: Ranges,
     check: Option<Check>,
-    how: &How,
+    how: &TransferOptions,
 ) -> Result<(), Error> {
     if missing.is_empty() {
         return Ok(());
     }
     let told = AtomicU64::new(0);
     let moved = |bytes: u64| how.progress.moved(bytes.saturating_sub(told.fetch_max(bytes, Ordering::Relaxed)));
-    // What goes from one server to another cannot be held up here.
-    if how.throttle.is_none() && draft.fetch(&**object, &missing, &moved).await? {
+    let Capabilities { ordered, lent, holes, direct_writer, fetch, .. } = draft.capabilities();
+    // Transfers between servers cannot be throttled here.
+    if let Some(fetch) = fetch.filter(|_| how.throttle.is_none())
+        && fetch.fetch(&**object, &missing, &moved).await?
+    {
         how.progress.between(missing.total());
         return Ok(());
     }
     let shape = Shape {
         pool: how.pool.clone(),
         readers: how.readers,
-        ordered: draft.is_ordered(),
+        ordered,
         sum: check.as_ref().and_then(Check::kept),
-        // Whoever is held up has to have the bytes at hand, in small pieces.
-        lend: how.throttle.is_none() && draft.takes_lent(),
-        holes: draft.takes_holes(),
-        into: if how.throttle.is_none() { draft.landing() } else { None },
+        // A throttle needs bytes in memory, in small pieces.
+        lend: how.throttle.is_none() && lent.is_some(),
+        holes: holes.is_some(),
+        into: direct_writer.filter(|_| how.throttle.is_none()),
     };
-    let writers = if draft.is_ordered() { 1 } else { how.writers };
+    let writers = if ordered { 1 } else { how.writers };
     let flow = object.flow(missing, shape).await?;
-    carry(flow, draft.clone(), &How { writers, ..how.clone() }, drop).await
+    carry(flow, draft.clone(), &TransferOptions { writers, ..how.clone() }, drop).await
 }

@@ -1,4 +1,4 @@
-//! What transfers have carried, counted where it happens and read where it is shown.
+//! Progress counters of transfers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,17 +11,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes that were carried, those of attempts that failed included.
+    /// Carried bytes, including failed attempts.
     pub fn bytes_moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Bytes that need not be carried because an earlier run had done so.
+    /// Bytes that an earlier run had carried.
     pub fn bytes_kept(&self) -> u64 {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// Those of [`Self::bytes_moved`] that went from one server to another without coming by here.
+    /// Those of [`Self::bytes_moved`] that went directly between servers.
     pub fn bytes_between(&self) -> u64 {
         self.between.load(Ordering::Relaxed)
     }

@@ -1,49 +1,49 @@
-//! How transfers that are under way are asked to end.
+//! Asks running transfers to stop.
 
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Asks transfers to end with what they have made safe, so that another attempt goes on from there. Clones are the same.
+/// Asks transfers to stop with what they have synced, so that they can be resumed. Clones share the request.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     asked: watch::Sender<bool>,
-    /// How many transfers are under way.
+    /// Number of running transfers.
     under_way: watch::Sender<usize>,
 }
 
 impl Stop {
-    /// Asks all that have it.
+    /// Makes the request.
     pub fn ask(&self) {
         self.0.asked.send_replace(true);
     }
 
-    /// Whether they were asked.
+    /// Whether it was made.
     pub fn is_asked(&self) -> bool {
         *self.0.asked.borrow()
     }
 
-    /// Returns once they are.
+    /// Waits for the request.
     pub async fn asked(&self) {
-        // What sends is held here, so that it does not go before.
+        // Holds the sender alive.
         let _ = self.0.asked.subscribe().wait_for(|asked| *asked).await;
     }
 
-    /// Returns as soon as no transfer that has it is under way.
+    /// Waits until no transfer with this request runs.
     pub async fn over(&self) {
         let _ = self.0.under_way.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Notes that one is under way, until what this gives is dropped.
+    /// Counts a transfer until the result is dropped.
     pub(super) fn begin(&self) -> UnderWay<'_> {
         self.0.under_way.send_modify(|count| *count += 1);
         UnderWay(&self.0.under_way)
     }
 }
 
-/// A transfer that is under way.
+/// A running transfer.
 pub(super) struct UnderWay<'a>(&'a watch::Sender<usize>);
 
 impl Drop for UnderWay<'_> {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_that_have_it_are_asked_and_waited_for() {
+    async fn every_program_with_the_file_is_asked() {
         let (stop, other) = (Stop::default(), Stop::default());
         let transfer = tokio::spawn({
             let stop = stop.clone();

@@ -1,19 +1,20 @@
-//! Streams, which have an order and an end and nothing else: standard input and output, pipes, other programs.
+//! Streams, which have only an order and an end: standard input and output, pipes, other programs.
 
-use super::{Check, Done, How};
+use super::{Check, Done, TransferOptions};
 use crate::block::Block;
 use crate::error::Error;
 use crate::range::Extent;
-use crate::store::{Draft, Object, Shape};
+use crate::store::{BytesFlow, Draft, Object};
 use crate::sum::Hasher;
+use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// Writes all that comes from `stream`, which errors call `name`, to `draft`, verifies it as `check` says, and publishes it
-/// when the stream has ended. The draft was begun without a size. A stream may wait as long as it likes: whoever writes it
-/// may be thinking.
+/// Writes everything from `stream`, called `name` in errors, to `draft`, verifies it by `check`, and publishes it at
+/// the end of the stream. The draft was begun without a size. A stream may pause without limit: its writer may be a
+/// person.
 ///
 /// # Errors
 /// The stream or the draft fails, or the two differ; then nothing is kept, since a stream cannot be read again.
@@ -22,7 +23,7 @@ pub async fn pour(
     name: &str,
     draft: &Arc<dyn Draft>,
     check: Option<Check>,
-    how: &How,
+    how: &TransferOptions,
 ) -> Result<Done, Error> {
     let poured = async {
         let mut hasher = check.map(|check| Hasher::new(check.algorithm()));
@@ -36,12 +37,12 @@ pub async fn pour(
             if let Some(throttle) = &how.throttle {
                 throttle.wait_for(len as u64).await;
             }
-            let block = Block::new(size, buffer.freeze(len));
+            let block = Block::<Bytes>::new(size, buffer.freeze(len));
             if let Some(hasher) = &mut hasher {
-                hasher.update(block.bytes()?);
+                hasher.update(&block.body);
             }
-            let written = timeout(how.stall, draft.write(block)).await;
-            written.map_err(|_| Error::Stalled { name: draft.name(), after: how.stall })??;
+            let written = timeout(how.stall_timeout, draft.write(block)).await;
+            written.map_err(|_| Error::Stalled { name: draft.name(), after: how.stall_timeout })??;
             how.progress.moved(len as u64);
             size += len as u64;
         }
@@ -59,34 +60,31 @@ pub async fn pour(
     poured
 }
 
-/// Writes the bytes `wanted` of `object` to `stream`, which errors call `name`. Those that come from a far object are
-/// compared by `check` in the end: a stream cannot take back what it was given, so whoever reads it has to heed how this
-/// ends.
+/// Writes the bytes `wanted` of `object` to `stream`, called `name` in errors. Bytes of a remote object are verified by
+/// `check` at the end. A stream cannot be undone, so its reader must heed the result.
 ///
 /// # Errors
-/// The object or the stream fails, or what arrived is not what was sent.
+/// The object or the stream fails, or the bytes are wrong.
 pub async fn drain(
     object: &Arc<dyn Object>,
     wanted: Extent,
     stream: &mut (impl AsyncWrite + Unpin),
     name: &str,
     check: Option<Check>,
-    how: &How,
+    how: &TransferOptions,
 ) -> Result<Done, Error> {
-    let shape =
-        Shape { pool: how.pool.clone(), readers: 1, ordered: true, sum: None, lend: false, holes: false, into: None };
-    let flow = object.flow(wanted.into(), shape).await?;
+    let flow = BytesFlow::of(&**object, wanted.into(), how.pool.clone(), true).await?;
     let mut hasher = check.map(|check| Hasher::new(check.algorithm()));
     let mut at = wanted.start();
     loop {
-        let next = timeout(how.stall, flow.next()).await;
-        let next = next.map_err(|_| Error::Stalled { name: object.name(), after: how.stall })??;
+        let next = timeout(how.stall_timeout, flow.next()).await;
+        let next = next.map_err(|_| Error::Stalled { name: object.name(), after: how.stall_timeout })??;
         let Some(block) = next else { break };
         if block.offset != at {
             let extent = block.extent().unwrap_or(wanted);
             return Err(Error::Beyond { name: object.name(), extent });
         }
-        let (bytes, len) = (block.bytes()?, block.len());
+        let (bytes, len) = (&block.body, block.len());
         if let Some(throttle) = &how.throttle {
             throttle.wait_for(len).await;
         }

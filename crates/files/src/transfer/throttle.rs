@@ -1,25 +1,24 @@
-//! A limit on what all transfers together carry.
+//! A rate limit for all transfers together.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// So many bytes a second and no more. Clones share the limit.
+/// A rate limit. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Throttle {
     rate: u64,
-    /// When the bytes that were let through until now will have passed at the rate.
+    /// Time at which the bytes permitted so far will have passed at the rate.
     until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Throttle {
-    /// `rate` bytes a second, at least one.
+    /// `rate` bytes per second, at least one.
     pub fn new(rate: u64) -> Self {
         Self { rate: rate.max(1), until: Arc::default() }
     }
 
-    /// Returns when `bytes` more may pass: when all that came before have passed at the rate. Time in which nobody asks is
-    /// not saved up.
+    /// Waits until `bytes` more may pass, after all earlier ones. Unused time is not saved up.
     pub async fn wait_for(&self, bytes: u64) {
         let now = Instant::now();
         let turn = {

@@ -1,25 +1,25 @@
-//! How it is made sure that the bytes of both ends are the same, by what the two can compute.
+//! Verification that both ends have the same bytes, by what the two can compute.
 //!
-//! What is near can tell the checksum of bytes while they pass by, in any order, if parts of it can be put together. What
-//! is far has to be asked, and says what *it* has. Where nothing crosses a network, what was written is read once more,
-//! since comparing what passed by with itself says nothing.
+//! A local end can compute the checksum of passing bytes in any order, if it is combinable. A remote end is asked for
+//! its own. Without a network, written bytes are read again, since comparing passing bytes with themselves proves
+//! nothing.
 
 use crate::error::Error;
 use crate::range::Extent;
 use crate::store::{Draft, Object, Store};
 use crate::sum::{Algorithm, Combining, Sum};
 
-/// What is compared before an object gets its name.
+/// What is compared before publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
     /// Nothing.
     None,
-    /// As the next one without an algorithm; and where the two ends compute none in common, only that as many bytes are there:
-    /// servers of plain FTP compute none. Whoever asks for this says so to people ([`Check::choose`] tells).
+    /// As the next one without an algorithm; if the ends have none in common, only the sizes: plain FTP servers compute
+    /// no checksum. Front ends report that ([`Check::choose`] tells).
     Possible,
-    /// Checksums computed on the way where that is possible; of the algorithm, or of the best one that both ends know.
+    /// Checksums computed in flight where possible, by this algorithm, or the best one that both ends have.
     Flight(Option<Algorithm>),
-    /// The same, with what was written always read once more.
+    /// The same, and written bytes are always read again.
     Reread(Option<Algorithm>),
 }
 
@@ -29,14 +29,14 @@ impl Default for Verify {
     }
 }
 
-/// One end of a transfer: what it can compute, and where.
+/// One end of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Side {
-    /// As errors name it.
+    /// Name in errors.
     pub name: String,
-    /// Whether its bytes cross a network on their way here.
+    /// Whether it is remote.
     pub far: bool,
-    /// The checksums that it can be asked for. Near ones can be asked for all.
+    /// Algorithms that it can be asked for. A local end has all.
     pub algorithms: Vec<Algorithm>,
 }
 
@@ -52,21 +52,21 @@ impl From<&dyn Store> for Side {
     }
 }
 
-/// What two ends compare.
+/// The comparison for a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
     algorithm: Algorithm,
-    /// Whether the source's bytes pass by here, and the checksum that they had then is the source's.
+    /// Whether the checksum of passing bytes counts as the source's.
     source_passes: bool,
-    /// Whether the destination's do, and need not be read once more.
+    /// Whether it counts as the destination's, so that nothing is read again.
     dest_passes: bool,
 }
 
 impl Check {
-    /// The way to compare what `source` and `dest` have; none if that is not asked for.
+    /// Chooses the comparison of `source` and `dest`. `None` if none is requested.
     ///
     /// # Errors
-    /// Why it cannot be done, in words.
+    /// The reason why it is impossible, in words.
     pub fn choose(verify: Verify, source: &Side, dest: &Side) -> Result<Option<Self>, String> {
         let (wanted, reread) = match verify {
             Verify::None => return Ok(None),
@@ -77,7 +77,7 @@ impl Check {
         let mut common = Algorithm::ALL.into_iter().filter(|&a| source.knows(a) && dest.knows(a));
         let found = match wanted {
             Some(algorithm) => common.find(|&a| a == algorithm),
-            // The cheapest ones come first, and those whose parts can be put together before all others.
+            // The cheapest first, combinable ones before all others.
             None => common.next(),
         };
         let Some(algorithm) = found else {
@@ -91,19 +91,19 @@ impl Check {
         Ok(Some(Self { algorithm, source_passes, dest_passes }))
     }
 
-    /// The checksum that is kept of blocks on their way.
+    /// The checksum of blocks in flight.
     pub fn kept(&self) -> Option<Combining> {
         self.algorithm.combining().filter(|_| self.source_passes || self.dest_passes)
     }
 
-    /// What is computed.
+    /// The algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Compares what `object` and `draft` have, and gives the checksum that they share.
+    /// Compares `object` and `draft`. Returns their common checksum.
     pub(super) async fn compare(&self, object: &dyn Object, draft: &dyn Draft, size: u64) -> Result<Sum, Error> {
-        // A draft of which only the end was sent now did not see the beginning.
+        // A draft that was resumed has not seen the beginning.
         let passed = if self.source_passes { draft.given(size) } else { None };
         let expected = match passed {
             Some(sum) => sum,
@@ -112,9 +112,9 @@ impl Check {
         self.compare_with(expected, draft, size).await
     }
 
-    /// Compares what `draft` has with what it should have.
+    /// Compares `draft` with the expected value.
     pub(super) async fn compare_with(&self, expected: Sum, draft: &dyn Draft, size: u64) -> Result<Sum, Error> {
-        // What an earlier attempt left has lain about since: what it was when it passed says nothing of what it is.
+        // Bytes of an earlier attempt may have been changed since.
         let found = match self.dest_passes && draft.kept().is_empty() {
             true => passed(draft, size)?,
             false => draft.checksum(self.algorithm).await?,
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_compared_depends_on_who_sees_the_bytes() {
+    fn check_is_chosen_by_who_sees_the_bytes() {
         let side = |far, algorithms: &[Algorithm]| Side { name: "x".into(), far, algorithms: algorithms.into() };
         let near = side(false, &[]);
         let gct = side(true, &[Algorithm::Md5, Algorithm::Adler32]);

@@ -78,7 +78,7 @@ async fn symbolic_links_do_not_lead_out() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_refused_and_hangs_nobody() {
+async fn special_files_are_refused_without_blocking() {
     let root = tempdir().unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -125,7 +125,7 @@ fn names(dir: &std::path::Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_symbolic_link_is_made_whatever_others_have_made_beside_it() {
+async fn symbolic_link_is_made_beside_files_of_others() {
     let dir = tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
     // The name that earlier versions gave every link that was being made, and one of their links that a kill left.
@@ -153,7 +153,7 @@ async fn a_symbolic_link_is_made_whatever_others_have_made_beside_it() {
 }
 
 #[tokio::test]
-async fn what_others_made_where_a_draft_would_be_is_neither_written_nor_waited_for() {
+async fn files_of_others_at_draft_names_are_left_alone() {
     let dir = tempdir().unwrap();
     let victim = dir.path().join("victim");
     for plant in ["a link", "a hard link", "a file", "a directory", "a lock"] {
@@ -193,7 +193,7 @@ async fn what_others_made_where_a_draft_would_be_is_neither_written_nor_waited_f
 }
 
 #[tokio::test]
-async fn a_draft_goes_on_in_a_directory_that_others_write_to() {
+async fn draft_resumes_in_a_shared_directory() {
     let root = tempdir().unwrap();
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o1777)).unwrap();
     let store = local(root.path());
@@ -224,7 +224,7 @@ async fn a_draft_goes_on_in_a_directory_that_others_write_to() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_overwritten_keeps_what_it_has_beside_its_bytes() {
+async fn overwritten_file_keeps_owner_mode_and_attributes() {
     let root = tempdir().unwrap();
     let file = root.path().join("f");
     // Owner, user 7, group, mask, others (acl(5)).

@@ -7,7 +7,7 @@ use phoebus_files::block::Block;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Begun, Spec, Store, Time};
 use phoebus_files::sum::{Algorithm, Combining, Hasher};
-use phoebus_files::{How, Throttle, Verify, transfer};
+use phoebus_files::{Throttle, TransferOptions, Verify, transfer};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -60,7 +60,7 @@ async fn what_is_not_there_is_neither_read_nor_written() {
     {
         let (read, written) = counted();
         // Holes load nothing, and nobody is held up for them.
-        let how = How { verify, throttle: Some(Throttle::new(100 * MIB)), ..How::default() };
+        let how = TransferOptions { verify, throttle: Some(Throttle::new(100 * MIB)), ..TransferOptions::default() };
         let done = transfer(&store, &key("from"), &store, &key("to"), &how).await.unwrap();
         let (read, written) = (counted().0 - read, counted().1 - written);
         assert_eq!((done.size, done.moved, done.verified.is_some()), (SIZE, SIZE, verify != Verify::None));
@@ -72,7 +72,8 @@ async fn what_is_not_there_is_neither_read_nor_written() {
     }
     // Other checksums compute all zeros, and read none of them either.
     fs::File::create(dir.path().join("short")).unwrap().set_len(64 * MIB).unwrap();
-    let (read, how) = (counted().0, How { verify: Verify::Flight(Some(Algorithm::Sha1)), ..How::default() });
+    let (read, how) =
+        (counted().0, TransferOptions { verify: Verify::Flight(Some(Algorithm::Sha1)), ..TransferOptions::default() });
     transfer(&store, &key("short"), &store, &key("to"), &how).await.unwrap();
     assert!(counted().0 - read < MIB);
     // The checksum is that of all bytes, of any extent.
@@ -96,14 +97,15 @@ async fn a_hole_is_cleared_where_a_draft_that_was_cut_may_have_anything() {
         Spec { size: Some(size), source, sparse: true, replace: true, sum: Some(Combining::Crc32c), ..Spec::default() };
     let Begun::Draft(cut) = store.create(&key("f"), spec.clone()).await.unwrap() else { panic!() };
     cut.write(Block::new(0, content(1000, 1))).await.unwrap();
-    let place = dir.path().join(cut.place().unwrap().to_string());
+    let place = dir.path().join(cut.capabilities().place.unwrap().to_string());
     cut.abandon(true).await;
     drop(cut);
     // Written, and never said to be safe.
     fs::File::options().write(true).open(&place).unwrap().write_all_at(&[7; 10_000], 2 * MIB - 5000).unwrap();
     let Begun::Draft(draft) = store.create(&key("f"), spec).await.unwrap() else { panic!() };
     assert_eq!(draft.kept().to_string(), "0-1000");
-    draft.write(Block::hole(Extent::between(0, end).unwrap(), None)).await.unwrap();
+    let holes = draft.capabilities().holes.unwrap();
+    holes.write_hole(Extent::between(0, end).unwrap(), None).await.unwrap();
     draft.write(Block::new(end, content((size - end) as usize, 2))).await.unwrap();
     let expected = [content(1000, 1), vec![0; end as usize - 1000], content((size - end) as usize, 2)].concat();
     let mut hasher = Hasher::new(Algorithm::Crc32c);

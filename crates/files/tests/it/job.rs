@@ -2,8 +2,8 @@
 
 use crate::common;
 use common::{Far, content, key, local};
+use phoebus_files::ErrorKind;
 use phoebus_files::Retry;
-use phoebus_files::Sort;
 use phoebus_files::job::{Comparison, Event, Job, Report, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{By, Existing, Filter, Pattern, expand};
@@ -177,8 +177,8 @@ async fn what_fails_is_told_and_the_rest_is_carried() {
         ]
     );
     assert_eq!(fs::read(to.path().join("alias")).unwrap(), content(100, 3));
-    let sort = |name: &str| report.failures.iter().find(|(failed, _)| *failed == key(name)).unwrap().1.sort();
-    assert_eq!((sort("absent"), sort("run/c.h5")), (Sort::NotFound, Sort::Request));
+    let kind = |name: &str| report.failures.iter().find(|(failed, _)| *failed == key(name)).unwrap().1.kind();
+    assert_eq!((kind("absent"), kind("run/c.h5")), (ErrorKind::NotFound, ErrorKind::Request));
 }
 
 #[tokio::test(flavor = "multi_thread")]

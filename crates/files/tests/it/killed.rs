@@ -2,7 +2,7 @@
 
 use crate::common;
 use common::{content, key, local};
-use phoebus_files::{How, Sort, Throttle, transfer};
+use phoebus_files::{ErrorKind, Throttle, TransferOptions, transfer};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -16,11 +16,11 @@ const SIZE: usize = 12 << 20;
 #[tokio::test(flavor = "multi_thread")]
 async fn slowly() {
     let Some(dir) = std::env::var_os(DIR) else { return };
-    let how = How {
+    let how = TransferOptions {
         throttle: Some(Throttle::new(1 << 20)),
         checkpoint: Duration::from_millis(50),
         pool: phoebus_files::block::Pool::new(64 << 10, 16),
-        ..How::default()
+        ..TransferOptions::default()
     };
     let store = local(Path::new(&dir));
     transfer(&store, &key("from"), &store, &key("to"), &how).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_killed_transfer_goes_on_where_it_was() {
         assert!(!to.exists(), "it had come to its end, or half of it was shown");
     }
     let store = local(dir.path());
-    let done = transfer(&store, &key("from"), &store, &key("to"), &How::default()).await.unwrap();
+    let done = transfer(&store, &key("from"), &store, &key("to"), &TransferOptions::default()).await.unwrap();
     assert!(done.moved < SIZE as u64, "nothing was kept");
     assert!(done.verified.is_some());
     assert!(fs::read(&to).unwrap() == content(SIZE, 7));
@@ -63,13 +63,13 @@ async fn a_killed_transfer_goes_on_where_it_was() {
 async fn without_space() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let store = local(Path::new(&dir));
-    let error = transfer(&store, &key("from"), &store, &key("to"), &How::default()).await.unwrap_err();
-    assert_eq!(error.sort(), Sort::NoSpace);
+    let error = transfer(&store, &key("from"), &store, &key("to"), &TransferOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.to_string().starts_with(&format!("no space for {}/to: ", Path::new(&dir).display())), "{error}");
 }
 
 #[test]
-fn what_there_is_no_space_for_leaves_nothing_behind() {
+fn full_disk_leaves_nothing_behind() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("from"), content(3 << 20, 7)).unwrap();
     let script = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" --exact killed::without_space";

@@ -105,7 +105,7 @@ fn untouched(root: &Path) {
 }
 
 #[tokio::test]
-async fn a_link_of_somebody_else_to_a_directory_is_not_written_through() {
+async fn link_of_others_to_a_directory_is_not_written_through() {
     let root = tree();
     let shared = root.path().join("shared");
     link(GAMES, "../vic", &shared.join("sub"));
@@ -131,7 +131,7 @@ async fn a_link_of_somebody_else_to_a_directory_is_not_written_through() {
 }
 
 #[tokio::test]
-async fn a_link_of_somebody_else_to_a_file_is_not_changed_through() {
+async fn link_of_others_to_a_file_is_not_changed_through() {
     let root = tree();
     let shared = root.path().join("shared");
     link(GAMES, "../vic/a", &shared.join("log"));
@@ -162,7 +162,7 @@ async fn a_link_of_somebody_else_to_a_file_is_not_changed_through() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_takes_neither_bytes_nor_a_mode() {
+async fn special_files_take_no_bytes_and_no_mode() {
     use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
     let root = tree();
     let make = |name: &str, kind, number| {
@@ -256,7 +256,7 @@ async fn links_that_lead_on_and_on_or_out_are_refused() {
 }
 
 #[tokio::test]
-async fn a_file_that_somebody_else_makes_meanwhile_gets_nothing() {
+async fn file_made_by_others_meanwhile_gets_no_bytes() {
     let root = tree();
     let store = local(root.path());
     let make = |name: &str, owner| {
@@ -286,7 +286,7 @@ async fn a_file_that_somebody_else_makes_meanwhile_gets_nothing() {
 }
 
 #[tokio::test]
-async fn of_those_who_write_one_file_at_the_same_time_all_succeed() {
+async fn concurrent_writers_of_one_file_all_succeed() {
     let root = tree();
     let store = local(root.path());
     let mut all = tokio::task::JoinSet::new();
@@ -305,11 +305,11 @@ async fn of_those_who_write_one_file_at_the_same_time_all_succeed() {
 }
 
 #[tokio::test]
-async fn nothing_is_published_that_was_put_in_the_place_of_a_draft() {
+async fn replaced_draft_is_not_published() {
     let root = tree();
     let store = local(root.path());
     let Begun::Draft(draft) = store.create(&key("shared/new"), replacing()).await.unwrap() else { panic!("it is new") };
-    let place = root.path().join(draft.place().unwrap().as_path());
+    let place = root.path().join(draft.capabilities().place.unwrap().as_path());
     fs::remove_file(&place).unwrap();
     fs::write(&place, "forged").unwrap();
     let error = draft.publish(0).await.unwrap_err();
@@ -318,7 +318,7 @@ async fn nothing_is_published_that_was_put_in_the_place_of_a_draft() {
 }
 
 #[tokio::test]
-async fn whose_a_link_is_counts_for_whom_it_is_followed() {
+async fn links_are_followed_by_their_owner() {
     let root = tree();
     link(MAN, "../vic", &root.path().join("shared/sub"));
     lchown(root.path().join("vic"), Some(GAMES), None).unwrap();

@@ -2,8 +2,8 @@
 
 use crate::common;
 use common::{Far, key, local};
-use phoebus_files::How;
 use phoebus_files::Retry;
+use phoebus_files::TransferOptions;
 use phoebus_files::job::Job;
 use phoebus_files::key::Key;
 use phoebus_files::plan::Existing;
@@ -83,7 +83,7 @@ async fn they_are_private_before_files_come_to_them_although_they_were_there() {
     // Without the modes of the source it stays what it is.
     fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
     let job = job(from.path(), &far);
-    let job = Job { how: How { modes: false, ..job.how.clone() }, ..job };
+    let job = Job { how: TransferOptions { modes: false, ..job.how.clone() }, ..job };
     assert!(job.run(ALL).await.is_complete());
     assert_eq!(mode(&own), 0o777);
 }
@@ -100,7 +100,7 @@ async fn nothing_new_has_permissions_that_its_source_lacks() {
     let far: Arc<dyn Store> = Arc::new(Far::new(to[1].path()));
     for (dest, to) in [(Arc::new(local(to[0].path())) as Arc<dyn Store>, &to[0]), (far, &to[1])] {
         let job = Job { existing: Existing::Replace, ..Job::new(Arc::new(local(from.path())), dest) };
-        let job = Job { how: How { modes: false, ..job.how.clone() }, ..job };
+        let job = Job { how: TransferOptions { modes: false, ..job.how.clone() }, ..job };
         assert!(job.run(ALL).await.is_complete());
         for path in ["own", "own/a", "own/sub", "own/sub/b", "own/sub/deep", "own/sub/deep/c"] {
             let (was, is) = (mode(&from.path().join(path)), mode(&to.path().join(path)));

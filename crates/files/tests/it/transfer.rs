@@ -5,9 +5,9 @@ use common::{Far, content, key, local};
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::container::{Container, Part, Scatter};
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Begun, Draft, Object, Shape, Spec, Store};
+use phoebus_files::store::{Begun, BytesFlow, Draft, Object, Shape, Spec, Store};
 use phoebus_files::sum::{Algorithm, Combining};
-use phoebus_files::{Check, Error, How, Side, Verify, drain, fill, pour, transfer};
+use phoebus_files::{Check, Error, Side, Throttle, TransferOptions, Verify, drain, fill, pour, transfer};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tempfile::tempdir;
 
 /// Short blocks, so that short files have many.
-fn how() -> How {
-    How { pool: Pool::new(4096, 8), checkpoint_bytes: 64 << 10, ..How::default() }
+fn how() -> TransferOptions {
+    TransferOptions { pool: Pool::new(4096, 8), checkpoint_bytes: 64 << 10, ..TransferOptions::default() }
 }
 
 fn names(dir: &std::path::Path) -> Vec<String> {
@@ -48,6 +48,21 @@ async fn objects_arrive_with_their_times_and_modes() {
         }
     }
     assert_eq!(names(b.path()).len(), 6, "drafts were left behind");
+}
+
+/// Four blocks at four a second, in virtual time: all but the first wait.
+#[tokio::test(start_paused = true)]
+async fn a_limit_holds_from_the_beginning() {
+    let (a, b) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::write(a.path().join("second"), content(400_000, 1)).unwrap();
+    for far in [false, true] {
+        let source: Arc<dyn Store> = if far { Arc::new(Far::new(a.path())) } else { Arc::new(local(a.path())) };
+        let throttle = Some(Throttle::new(400_000));
+        let how = TransferOptions { pool: Pool::new(100_000, 8), throttle, ..TransferOptions::default() };
+        let begin = tokio::time::Instant::now();
+        transfer(&*source, &key("second"), &local(b.path()), &key(&format!("{far}")), &how).await.unwrap();
+        assert!(begin.elapsed() >= Duration::from_millis(750), "{far}: {:?}", begin.elapsed());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +98,7 @@ async fn holes_stay_holes() {
     std::os::unix::fs::FileExt::write_all_at(&from, &content(100_000, 1), 33 << 20).unwrap();
     drop(from);
     let store = local(dir.path());
-    let done = transfer(&store, &key("from"), &store, &key("to"), &How::default()).await.unwrap();
+    let done = transfer(&store, &key("from"), &store, &key("to"), &TransferOptions::default()).await.unwrap();
     assert_eq!((done.size, done.verified.is_some()), (64 << 20, true));
     let (from, to) = (fs::read(dir.path().join("from")).unwrap(), fs::read(dir.path().join("to")).unwrap());
     assert!(from == to);
@@ -98,7 +113,7 @@ async fn what_was_damaged_is_not_kept() {
     let (far, dest) = (Far::new(a.path()), local(b.path()));
     for algorithm in [Algorithm::Adler32, Algorithm::Md5] {
         far.faults.damage.store(5, Ordering::Relaxed);
-        let how = How { verify: Verify::Flight(Some(algorithm)), ..how() };
+        let how = TransferOptions { verify: Verify::Flight(Some(algorithm)), ..how() };
         let error = transfer(&far, &key("f"), &dest, &key("f"), &how).await.unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         assert_eq!((names(b.path()), fs::read(b.path().join("f")).unwrap()), (vec!["f".into()], b"old".to_vec()));
@@ -106,7 +121,7 @@ async fn what_was_damaged_is_not_kept() {
         fs::write(b.path().join("f"), "old").unwrap();
     }
     far.faults.damage.store(5, Ordering::Relaxed);
-    let none = How { verify: Verify::None, ..how() };
+    let none = TransferOptions { verify: Verify::None, ..how() };
     assert_eq!(transfer(&far, &key("f"), &dest, &key("f"), &none).await.unwrap().verified, None);
     assert_ne!(
         fs::read(b.path().join("f")).unwrap(),
@@ -141,16 +156,16 @@ async fn failures_say_what_failed() {
     fs::create_dir(b.path().join("dir")).unwrap();
     fs::write(b.path().join("there"), "").unwrap();
     let (mut far, dest) = (Far::new(a.path()), local(b.path()));
-    let run = async |far: &Far, from: &str, to: &str, how: How| {
+    let run = async |far: &Far, from: &str, to: &str, how: TransferOptions| {
         transfer(far, &key(from), &dest, &key(to), &how).await.unwrap_err().to_string()
     };
     far.faults.stall.store(3, Ordering::Relaxed);
-    let how_short = How { stall: Duration::from_millis(200), ..how() };
+    let how_short = TransferOptions { stall_timeout: Duration::from_millis(200), ..how() };
     let out = b.path().display();
     assert_eq!(run(&far, "f", "f", how_short).await, format!("{out}/f stalled: nothing moved for 0 seconds"));
     assert_eq!(run(&far, "g", "g", how()).await, format!("{}/g does not exist", a.path().display()));
     assert_eq!(run(&far, "f", "dir", how()).await, format!("{out}/dir is a directory, not a file"));
-    let careful = How { replace: false, ..how() };
+    let careful = TransferOptions { replace: false, ..how() };
     assert_eq!(run(&far, "f", "there", careful).await, format!("{out}/there exists already"));
     assert_eq!(run(&far, "f", "no/f", how()).await, format!("{out}/no/f does not exist"));
     far.algorithms.clear();
@@ -208,12 +223,12 @@ async fn bytes_are_read_at_random_and_in_order() {
         holes: false,
         into: None,
     };
-    let flow = object.flow(ranges, shape.clone()).await.unwrap();
+    let flow = BytesFlow::over(object.flow(ranges, shape.clone()).await.unwrap());
     let (mut all, mut last) = (Vec::new(), 0);
     while let Some(block) = flow.next().await.unwrap() {
-        assert!(block.offset >= last && block.sum == Some(Combining::Crc32c.of(block.bytes().unwrap())));
+        assert!(block.offset >= last && block.sum == Some(Combining::Crc32c.of(&block.body)));
         last = block.offset;
-        all.extend_from_slice(block.bytes().unwrap());
+        all.extend_from_slice(&block.body);
     }
     assert_eq!(all, [&bytes[5000..20_000], &bytes[90_001..]].concat());
     let beyond = object.flow(Extent::between(99_999, 100_001).unwrap().into(), shape).await;
@@ -246,7 +261,7 @@ async fn devices_are_bytes_without_a_size() {
         holes: false,
         into: None,
     };
-    let flow = zero.flow(Extent::first(10 << 20).into(), shape).await.unwrap();
+    let flow = BytesFlow::over(zero.flow(Extent::first(10 << 20).into(), shape).await.unwrap());
     let Begun::Draft(null) = store.create(&key("null"), Spec::default()).await.unwrap() else { panic!() };
     while let Some(block) = flow.next().await.unwrap() {
         null.write(block).await.unwrap();
@@ -345,12 +360,12 @@ async fn a_checksum_lets_others_have_their_turn_and_ends_when_nobody_wants_it() 
     let whole = Extent::first(32 << 30);
     let summing = tokio::spawn(async move { object.checksum(Algorithm::Sha256, whole).await });
     // Far more than a call waits, and far less than the whole file takes.
-    let patience = Duration::from_secs(20);
+    let time_limit = Duration::from_secs(20);
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        tokio::time::timeout(patience, store.stat(&key("long"))).await.expect("it waits for the checksum").unwrap();
+        tokio::time::timeout(time_limit, store.stat(&key("long"))).await.expect("it waits for the checksum").unwrap();
     }
     assert!(!summing.is_finished());
     summing.abort();
-    tokio::time::timeout(patience, store.stat(&key("long"))).await.expect("it waits for what nobody wants").unwrap();
+    tokio::time::timeout(time_limit, store.stat(&key("long"))).await.expect("it waits for what nobody wants").unwrap();
 }

@@ -1,7 +1,8 @@
-//! What is to carry a segment, from what was measured of it (S1, S12): figures in, a decision and its reason out.
+//! The choice of a transport for a segment from what was measured of it (S1, S12): figures in, a decision and its
+//! reason out.
 //!
-//! [`RULES`] is the table, [`choose`] goes through it; [`in_order`] does without. Nothing here knows of connections or clocks:
-//! `crate::survey` keeps the figures, `crate::pool` does what was decided.
+//! [`RULES`] is the table and [`choose`] applies it; [`in_order`] does without. This module knows no connections or
+//! clocks: `crate::path_metrics` keeps the figures, and `crate::pool` applies the decision.
 
 mod rules;
 #[cfg(test)]
@@ -18,9 +19,9 @@ use std::time::Duration;
 
 /// The payload of a usual segment, in bits.
 const SEGMENT: f64 = 1448.0 * 8.0;
-/// Windows that QUIC and UDT have when nothing is said; below that there is nothing to choose.
+/// The default window of QUIC and UDT, in bytes. There is no need to choose a smaller one.
 const WINDOW_LEAST: f64 = (64 << 20) as f64;
-/// The largest window that a profile may have.
+/// The largest window of a profile, in bytes.
 const WINDOW_MAX: u64 = 1 << 30;
 
 /// What was measured of a segment.
@@ -28,7 +29,7 @@ const WINDOW_MAX: u64 = 1 << 30;
 pub(crate) struct Figures {
     /// The round trip of an empty path.
     pub(crate) round_trip: Option<Duration>,
-    /// The share of what was sent that was lost, if enough was sent to tell.
+    /// The share of sent packets that was lost, if enough was sent to tell.
     pub(crate) loss: Option<f64>,
     /// The highest rate at which data was delivered, in bits per second.
     pub(crate) rate: Option<f64>,
@@ -38,7 +39,7 @@ pub(crate) struct Figures {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate<'a> {
     pub(crate) transport: &'a str,
-    /// Whether it is to be had, as far as anybody knows.
+    /// Whether it is available, as far as known.
     pub(crate) can: bool,
 }
 
@@ -46,59 +47,64 @@ pub(crate) struct Candidate<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Situation<'a> {
     pub(crate) figures: Figures,
-    /// What the segment can carry, in bits per second, where the profile says so.
+    /// The capacity of the segment, where the profile gives it.
     pub(crate) capacity: Option<BitRate>,
-    /// Whether this process may send by bbr.
+    /// Whether this process may use bbr.
     pub(crate) bbr: bool,
-    /// What the profile asks for; anything but `Auto` stands.
+    /// The profile's congestion control; anything but `Auto` is final.
     pub(crate) control: CongestionControl,
-    /// What may be used, the preferred one first; at least one.
+    /// The allowed transports, the preferred one first; at least one.
     pub(crate) candidates: &'a [Candidate<'a>],
 }
 
-/// What is to carry the segment.
+/// What carries the segment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decision {
-    /// The rule that would count if everything allowed were to be had, and its way: places in [`RULES`] (its end, where order
-    /// counts) and among the candidates.
+    /// The rule that would apply if every allowed transport were available, and its transport: indexes into [`RULES`]
+    /// (the last, for [`in_order`]) and the candidates.
     pub(crate) wished: (usize, usize),
-    /// The rule that counts.
+    /// The rule that applies.
     pub(crate) rule: &'static Rule,
-    /// Place among the candidates.
+    /// Index into the candidates.
     pub(crate) way: usize,
     pub(crate) control: CongestionControl,
     /// Connections of one hop.
     pub(crate) streams: u16,
-    /// For both directions, where the profile leaves them to the transport.
+    /// The buffer of each direction, where the profile leaves it to the transport.
     pub(crate) buffer: Buffer,
 }
 
-/// What is to carry the segment, where the rule at `held` was wished for before. That one stays until its bounds are left by a
-/// margin, or one before it holds with a margin, so that figures near a bound change nothing.
+/// Applies the rules, where the rule at `held` was wished for before. That rule stays until the figures leave its
+/// bounds by a margin, or an earlier rule holds with a margin, so that figures near a bound change nothing.
 pub(crate) fn choose(situation: &Situation, held: Option<usize>) -> Decision {
     let fits = |rule: usize, margin: f64, all: bool| {
         let holds = RULES[rule].when.iter().all(|when| when.holds(situation, margin));
         if holds { situation.way(RULES[rule].carry, all).map(|way| (rule, way)) } else { None }
     };
     let kept = held.and_then(|held| fits(held, MARGIN, true));
-    // The last rule asks for nothing, and takes what there is.
+    // The last rule has no conditions, and accepts any transport.
     let last = (RULES.len() - 1, 0);
     let wished = match kept {
-        Some(kept) => (0..kept.0).find_map(|rule| fits(rule, 1.0 / MARGIN, true)).unwrap_or(kept),
+        Some(kept) => {
+            // An earlier rule with the same bounds would have come first at any figures, so its transport was not
+            // allowed then.
+            let margin = |rule: usize| if RULES[rule].when == RULES[kept.0].when { MARGIN } else { 1.0 / MARGIN };
+            (0..kept.0).find_map(|rule| fits(rule, margin(rule), true)).unwrap_or(kept)
+        }
         None => (0..RULES.len()).find_map(|rule| fits(rule, 1.0, true)).unwrap_or(last),
     };
     let (rule, way) = (wished.0..RULES.len()).find_map(|rule| fits(rule, MARGIN, false)).unwrap_or(last);
     situation.decision(wished, &RULES[rule], way)
 }
 
-/// The first candidate that is to be had, whatever was measured.
+/// The first available candidate, whatever was measured.
 pub(crate) fn in_order(situation: &Situation) -> Decision {
     let way = situation.way(PREFERRED.carry, false).unwrap_or(0);
     situation.decision((RULES.len() - 1, 0), &PREFERRED, way)
 }
 
 impl Situation<'_> {
-    /// That `rule` counts, and takes this way.
+    /// The decision for `rule` and the candidate at `way`.
     fn decision(&self, wished: (usize, usize), rule: &'static Rule, way: usize) -> Decision {
         let transport = self.candidates.get(way).map_or("", |candidate| candidate.transport);
         Decision {
@@ -108,7 +114,7 @@ impl Situation<'_> {
             control: match (self.control, rule.carry) {
                 (CongestionControl::Auto, _) if transport != "tcp" => CongestionControl::Model,
                 (CongestionControl::Auto, Carry::Tcp(control)) if control != CongestionControl::Auto => control,
-                // What `auto` comes to, so that connections are not made anew for another word.
+                // Resolve `auto` here, so that connections are not replaced only because it has another name.
                 (CongestionControl::Auto, _) if self.bbr => CongestionControl::Bbr,
                 (CongestionControl::Auto, _) => CongestionControl::System,
                 (configured, _) => configured,
@@ -121,7 +127,7 @@ impl Situation<'_> {
         }
     }
 
-    /// The way that is taken by what a rule wants carried so, among `all` or those that are to be had.
+    /// The first candidate that suits `carry`, among `all` or the available ones.
     fn way(&self, carry: Carry, all: bool) -> Option<usize> {
         let suits = |transport: &str| match carry {
             Carry::Whatever => true,
@@ -154,7 +160,7 @@ impl Situation<'_> {
         wanted * round_trip * loss.sqrt() / (SEGMENT * 1.5_f64.sqrt())
     }
 
-    /// Twice what is under way at the rate that the segment carries: so much again is there while a loss is repaired.
+    /// Twice the bandwidth-delay product: the second half fills while a loss is repaired.
     fn window(&self) -> Buffer {
         let (Some(round_trip), Some(rate)) = (self.figures.round_trip, self.figures.rate) else { return Buffer::Auto };
         let window = 2.0 * rate / 8.0 * round_trip.as_secs_f64();
@@ -162,14 +168,14 @@ impl Situation<'_> {
             Some(Ordering::Greater) if self.capacity.is_none() => {
                 Buffer::Bytes(ByteSize((window as u64).min(WINDOW_MAX / 2).next_power_of_two()))
             }
-            // Where a capacity is given, transports make their windows of that.
+            // With a given capacity, transports size their windows by that.
             _ => Buffer::Auto,
         }
     }
 }
 
 impl When {
-    /// With a `margin` above 1 also a little beyond its bound, below 1 only well within it.
+    /// Whether the condition holds. A `margin` above 1 extends its bound; one below 1 narrows it.
     fn holds(self, situation: &Situation, margin: f64) -> bool {
         match self {
             Self::Unmeasured => situation.figures.round_trip.is_none(),
@@ -195,7 +201,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// As the guide writes it.
+/// In the guide's notation.
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |figure: Figure, bound: f64| match figure {

@@ -1,16 +1,16 @@
-//! The rules by which `auto` chooses, in the order in which they count; the guide shows them as the same table
-//! (docs/guide/transports.md, "Let it choose"), and a test holds the two together.
+//! The rules of `auto`, in order of precedence. The guide shows them as the same table (docs/guide/transports.md, "The
+//! rules of `auto`"), and a test compares the two.
 
 use Carry::{Modelled, Tcp, Whatever};
 use Figure::{Loss, Need, RoundTrip};
 use When::{Bbr, Below, From, Unmeasured};
 use phoebus_net::CongestionControl;
 
-/// What a segment is like, and what is then to carry it.
+/// Properties of a segment, and what then carries it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    /// All of these.
+    /// All of these must hold.
     pub(crate) when: &'static [When],
     pub(crate) carry: Carry,
     pub(crate) streams: Streams,
@@ -18,37 +18,37 @@ pub(crate) struct Rule {
     pub(crate) why: &'static str,
 }
 
-/// Something that is so or not.
+/// A condition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum When {
-    /// No answer of the peer has been seen yet.
+    /// The peer has not answered yet.
     Unmeasured,
-    /// Whether this process may send by bbr, and the profile does not ask for another.
+    /// Whether this process may use bbr and the profile asks for no other control.
     Bbr(bool),
     Below(Figure, f64),
     From(Figure, f64),
 }
 
-/// What is measured of a segment, or follows from it.
+/// A measured or derived property of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Figure {
     /// In seconds.
     RoundTrip,
-    /// The share of what was sent that was lost.
+    /// The share of sent packets that was lost.
     Loss,
-    /// How many flows of a control that takes all loss for congestion the segment could carry beside each other (Mathis et
-    /// al., CCR 27(3), 1997): below 1, one is enough.
+    /// How many parallel flows of a congestion control that takes all loss for congestion the segment could carry
+    /// (Mathis et al., CCR 27(3), 1997). Below 1, one flow is enough.
     Need,
 }
 
 /// What carries sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carry {
-    /// The preferred one of those that are to be had.
+    /// The preferred one of those available.
     Whatever,
     /// TCP with this control.
     Tcp(CongestionControl),
-    /// The preferred one of QUIC and UDT that is to be had, with its control by a model of the path.
+    /// The preferred available one of QUIC and UDT, with congestion control by a model of the path.
     Modelled,
 }
 
@@ -60,29 +60,29 @@ pub(crate) enum Streams {
     Needed,
 }
 
-/// The most connections that a rule makes of one hop. More take from other traffic what is not theirs, and cost the receiver
-/// as much memory as they put out of order.
+/// The most connections that a rule makes of one hop. More would take an unfair share from other traffic, and cost the
+/// receiver memory for bytes out of order.
 pub(crate) const STREAMS_MAX: u16 = 8;
 
-/// What a segment is taken to carry when its profile does not say, and no more was seen.
+/// The assumed capacity of a segment, in bits per second, where its profile gives none and no higher rate was measured.
 pub(crate) const CARRIES: f64 = 1e9;
 
-/// What is lost where nothing was seen to be: packets that good long paths lose now and then.
+/// The assumed loss where none was measured: good long paths lose a packet now and then.
 pub(crate) const LEAST_LOSS: f64 = 1e-5;
 
-/// How much further than its bound a figure must go for what is in force to be given up.
+/// The factor by which a figure must pass its bound before the current rule is given up.
 pub(crate) const MARGIN: f64 = 1.5;
 
-/// What counts instead of [`RULES`] where the order of what is allowed does.
+/// Applies instead of [`RULES`] where only the order of the allowed transports counts.
 pub(crate) const PREFERRED: Rule = Rule {
     name: "preferred",
     when: &[],
     carry: Whatever,
     streams: Streams::One,
-    why: "it is the first in order that is to be had",
+    why: "it is the first available one in order",
 };
 
-/// The first that fits, and whose transport is allowed and to be had.
+/// The first rule applies whose conditions hold and whose transport is allowed and available.
 pub(crate) const RULES: [Rule; 8] = [
     Rule {
         name: "unmeasured",
@@ -124,20 +124,20 @@ pub(crate) const RULES: [Rule; 8] = [
         when: &[Bbr(false), From(Need, 1.0)],
         carry: Modelled,
         streams: Streams::One,
-        why: "bbr is not to be had, and another control of TCP would not fill this path",
+        why: "bbr is not available, and another control of TCP would not fill this path",
     },
     Rule {
         name: "bundle",
         when: &[Bbr(false), From(Need, 1.0)],
         carry: Tcp(CongestionControl::System),
         streams: Streams::Needed,
-        why: "neither bbr nor UDP is to be had, and one connection would not fill this path",
+        why: "neither bbr nor UDP is available, and one connection would not fill this path",
     },
     Rule {
         name: "left",
         when: &[],
         carry: Whatever,
         streams: Streams::One,
-        why: "what would suit better is not to be had",
+        why: "what would suit better is not available",
     },
 ];

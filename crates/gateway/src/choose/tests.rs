@@ -1,4 +1,4 @@
-//! What the rules come to, on paths as they are, and what holds on all of them.
+//! The results of the rules on typical paths, and properties that hold on all paths.
 
 use super::*;
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ impl Path {
 }
 
 #[test]
-fn paths_as_they_are() {
+fn rules_choose_as_expected_on_typical_paths() {
     let is = |path: Path, rule: &str, transport: &str, control: &str, streams: u16| {
         let chosen = path.chosen();
         assert_eq!(chosen, (rule, transport, control.to_owned(), streams), "{path:?}");
@@ -70,13 +70,13 @@ fn paths_as_they_are() {
     is(Path::of(10.0, 0.0, false).with(&["tcp"]), "bundle", "tcp", "system", 3);
     is(Path::of(100.0, 0.001, false).with(&["tcp"]), "bundle", "tcp", "system", 8);
     is(Path::of(100.0, 0.0, true).with(&["udt"]), "left", "udt", "model", 1);
-    // Whoever asks for a control gets it, and what it is worth.
+    // A configured congestion control is used, and the rules account for it.
     let cubic = Path { control: CongestionControl::Cubic, ..Path::of(3.0, 0.0, true) };
     is(cubic, "enough", "tcp", "cubic", 1);
 }
 
 #[test]
-fn before_anything_is_measured_preference_counts() {
+fn preference_decides_before_measurement() {
     let candidates = ["quic", "tcp"].map(|transport| Candidate { transport, can: true });
     let situation = Situation {
         figures: Figures::default(),
@@ -90,7 +90,7 @@ fn before_anything_is_measured_preference_counts() {
 }
 
 #[test]
-fn windows_grow_with_what_was_seen() {
+fn window_grows_with_measured_rate() {
     let window = |rate: f64, ms: u64, capacity: Option<u64>| {
         let candidates = [Candidate { transport: "quic", can: true }];
         let figures = Figures { round_trip: Some(Duration::from_millis(ms)), loss: Some(0.05), rate: Some(rate) };
@@ -105,7 +105,7 @@ fn windows_grow_with_what_was_seen() {
 }
 
 #[test]
-fn where_order_counts_the_first_that_is_to_be_had_is_taken_on_every_path() {
+fn in_order_takes_first_available_transport_on_every_path() {
     let decide = |can: [bool; 3], figures: Figures, bbr: bool| {
         let transports = ["quic", "udt", "tcp"];
         let candidates: Vec<_> =
@@ -128,16 +128,16 @@ fn where_order_counts_the_first_that_is_to_be_had_is_taken_on_every_path() {
     }
 }
 
-/// The guide's table is this one.
+/// The table in the guide equals the rules.
 #[test]
-fn the_guide_shows_the_rules() {
+fn guide_shows_the_rules() {
     let rows = RULES.iter().map(|rule| {
         let when: Vec<_> = rule.when.iter().map(ToString::to_string).collect();
         let when = if when.is_empty() { "else".to_owned() } else { when.join(", ") };
         let (by, control) = match rule.carry {
-            Carry::Whatever => ("the first that is to be had", "`auto`".to_owned()),
+            Carry::Whatever => ("the first available", "`auto`".to_owned()),
             Carry::Tcp(control) => ("`tcp`", format!("`{control}`")),
-            Carry::Modelled => ("the first of `quic` and `udt` that is to be had", "`model`".to_owned()),
+            Carry::Modelled => ("the first available of `quic` and `udt`", "`model`".to_owned()),
         };
         let streams = match rule.streams {
             Streams::One => "1".to_owned(),
@@ -166,26 +166,41 @@ fn paths() -> impl Strategy<Value = Path> {
     })
 }
 
+#[test]
+fn bundle_yields_to_rule_whose_transport_is_now_allowed() {
+    let path = Path {
+        rtt_ms: 5.567423732462251,
+        loss: None,
+        bbr: false,
+        capacity: None,
+        can: vec!["tcp", "udt"],
+        control: CongestionControl::Auto,
+    };
+    let bundle = RULES.iter().position(|rule| rule.name == "bundle");
+    let (decision, transport) = path.decide(bundle);
+    assert_eq!((decision.streams, transport), (1, "udt"));
+}
+
 proptest! {
-    /// What is chosen may be had, whatever else there is.
+    /// The chosen transport is available.
     #[test]
-    fn what_is_chosen_can_be_had(path in paths(), held in proptest::option::of(0..RULES.len())) {
+    fn chosen_transport_is_available(path in paths(), held in proptest::option::of(0..RULES.len())) {
         let (decision, transport) = path.decide(held);
         prop_assert!(path.can.contains(&transport), "{transport} of {:?}", path.can);
         prop_assert!((1..=STREAMS_MAX).contains(&decision.streams));
         prop_assert!(decision.streams == 1 || !path.bbr && path.can == ["tcp"]);
     }
 
-    /// The same figures twice change nothing.
+    /// Equal figures change nothing.
     #[test]
-    fn a_decision_stands(path in paths(), held in proptest::option::of(0..RULES.len())) {
+    fn equal_figures_keep_decision(path in paths(), held in proptest::option::of(0..RULES.len())) {
         let (first, _) = path.decide(held);
         prop_assert_eq!(&path.decide(Some(first.wished.0)).0, &first);
     }
 
     /// Figures that vary by a fifth change nothing, whichever bound they are near.
     #[test]
-    fn nothing_flaps(path in paths(), jitter in proptest::collection::vec((0.9..1.1_f64, 0.9..1.1_f64), 1..40)) {
+    fn jitter_keeps_decision(path in paths(), jitter in proptest::collection::vec((0.9..1.1_f64, 0.9..1.1_f64), 1..40)) {
         let mut held: Option<(usize, &str)> = None;
         for (rtt, loss) in jitter {
             let shaken =
@@ -198,9 +213,9 @@ proptest! {
         }
     }
 
-    /// A worse path is never given back to a control that takes loss for congestion.
+    /// A worse path never returns to a congestion control that takes loss for congestion.
     #[test]
-    fn more_loss_and_a_longer_path_lead_away_from_tcp(
+    fn worse_path_never_returns_to_tcp(
         path in paths(), longer in 1.0..10.0_f64, more in 1.0..10.0_f64,
     ) {
         prop_assume!(path.rtt_ms >= 2.0);

@@ -1,54 +1,56 @@
 //! The configuration of a client-side agent (S1): a gateway on loopback with one peer, for the programs of one user.
 //!
-//! Where several transports may carry its hop, the first that is to be had does, by the same means as between gateways
-//! (`crate::pool`), but without their rules: those save a shared host processor time, and wait for measurements; a user's hop
-//! wants connections that cost no handshake however many come at once, which the streams of QUIC are.
+//! If several transports may carry its hop, the first available one does, by the same mechanism as between gateways
+//! (`crate::pool`) but without their rules. Those rules save processor time on a shared host, and wait for
+//! measurements. A user's hop needs connections that cost no handshake, however many open at once, and QUIC streams are
+//! such connections.
 
 use super::pattern::Net;
 use super::{
     AUTO, Allowed, Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule,
     Source,
 };
+use phoebus_config::agent::{AGENT, Secret};
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_net::{CongestionControl, Profile};
-use phoebus_proto::agent::{AGENT, Secret};
 use phoebus_proto::endpoint::Endpoint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What an agent is made of.
+/// The settings of an agent.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// The first gateway, as programs name it in their paths. Its certificate has to be for this host.
+    /// The first gateway, as programs name it in their paths. Its certificate must be for this host.
     pub gateway: Endpoint,
-    /// The port that takes the hop, where its transport has none of its own, and the beacon beside it.
+    /// The gateway's port for the hop (unless its transport has another) and for the beacon beside it.
     pub port: u16,
-    /// What may carry the hop, the preferred first, at least one; all of it is encrypted. A single one is never replaced. Of
-    /// several, the first that is to be had carries new sessions; those before it are tried again from time to time.
+    /// The transports that may carry the hop, the preferred one first; at least one. All are encrypted. A single one is
+    /// never replaced. Of several, the first available one carries new sessions; those before it are tried again from
+    /// time to time.
     pub ways: Vec<Allowed>,
-    /// How it is set up.
+    /// The congestion control of the hop.
     pub congestion_control: CongestionControl,
-    /// Whom the agent trusts, and who its user is.
+    /// The authorities that the agent trusts, and its user's certificate.
     pub credentials: Credentials,
     /// The user's e-mail address, for gateways that ask for one.
     pub contact: Option<String>,
-    /// What programs have to know.
+    /// The secret that programs must present.
     pub secret: Secret,
     /// Whether loopback has IPv6.
     pub ipv6: bool,
-    /// Where `phoebus status` asks.
+    /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
 }
 
 impl Config {
-    /// The configuration of an agent. It listens on ports of loopback that the kernel chooses, takes sessions from whoever
-    /// knows the secret, hands all of them to its gateway, and connects to nothing itself.
+    /// The configuration of an agent. It listens on loopback, on ports that the kernel chooses; accepts sessions from
+    /// programs that know the secret; passes all of them to its gateway; and connects to no destination itself.
     pub fn agent(agent: Agent) -> Self {
         let Agent { gateway, port, ways, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
-        // A path of loopback has nothing to model, and pacing only costs there.
+        // Loopback has no path to model, and pacing only costs time there.
         let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
         let name = gateway.host.to_string();
@@ -77,7 +79,7 @@ impl Config {
             from: Vec::new(),
             pool: Pool::default(),
         };
-        // What may be reached is for the gateways to say: their own loopback is not this host's.
+        // The gateways decide which destinations are allowed: their loopback is not this host's.
         let everywhere = ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"];
         let everywhere = everywhere.iter().filter_map(|net| net.parse::<Net>().ok()).map(Pattern::Net);
         Self {
@@ -93,7 +95,7 @@ impl Config {
             rates: BTreeMap::new(),
             any_control: BTreeSet::new(),
             rules: vec![Rule {
-                // Loopback is reached from any address that a program has bound its socket to.
+                // A program reaches loopback from any address that it has bound its socket to.
                 from: ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).map(Source::Net).collect(),
                 to: everywhere.chain([Pattern::Any]).collect(),
                 ports: Vec::new(),

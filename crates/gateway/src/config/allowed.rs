@@ -1,15 +1,13 @@
-//! `transport` and `allowed` of a peer: the one transport that carries sessions to it, or those that `auto` chooses from.
+//! `transport` and `allowed` of a peer: the one transport that carries sessions to it, or those that `auto` chooses
+//! from.
 
-use super::read::Reader;
-use super::security::{Carriage, MAKE};
+use super::carriage::{AUTO, Carriage, MAKE};
+use super::reader::Reader;
 use super::{ConfigError, raw};
 use phoebus_net::{CongestionControl, Profile};
 use toml::Spanned;
 
-/// What stands for a transport that is chosen by what is measured.
-pub(crate) const AUTO: &str = "auto";
-
-/// What `auto` chooses from, in the order that counts where nothing is said: its rules are about these.
+/// What `auto` chooses from, in the default order. The rules of `auto` cover these transports only.
 const CHOICES: [&str; 3] = ["tcp", "quic", "udt"];
 
 /// A transport that may carry sessions to a peer.
@@ -17,12 +15,12 @@ const CHOICES: [&str; 3] = ["tcp", "quic", "udt"];
 pub struct Allowed {
     /// Its name.
     pub transport: String,
-    /// The port that the peer listens on for it, if that is not the one of its address.
+    /// The peer's port for it, if that is not the port of its address.
     pub port: Option<u16>,
 }
 
 impl Allowed {
-    /// What a peer with this `transport` allows that says no more: that one, or all that `auto` chooses from.
+    /// The default list for this `transport`: that one, or all that `auto` chooses from.
     pub(super) fn by(transport: &str) -> Vec<Self> {
         let names = if transport == AUTO { &CHOICES[..] } else { &[transport] };
         names.iter().map(|name| Self { transport: (*name).to_owned(), port: None }).collect()
@@ -30,7 +28,7 @@ impl Allowed {
 }
 
 impl Reader<'_> {
-    /// What carries sessions to `peer`, and all that may.
+    /// The configured transport of `peer`, and all allowed ones.
     pub(super) fn carried_by(
         &self,
         peer: &raw::Peer,
@@ -106,13 +104,13 @@ impl Reader<'_> {
     }
 }
 
-/// Why this transport is not for a peer with `profile`, if it is not. `auto` has no UDT without TLS, which needs certificates
+/// Why a peer with `profile` cannot use this transport, if so. `auto` uses UDT only with TLS, which needs certificates
 /// as QUIC does.
 fn lacks(transport: &str, profile: &Profile, carriage: &Carriage) -> Option<String> {
     let control = profile.congestion_control;
     let has = match transport {
-        "tcp" => !control.is_udts(),
-        "udt" => control == CongestionControl::Auto || control.is_udts(),
+        "tcp" => !control.is_udt_specific(),
+        "udt" => control == CongestionControl::Auto || control.is_udt_specific(),
         _ => true,
     };
     if transport != "tcp" && !carriage.has_credentials {

@@ -1,7 +1,7 @@
 //! The configuration of a session-aware destination (S5): a gateway whose sessions end in its own process.
 
 use super::{Auth, ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Source};
-use crate::inlet::Inlet;
+use crate::local_acceptor::LocalAcceptor;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
@@ -10,25 +10,25 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// What a destination is made of.
+/// The settings of a destination.
 #[derive(Debug, Clone)]
 pub struct Destination {
-    /// What it calls itself: gateways that have it for a peer call it so too.
+    /// Its name. Gateways that have it as a peer use the same name.
     pub name: String,
-    /// Where it listens. With port 0 the kernel chooses one.
+    /// Its listening addresses. With port 0 the kernel chooses a port.
     pub addresses: Vec<SocketAddr>,
-    /// What carries the last hop, beside TCP, which is always taken.
+    /// The transport of the last hop, in addition to TCP, which is always accepted.
     pub transport: String,
-    /// The least protection of it.
+    /// The minimum protection of the last hop.
     pub security: Security,
-    /// Who it is, and whom it trusts; needed for all but `Security::None`.
+    /// Its certificate and key, and the authorities that it trusts; required unless `security` is `Security::None`.
     pub credentials: Option<Credentials>,
-    /// Whom it takes sessions from; empty: everyone who can connect.
+    /// Who may bring sessions; empty means everyone who can connect.
     pub from: Vec<Origin>,
-    /// How connections are set up.
+    /// The settings of its connections.
     pub profile: Profile,
-    /// What takes the sessions.
-    pub inlet: Arc<dyn Inlet>,
+    /// Takes the sessions.
+    pub inlet: Arc<dyn LocalAcceptor>,
 }
 
 /// Who may bring sessions.
@@ -41,7 +41,8 @@ pub enum Origin {
 }
 
 impl Config {
-    /// The configuration of a destination, on one thread. Whatever host a session names, it has come to where it was to go.
+    /// The configuration of a destination, on one thread. It accepts a session whatever host the session names: the
+    /// session has reached its destination.
     pub fn destination(destination: Destination) -> Self {
         let Destination { name, addresses, transport, security, credentials, from, profile, inlet } = destination;
         let profile = Arc::new(profile);

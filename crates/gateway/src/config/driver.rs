@@ -1,8 +1,7 @@
 //! `[[driver]]`: transports from shared libraries that the administrator lists (docs/guide/drivers.md, invariant 5).
 
-use super::allowed::AUTO;
-use super::read::Reader;
-use super::security::transports;
+use super::carriage::{AUTO, transports};
+use super::reader::Reader;
 use super::{ConfigError, raw};
 use phoebus_net::driver::Library;
 use phoebus_net::wrapblock::{Limits, WrapBlock};
@@ -11,16 +10,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A transport from a shared library, which was loaded.
+/// A transport from a loaded shared library.
 #[derive(Debug, Clone)]
 pub struct Driver {
     /// Its name as a transport.
     pub name: String,
     /// The library.
     pub library: PathBuf,
-    /// What all its connections are told.
+    /// The options of all its connections.
     pub options: BTreeMap<String, String>,
-    /// What it may take of the host.
+    /// Limits on the host's resources that it may use.
     pub limits: Limits,
     pub(crate) transport: Arc<WrapBlock>,
 }
@@ -33,7 +32,7 @@ impl PartialEq for Driver {
 }
 
 impl Reader<'_> {
-    /// Loads all drivers that are listed.
+    /// Loads all listed drivers.
     pub(super) fn drivers(&self, raw: &[raw::Driver]) -> Result<Vec<Driver>, ConfigError> {
         let mut drivers: Vec<Driver> = Vec::new();
         for driver in raw {

@@ -4,7 +4,7 @@ use phoebus_proto::text::{self, TextError};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// A configuration that cannot be used. One sentence: file, line and column where they are known, what was expected.
+/// An invalid configuration. The message is one sentence: file, line and column where known, and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {message}", file.display(), place(*at))]
 pub struct ConfigError {
@@ -19,7 +19,7 @@ impl ConfigError {
         Self { file: file.to_owned(), at: None, message: message.into() }
     }
 
-    /// About a file that is no configuration at all.
+    /// For a file that cannot be read as text.
     pub(super) fn unreadable(file: &Path, error: &TextError) -> Self {
         let at = if let TextError::NotUtf8 { line, column } = error { Some((*line, *column)) } else { None };
         let message = match error {

@@ -1,30 +1,33 @@
-//! The configuration of a gateway: read once from TOML into a form that cannot be wrong (`docs/guide/gateway.md`).
+//! The configuration of a gateway: read once from TOML into a form that is always valid
+//! (`docs/guide/gateway/reference.md`).
 //!
-//! Whatever is wrong is said with file, line, column and what was expected. The default allows nothing: without `[[allow]]`
-//! rules every session is refused (invariant 5).
+//! Every error names file, line, column and what was expected. The default allows nothing: without `[[allow]]` rules,
+//! the gateway refuses every session (invariant 5).
 
 mod agent;
 mod allowed;
+mod carriage;
 mod destination;
 mod driver;
 mod error;
 mod pattern;
 mod raw;
 mod read;
+mod reader;
 mod security;
 
 pub use agent::Agent;
-pub(crate) use allowed::AUTO;
 pub use allowed::Allowed;
+pub(crate) use carriage::AUTO;
+pub use carriage::transports;
 pub use destination::{Destination, Origin};
 pub use driver::Driver;
 pub use error::ConfigError;
 pub use pattern::{Net, Pattern, Proved};
 pub(crate) use pattern::{addresses_reached, is_local};
 pub use raw::{Auth, ClientCertificate, Limits, Log, LogFormat, LogLevel, Pool};
-pub use security::transports;
 
-use crate::inlet::Inlet;
+use crate::local_acceptor::LocalAcceptor;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
@@ -37,55 +40,56 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Largest configuration that is read: a hundred thousand rules, and no device that never ends.
+/// Largest configuration file, in bytes: enough for a hundred thousand rules, and a bound for a device that never ends.
 const FILE_MAX: u64 = 16 << 20;
 
-/// A configuration that can be used.
+/// A valid configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What the gateway calls itself towards others; the host's name by default.
+    /// The gateway's name towards others; the host's name by default.
     pub name: String,
-    /// Who this gateway is, and whom it trusts: `[tls]`.
+    /// This gateway's certificate and key, and the authorities that it trusts: `[tls]`.
     pub credentials: Option<Credentials>,
     /// The file with the secret of QUIC's stateless resets.
     pub reset_key: Option<PathBuf>,
     /// Transports from shared libraries, beside those of the program.
     pub drivers: Vec<Driver>,
-    /// An e-mail address, sent to peers that want to know who asks (P26).
+    /// An e-mail address for peers that ask for one (P26).
     pub contact: Option<String>,
-    /// Where it accepts sessions; at least one.
+    /// The addresses that accept sessions; at least one.
     pub listeners: Vec<Listen>,
-    /// Gateways that it may hand sessions to, and accept them from, by name.
+    /// Gateways that it may pass sessions to and accept them from, by name.
     pub peers: BTreeMap<String, Peer>,
-    /// Which way destinations lie.
+    /// The next hop for each group of destinations.
     pub routes: Vec<Route>,
-    /// How the last gateway connects to destinations that no route names: `[profile.default]`.
+    /// The profile of connections to destinations that no route names: `[profile.default]`.
     pub direct: Arc<Profile>,
-    /// The rates of profiles that have one, by the profile's name: what is sent to one neighbour under it in all (S17).
+    /// The rates of profiles that have one, by profile name. A rate limits the total that is sent to one neighbour
+    /// under the profile (S17).
     pub rates: BTreeMap<Arc<str>, BitRate>,
-    /// The profiles that leave it to the gateway what controls congestion, by name.
+    /// The names of profiles that leave the congestion control to the gateway.
     pub any_control: BTreeSet<Arc<str>>,
-    /// What is allowed; all else is not.
+    /// The allow rules. Everything else is refused.
     pub rules: Vec<Rule>,
-    /// Bounds.
+    /// Limits on resources and times.
     pub limits: Limits,
-    /// Where `phoebus status` asks.
+    /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
-    /// Where in the file stands what only the start shows to be impossible.
+    /// Positions in the file of settings that can still fail at start.
     pub(crate) places: Places,
     /// How the log is written.
     pub log: Log,
-    /// Where sessions go that end here, in the place of connections to their destinations.
-    pub inlet: Option<Arc<dyn Inlet>>,
+    /// Takes the sessions that end in this process, instead of connections to their destinations.
+    pub inlet: Option<Arc<dyn LocalAcceptor>>,
 }
 
-/// `FILE:LINE:COLUMN` of what only the system can refuse.
+/// `FILE:LINE:COLUMN` of settings that only the system can refuse.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Places {
     /// Of the addresses, in the order of [`Config::listeners`].
     pub(crate) listeners: Vec<String>,
     pub(crate) admin: String,
-    /// Of `limits.sessions`; the file alone where it does not say.
+    /// Of `limits.sessions`; only the file if it has no such key.
     pub(crate) sessions: String,
 }
 
@@ -94,105 +98,114 @@ pub(crate) struct Places {
 pub struct Listen {
     /// Its address.
     pub address: SocketAddr,
-    /// What carries its connections.
+    /// The transport of its connections.
     pub transport: String,
-    /// The least protection that its connections must have.
+    /// The minimum protection of its connections.
     pub security: Security,
-    /// How accepted connections are set up.
+    /// The settings of accepted connections.
     pub profile: Arc<Profile>,
-    /// Whether clients must say who they are.
+    /// Whether clients must identify themselves.
     pub auth: Auth,
-    /// Whether they must prove it, where there is TLS or QUIC.
+    /// Whether clients must show a certificate over TLS or QUIC.
     pub client_certificate: ClientCertificate,
 }
 
 /// A neighbouring gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
     /// Where it listens.
     pub address: Endpoint,
-    /// What carries sessions to it: a transport's name, or `auto`.
+    /// The transport of sessions to it: a name, or `auto`.
     pub transport: String,
-    /// What may carry them, the preferred first: that one alone, or what `auto` chooses from.
+    /// The allowed transports, the preferred one first: the configured one, or those that `auto` chooses from.
     pub allowed: Vec<Allowed>,
-    /// Whether `auto` has the first of them that is to be had, whatever is measured.
+    /// Whether `auto` takes the first available of them, whatever is measured.
     pub in_order: bool,
-    /// The least protection of connections to it and from it.
+    /// The minimum protection of connections to it and from it.
     pub security: Security,
-    /// How connections to it are set up.
+    /// The settings of connections to it.
     pub profile: Arc<Profile>,
-    /// Where its connections come from, besides the addresses of `address`.
+    /// Addresses that its connections come from, besides those of `address`.
     pub from: Vec<Net>,
-    /// Connections kept ready.
+    /// How many connections are kept ready.
     pub pool: Pool,
 }
 
 impl Listen {
-    /// Whether what listens as this one says does so as `other` says too. Rates are changed on open connections.
+    /// Whether a listener with these settings also satisfies `other`. Rates do not count: they change on open
+    /// connections.
     pub(crate) fn listens_as(&self, other: &Self) -> bool {
         let profile = unrated(&other.profile, &self.profile, &self.transport);
         *self == Self { profile, ..other.clone() }
     }
 
-    /// Whether `other` is at the same address, by the same transport.
+    /// Whether `other` has the same address and transport.
     pub(crate) fn is_at(&self, other: &Self) -> bool {
         (self.address, &self.transport) == (other.address, &other.transport)
     }
 }
 
 impl Peer {
-    /// Whether connections made as this one says are as `other` says too. Rates are changed on open connections.
+    /// Whether connections made with these settings also satisfy `other`. Rates do not count: they change on open
+    /// connections.
     pub(crate) fn connects_as(&self, other: &Self) -> bool {
         let profile = unrated(&other.profile, &self.profile, &self.transport);
         *self == Self { profile, ..other.clone() }
     }
 }
 
-/// `profile` with the rate of another, where that makes no difference: drivers may take theirs only when they connect.
+/// `profile` with the rate of `other`, unless the transport is a driver: drivers may read their rate only when they
+/// connect.
 fn unrated(profile: &Arc<Profile>, other: &Profile, transport: &str) -> Arc<Profile> {
-    if transport != AUTO && !security::transports().iter().any(|own| own == transport) {
+    if transport != AUTO && !transports().iter().any(|own| own == transport) {
         return profile.clone();
     }
     Arc::new(Profile { rate: other.rate, ..Profile::clone(profile) })
 }
 
-/// Which way some destinations lie.
+/// The next hop for some destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// Which destinations.
     pub to: Pattern,
-    /// The next gateway, or `None`: this one connects to them.
+    /// The next gateway, or `None` if this one connects to the destination itself.
     pub via: Option<String>,
-    /// How it connects to them.
+    /// The settings of connections to the destinations.
     pub profile: Arc<Profile>,
 }
 
-/// Something that is allowed.
+/// An allow rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// For whom.
+    /// Who may open sessions.
     pub from: Vec<Source>,
-    /// Whereto.
+    /// The destinations.
     pub to: Vec<Pattern>,
-    /// On which ports; empty: all.
+    /// The ports of the destinations; empty means all.
     pub ports: Vec<RangeInclusive<u16>>,
 }
 
-/// Who asks for a session.
+/// Who requests a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A connection from these addresses.
     Net(Net),
     /// This peer.
     Peer(String),
-    /// Whoever has a certificate for such a name.
+    /// Clients with a certificate for such a name.
     Certificate(Proved),
 }
 
 impl Config {
-    /// The configuration in `file`.
+    /// Warnings about valid settings that are probably mistakes, one sentence each.
+    pub fn warnings(&self) -> Vec<&'static str> {
+        let nothing = "there are no [[allow]] rules: every session will be refused";
+        self.rules.is_empty().then_some(nothing).into_iter().collect()
+    }
+
+    /// Reads the configuration in `file`.
     ///
     /// # Errors
     /// When the file cannot be read, or as [`Config::parse`].
@@ -201,24 +214,33 @@ impl Config {
         Self::parse(&text.map_err(|error| ConfigError::unreadable(file, &error))?, file)
     }
 
-    /// The configuration in `text`, which came from `file`.
+    /// Parses `text`, which was read from `file`.
     ///
     /// # Errors
-    /// What is wrong, where, and what was expected.
+    /// The first error: what is wrong, where, and what was expected.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         let raw: raw::File = toml::from_str(text).map_err(|error| match error.span() {
-            Some(span) => ConfigError::at(file, text, span, read::one_line(error.message())),
-            None => ConfigError::new(file, read::one_line(error.message())),
+            Some(span) => {
+                let said = reader::one_line(error.message());
+                let value = text.get(span.clone()).unwrap_or_default();
+                let said = match said.strip_suffix("expected a sequence") {
+                    // A value that is not in brackets.
+                    Some(begin) if !value.contains('\n') => format!("{begin}expected a list such as [{value}]"),
+                    _ => said,
+                };
+                ConfigError::at(file, text, span, said)
+            }
+            None => ConfigError::new(file, reader::one_line(error.message())),
         })?;
-        read::Reader { file, text }.config(raw)
+        reader::Reader { file, text }.config(raw)
     }
 
-    /// The most that one direction of a session may hold: receive buffer, pipe and send buffer.
+    /// The most bytes that one direction of a session may hold: receive buffer, pipe and send buffer.
     pub(crate) fn buffer(&self) -> Option<u64> {
         self.limits.buffer.map(|size| size.0)
     }
 
-    /// The most that a direction holds between its two sockets.
+    /// The most bytes that a direction holds between its two sockets.
     pub(crate) fn hold(&self) -> usize {
         let pipe = self.limits.pipe.0;
         let hold = self.buffer().map_or(pipe, |total| pipe.min(total / 4));

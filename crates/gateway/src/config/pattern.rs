@@ -23,13 +23,13 @@ impl Net {
         Self { addr: IpAddr::V6(addr), prefix }
     }
 
-    /// The range of this one address.
+    /// The range with only this address.
     pub fn host(addr: IpAddr) -> Self {
         let addr = addr.to_canonical();
         Self { addr, prefix: if addr.is_ipv4() { 32 } else { 128 } }
     }
 
-    /// Whether `addr` is in the range. An IPv4 address written as an IPv6 one counts as the IPv4 address.
+    /// Whether `addr` is in the range. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub fn contains(self, addr: IpAddr) -> bool {
         match (self.addr, addr.to_canonical()) {
             (IpAddr::V4(net), IpAddr::V4(addr)) => {
@@ -42,18 +42,18 @@ impl Net {
         }
     }
 
-    /// Length of the prefix: the longer, the more particular.
+    /// Length of the prefix. A longer one is more specific.
     pub fn prefix(self) -> u8 {
         self.prefix
     }
 
-    /// Whether the range names `addr`, an address of the gateway's own host or links: it is that address alone, or lies wholly
-    /// within a block of such addresses ([`LOCAL`]).
+    /// Whether the range names `addr`, an address of the gateway's own host or links. It does if it contains only that
+    /// address, or lies within a block of such addresses ([`LOCAL`]).
     fn names(self, addr: IpAddr) -> bool {
         self == Self::host(addr) || self.contains(addr) && LOCAL.iter().any(|block| self.lies_in(*block))
     }
 
-    /// Whether the range can name addresses of a gateway's own host or links: a rule for everything does not mean those.
+    /// Whether the range can name addresses of a gateway's own host or links. A rule for everything does not.
     pub fn names_own(self) -> bool {
         self == Self::host(self.addr) || LOCAL.iter().any(|block| self.lies_in(*block))
     }
@@ -85,21 +85,22 @@ impl fmt::Display for Net {
     }
 }
 
-/// Destinations.
+/// A pattern of destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
-    /// `*`: all.
+    /// `*`: all destinations.
     Any,
     /// A range of addresses.
     Net(Net),
     /// `host.example`: this name.
     Name(String),
-    /// `.example.org`: this domain and all below it.
+    /// `.example.org`: this domain and its subdomains.
     Domain(String),
 }
 
 impl Pattern {
-    /// How closely the pattern fits `host`, or `None`: names before domains, long domains and prefixes before short ones.
+    /// How closely the pattern fits `host`, or `None` if it does not. Names fit more closely than domains; long domains
+    /// and prefixes more closely than short ones.
     pub fn fit(&self, host: HostRef<'_>) -> Option<usize> {
         match (self, host) {
             (Self::Any, _) => Some(0),
@@ -110,10 +111,10 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern, which let the destination `name` pass, also lets it lead to `addr`. An administrator who names
-    /// a host means it wherever it is; one who names a domain has not thought of every record that its owners may point
-    /// at private networks; and nobody means the gateway's own host: `is_own` says that `addr` is an address of it or of its
-    /// links.
+    /// Whether the pattern, which has admitted the destination `name`, also lets it resolve to `addr`. A rule that
+    /// names a host means that host wherever it is. A rule that names a domain does not mean every private address that
+    /// the domain's owners may publish. No rule by name means the gateway's own host: `is_own` tells that `addr` is an
+    /// address of it or of its links.
     pub(crate) fn name_may_lead_to(&self, addr: IpAddr, is_own: bool) -> bool {
         match self {
             Self::Any | Self::Name(_) => !is_own,
@@ -122,8 +123,8 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern lets the address `addr` pass. Addresses of the gateway's own host and links, of which `is_own` says
-    /// that `addr` is one, are meant only by a range that names them.
+    /// Whether the pattern admits the address `addr`. Addresses of the gateway's own host and links (`is_own` tells
+    /// that `addr` is one) are admitted only by a range that names them.
     pub(crate) fn admits(&self, addr: IpAddr, is_own: bool) -> bool {
         match self {
             Self::Any => !is_own,
@@ -165,19 +166,19 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Names that a certificate may be for.
+/// A pattern of names in certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proved {
-    /// `*`: any.
+    /// `*`: any name.
     Any,
-    /// `ada.users.example`: this one.
+    /// `ada.users.example`: this name.
     Name(String),
-    /// `.users.example`: those of this domain.
+    /// `.users.example`: names in this domain.
     Domain(String),
 }
 
 impl Proved {
-    /// Whether a certificate for `names` is meant; none that is for nobody.
+    /// Whether the pattern fits a certificate for `names`. A certificate without names never fits.
     pub(crate) fn fits(&self, names: &[String]) -> bool {
         names.iter().any(|name| match self {
             Self::Any => true,
@@ -216,8 +217,8 @@ fn in_domain(name: &str, domain: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }
 
-/// Blocks of addresses that mean this host or this link wherever it is: unspecified (which connects to loopback), loopback,
-/// link-local (which holds the metadata services of cloud providers), multicast, broadcast (RFC 6890).
+/// Blocks of addresses that mean this host or this link on any host: unspecified (which connects to loopback),
+/// loopback, link-local (which holds the metadata services of cloud providers), multicast, broadcast (RFC 6890).
 const LOCAL: [Net; 9] = [
     Net::v4([0, 0, 0, 0], 8),
     Net::v4([127, 0, 0, 0], 8),
@@ -230,8 +231,8 @@ const LOCAL: [Net; 9] = [
     Net::v6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
 ];
 
-/// Whether `addr` means this host or this link, itself or the IPv4 address in it. The addresses of the host's interfaces are
-/// others: the kernel knows them ([`phoebus_net::route::is_own`]).
+/// Whether `addr`, or the IPv4 address embedded in it, means this host or this link. This does not cover the addresses
+/// of the host's interfaces, which the kernel knows ([`phoebus_net::route::is_own`]).
 pub(crate) fn is_local(addr: IpAddr) -> bool {
     addresses_reached(addr).any(|addr| LOCAL.iter().any(|block| block.contains(addr)))
 }
@@ -244,11 +245,12 @@ fn is_private(addr: IpAddr) -> bool {
     })
 }
 
-/// `addr`, and the IPv4 address to which a translator or tunnel on the way would bring what is sent there: NAT64's well-known
-/// and local prefixes (RFC 6052, RFC 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291) and IPv4-translated (RFC 2765).
+/// `addr`, and the IPv4 address to which a translator or tunnel on the path would send packets for it: NAT64's
+/// well-known and local prefixes (RFC 6052, RFC 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291) and IPv4-translated
+/// (RFC 2765).
 ///
-/// NAT64's local block, 64:ff9b:1::/48, is divided as each network likes. The address of a host there is taken for all that it can
-/// mean, by any length of prefix that there is in the block.
+/// Each network divides NAT64's local block, 64:ff9b:1::/48, as it likes. So an address there yields every IPv4 address
+/// that any prefix length in the block could mean.
 pub(crate) fn addresses_reached(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
     let addr = addr.to_canonical();
     let mut within = [None; 4];
@@ -256,14 +258,14 @@ pub(crate) fn addresses_reached(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
         let o = addr.octets();
         within = match addr.segments() {
             [0x64, 0xff9b, 1, ..] => {
-                // Around octet 8, which is no part of an address (RFC 6052, section 2.2).
+                // Octet 8 is not part of an address (RFC 6052, section 2.2).
                 let forms = [
                     [o[6], o[7], o[9], o[10]],
                     [o[7], o[9], o[10], o[11]],
                     [o[9], o[10], o[11], o[12]],
                     [o[12], o[13], o[14], o[15]],
                 ];
-                // Zeros are what another form leaves empty: a translator has nowhere to send what is for 0.0.0.0/8.
+                // Zeros are the padding of another form: a translator cannot send to 0.0.0.0/8.
                 forms.map(|octets| (octets[0] != 0).then_some(octets))
             }
             [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => {
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_told_by_their_names() {
+    fn certificate_patterns_match_names() {
         let fits = |pattern: &str, names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             pattern.parse::<Proved>().unwrap().fits(&names)
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_what_they_say() {
+    fn pattern_fits_hosts_it_names() {
         let fit = |text: &str, host: HostRef| pattern(text).fit(host).is_some();
         assert!(fit("10.3.0.0/16", HostRef::Addr(addr("10.3.255.1"))));
         assert!(!fit("10.3.0.0/16", HostRef::Addr(addr("10.4.0.1"))));
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_particular_pattern_fits_more_closely() {
+    fn more_specific_pattern_fits_more_closely() {
         let fit = |text: &str, host| pattern(text).fit(host).unwrap();
         let host = HostRef::Addr(addr("10.3.0.1"));
         assert!(fit("10.3.0.0/24", host) > fit("10.3.0.0/16", host));
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_smuggle_addresses() {
+    fn name_cannot_lead_to_refused_address() {
         let may_lead = |text: &str, addr| pattern(text).name_may_lead_to(addr, is_local(addr));
         let admits = |text: &str, addr| pattern(text).admits(addr, is_local(addr));
         let within = ["64:ff9b::7f00:1", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::", "::127.0.0.1", "::ffff:0:127.0.0.1"];
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_holds_more_than_local_addresses_does_not_name_them() {
+    fn range_wider_than_local_block_does_not_name_local_addresses() {
         for (range, local) in [
             ("127.0.0.0/4", "127.0.0.1"),
             ("127.0.0.0/7", "127.0.0.1"),
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_gateways_interfaces_have_to_be_named_one_by_one() {
+    fn interface_address_must_be_named_by_itself() {
         let own = addr("192.0.2.7");
         for text in ["*", "0.0.0.0/0", "192.0.2.0/24", "192.0.2.6/31", "192.0.2.8"] {
             assert!(!pattern(text).admits(own, true), "{text}");
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_was_expected() {
+    fn error_says_what_was_expected() {
         for text in ["", "10.3.0.0/33", "a b", ".", "10.3", "*.example.org", "::/129"] {
             assert!(
                 text.parse::<Pattern>().unwrap_err().starts_with(&format!("\"{text}\" is not a destination")),

@@ -1,7 +1,7 @@
-//! The configuration as it stands in the file: TOML, unknown keys refused.
+//! The configuration as written in the file: TOML, in which unknown keys are errors.
 
+use phoebus_config::agent::Secret;
 use phoebus_net::Profile;
-use phoebus_proto::agent::Secret;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
@@ -37,14 +37,14 @@ pub(super) struct File {
     pub(super) log: Log,
 }
 
-/// Who this gateway is, and whom it trusts: files, by names relative to the configuration.
+/// The gateway's certificate and key, and the authorities that it trusts: file names relative to the configuration.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tls {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
     pub(super) authorities: PathBuf,
-    /// The secret of QUIC's stateless resets, made at the first start.
+    /// The secret of QUIC's stateless resets, created at the first start.
     pub(super) reset_key: Option<PathBuf>,
 }
 
@@ -66,10 +66,10 @@ pub(super) struct Listen {
     pub(super) address: Spanned<String>,
     pub(super) transport: Option<Spanned<String>>,
     pub(super) security: Option<Spanned<String>>,
-    /// Whether it is reached over networks that are not trusted.
+    /// Whether untrusted networks can reach it.
     #[serde(default)]
     pub(super) public: bool,
-    /// Whether it may be so although packets can be forged there.
+    /// Whether it may be public although packets can be forged there.
     #[serde(default)]
     pub(super) unprotected: bool,
     pub(super) profile: Option<Spanned<String>>,
@@ -78,14 +78,14 @@ pub(super) struct Listen {
     pub(super) client_certificate: Option<Spanned<ClientCertificate>>,
 }
 
-/// Whether those who connect to a listener with TLS or QUIC have to show a certificate.
+/// Whether clients of a listener with TLS or QUIC must show a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificate {
-    /// Whoever shows none is turned away.
+    /// Clients without a certificate are refused.
     #[default]
     Required,
-    /// Whoever shows none is judged by address, as programs are that come in the clear. Peers show theirs all the same.
+    /// Clients without a certificate are judged by address, like unencrypted clients. Peers must show one all the same.
     Optional,
 }
 
@@ -93,12 +93,12 @@ pub enum ClientCertificate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
-    /// Whoever the allow rules admit.
+    /// Anyone whom the allow rules admit.
     #[default]
     None,
-    /// Whoever the allow rules admit and who gives an e-mail address (P26).
+    /// Anyone whom the allow rules admit and who gives an e-mail address (P26).
     Anonymous,
-    /// Whoever knows an agent's secret: this user's own programs.
+    /// Programs that know an agent's secret: the user's own.
     #[serde(skip)]
     Secret(Secret),
 }
@@ -109,11 +109,11 @@ pub(super) struct Peer {
     pub(super) name: Spanned<String>,
     pub(super) address: Spanned<String>,
     pub(super) transport: Option<Spanned<String>>,
-    /// With `transport = "auto"`: what it may choose from, the preferred first, with a port where that is another.
+    /// With `transport = "auto"`: what it may choose from, the preferred one first, each with its port if that differs.
     pub(super) allowed: Option<Spanned<Vec<Spanned<String>>>>,
     pub(super) security: Option<Spanned<String>>,
     pub(super) profile: Option<Spanned<String>>,
-    /// Instead of the profile's.
+    /// Overrides the profile's value.
     pub(super) streams: Option<Spanned<u16>>,
     #[serde(default)]
     pub(super) from: Vec<Spanned<String>>,
@@ -124,13 +124,14 @@ pub(super) struct Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(from = "GivenPool")]
 pub struct Pool {
-    /// Connections opened ahead of need. 2 by default, if as many may be kept: neither the first session should wait for a
-    /// handshake, nor the one that comes while the first is still ending.
+    /// Connections opened ahead of need. Default: 2, or `max` if that is less. Neither the first session should wait
+    /// for a handshake, nor the one that starts while the first is still ending.
     pub min: u32,
-    /// Most idle connections kept after use. 8 by default: parallel streams of one transfer find their windows again.
+    /// Most idle connections kept after use. Default: 8, so that parallel streams of one transfer find their congestion
+    /// windows again.
     pub max: u32,
-    /// Idle time after which one above `min` is closed. 5 minutes by default: what a congestion window has learned is
-    /// hardly true for longer.
+    /// Idle time after which a connection above `min` is closed. Default: 5 minutes; a congestion window is rarely
+    /// valid for longer.
     pub idle: Span,
 }
 
@@ -178,78 +179,86 @@ pub(super) enum Ports {
     Text(String),
 }
 
-/// Every bound of the gateway, with its default and the reason for it.
+/// Every limit of the gateway, with its default and the reason for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Sessions at a time. Default: what the descriptor limit allows.
+    /// Concurrent sessions. Default: what the descriptor limit allows.
     pub sessions: Option<NonZeroU32>,
-    /// Sessions at a time from one source: an IPv4 address, or an IPv6 network of 64 bits. Default: half of `sessions`, so
-    /// that no one source keeps all others out (P25).
+    /// Concurrent sessions from one source: an IPv4 address, or an IPv6 /64 network. Default: half of `sessions`, so
+    /// that no single source excludes all others (P25).
     pub sessions_per_source: Option<NonZeroU32>,
-    /// Connections of which one hop of a session may consist, at most 64. 16: eight fill long paths with common loss where only
-    /// cubic is to be had, and each takes a descriptor and the kernel's buffers.
+    /// Connections that may make up one hop of a session, at most 64. Default: 16. Eight fill long paths with common
+    /// loss where only cubic is available; each costs a descriptor and kernel buffers.
     pub streams: NonZeroU16,
-    /// Connections at a time that have not asked for a session yet. 2048: a burst, at little cost each.
+    /// Concurrent connections that have not requested a session yet. Default: 2048, enough for a burst at little cost
+    /// each.
     pub handshakes: NonZeroU32,
-    /// The same from one source. 512: many programs start at once, and
-    /// yet one source does not keep others out. Peers are exempt.
+    /// The same from one source. Default: 512. Many programs may start at once, and still one source does not exclude
+    /// others. Peers are exempt.
     pub handshakes_per_source: NonZeroU32,
-    /// Connections of clients that are kept between sessions, those of agents: protected ones, of whom a rule lets have
-    /// anything. 1024: an agent keeps a few. Further ones are closed once they are idle for `handshake_timeout`.
+    /// Idle connections of clients' agents that are kept between sessions; they must be protected, and an allow rule
+    /// must admit their source. Default: 1024; an agent keeps a few. Others are closed after they are idle for
+    /// `handshake_timeout`.
     pub clients: u32,
-    /// The same from one source. 64: the agents of the users of a login node.
+    /// The same from one source. Default: 64, for the agents of the users of a login node.
     pub clients_per_source: u32,
-    /// Connections to the administration socket that are served at a time, each for `handshake_timeout` at most. 16: a monitor and
-    /// its administrators; others wait.
+    /// Concurrent connections to the administration socket, each for `handshake_timeout` at most. Default: 16, for a
+    /// monitor and some administrators; others wait.
     pub admin_connections: NonZeroU32,
-    /// Control frames (PING, PONG, ACK) a second that a neighbour may send on a framed connection for ever, beyond those that the
-    /// session's bytes account for; sixteen times as many at once. 64: a neighbour that asks for a sign of life ten times a second
-    /// on top of what it acknowledges, and a tenth of a percent of a processor.
+    /// Control frames (PING, PONG, ACK) per second that a neighbour may send on a framed connection at all times,
+    /// beyond those that the session's bytes pay for; sixteen times as many in a burst. Default: 64. That allows a
+    /// neighbour to send ten pings a second on top of its acknowledgements, and costs a tenth of a percent of a
+    /// processor.
     pub control_frames: NonZeroU32,
-    /// Threads that relay. Default: one for each processor, since each keeps one busy.
+    /// Relay threads. Default: one per processor, since each keeps one busy.
     pub threads: Option<NonZeroUsize>,
-    /// Memory for each direction of a session, in the kernel: receive buffer, pipe, send buffer. Default: what the
-    /// kernel's automatic buffers come to at most, since fixed ones cut throughput (U16).
+    /// Kernel memory for each direction of a session, in bytes: receive buffer, pipe, send buffer. Default: the maximum
+    /// of the kernel's automatic buffers, since fixed ones reduce throughput (U16).
     pub buffer: Option<ByteSize>,
-    /// Capacity of a pipe. 512 KiB: a quarter of the processor time per byte less than with 128 KiB, no gain beyond.
+    /// Capacity of a pipe. Default: 512 KiB, which takes a quarter less processor time per byte than 128 KiB; more
+    /// gains nothing.
     pub pipe: ByteSize,
-    /// Pipes at a time; a session that finds none copies. Default: a sixteenth of the descriptor limit, at most 1024, so
-    /// that pipes never take more than an eighth of the descriptors.
+    /// Pipes in use at a time; a session that gets none copies instead. Default: a sixteenth of the descriptor limit,
+    /// at most 1024, so that pipes never take more than an eighth of the descriptors.
     pub pipes: Option<NonZeroU32>,
-    /// From accepting a connection to its OPEN. 10 s: several round trips over any path, and no more for a slow-loris.
+    /// From accepting a connection to its OPEN. Default: 10 s, several round trips over any path, and a bound for
+    /// slow-loris attacks.
     pub handshake_timeout: Span,
-    /// From OPEN to the destination's answer. 60 s: a direct connection would wait about two minutes, few users do.
+    /// From OPEN to the destination's answer. Default: 60 s. A direct connection would wait about two minutes, but few
+    /// users do.
     pub connect_timeout: Span,
-    /// Resolving a name, within `connect_timeout`. 10 s: two servers that do not answer at first.
+    /// Resolving a name, within `connect_timeout`. Default: 10 s, enough for two servers that do not answer at first.
     pub resolve_timeout: Span,
-    /// Names of destinations that are resolved at a time, each on a thread of its own: the host's resolver cannot be interrupted. 64:
-    /// thousands of names a second, unless name servers are silent.
+    /// Destination names resolved concurrently, each on a thread of its own because the host's resolver cannot be
+    /// interrupted. Default: 64, for thousands of names per second unless name servers are silent.
     pub lookups: NonZeroU32,
-    /// The same from one source; further ones wait within `resolve_timeout`. 8: whoever asks for names whose servers are silent
-    /// leaves others seven eighths.
+    /// The same from one source; more wait within `resolve_timeout`. Default: 8. A source whose name servers are silent
+    /// leaves seven eighths to others.
     pub lookups_per_source: NonZeroU32,
-    /// How long a transport that `auto` chose may take to reach the peer before the next is tried. 3 s: two losses of a first
-    /// packet, which is sent again after 1 s, and then no more than a user waits for without wondering.
+    /// How long a transport that `auto` chose may take to reach the peer before the next one is tried. Default: 3 s.
+    /// That covers two losses of a first packet, which is resent after 1 s, and is no longer than a user waits without
+    /// wondering.
     pub transport_timeout: Span,
-    /// How long a transport that `auto` could not have is not tried again; each failure in a row doubles it, up to 32 times
-    /// that. 1 minute: a filter is there for hours, a peer that starts again for seconds.
+    /// How long a transport that `auto` found unavailable is not tried again. Each failure in a row doubles it, up to
+    /// 32 times the value. Default: 1 minute. A filter stays for hours, a restarting peer is back in seconds.
     pub transport_retry: Span,
-    /// How long nothing may be heard on other connections of a neighbour whose beacon was reset until it counts as dead. 3 s: of
-    /// the signs of life that come once a second, two may be lost.
+    /// How long a neighbour whose beacon was reset may be silent on its other connections before it counts as dead.
+    /// Default: 3 s; of the signs of life sent once per second, two may be lost.
     pub silence_timeout: Span,
-    /// How often `auto` asks a peer that no session goes to how long its answer takes. 1 minute: a handshake's packets, and
-    /// soon enough for a route that has changed.
+    /// How often `auto` measures the round trip to a peer without sessions. Default: 1 minute. It costs a handshake's
+    /// packets, and notices a route change soon enough.
     pub probe_interval: Span,
-    /// A session without a byte for this long is ended. 0, never, by default: a direct connection would live on too, and
-    /// keepalive finds the dead ones.
+    /// A session that moves no byte for this long is ended. Default: 0, never; a direct connection would survive too,
+    /// and keepalive finds dead ones.
     pub idle_timeout: Span,
-    /// An idle connection from a peer, or a client's that is kept, is closed after this. 15 minutes: well above the peer's own `pool.idle`.
+    /// An idle connection from a peer, or from a client's agent, is closed after this time. Default: 15 minutes, well
+    /// above the peer's own `pool.idle`.
     pub peer_idle_timeout: Span,
-    /// On SIGTERM, time for sessions to finish. 60 s: below the 90 s after which systemd kills.
+    /// Time for sessions to finish after SIGTERM. Default: 60 s, below the 90 s after which systemd kills.
     pub drain_timeout: Span,
-    /// Session identifiers remembered, to refuse the second of a kind. 65 536: several minutes of a busy gateway, far
-    /// more than the network keeps a repeated SYN.
+    /// Session identifiers remembered in order to refuse duplicates. Default: 65 536, several minutes of a busy
+    /// gateway, far longer than the network keeps a duplicated SYN.
     pub remembered_sessions: NonZeroU32,
 }
 
@@ -298,12 +307,13 @@ pub(super) struct Admin {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Lines for people or for machines.
+    /// The form of log lines.
     pub format: LogFormat,
-    /// Least level that is written.
+    /// The least level that is written.
     pub level: LogLevel,
-    /// Lines of one kind from one source in a minute, and ten times as many of one kind from all sources together. Lines of level
-    /// `info`, those of sessions among them, are not counted. 0: all are written. 20 by default: enough to see what somebody tries, and a few megabytes a day of one who never stops.
+    /// The most lines of one kind from one source per minute, and ten times as many from all sources together. Lines of
+    /// level `info`, including those of sessions, are exempt. 0 means no limit. Default: 20, enough to show what
+    /// someone tries, and a few megabytes a day if it never stops.
     pub repeats: u32,
 }
 
@@ -330,14 +340,14 @@ pub enum LogFormat {
 pub enum LogLevel {
     /// Failures of the gateway itself.
     Error,
-    /// And what an administrator should look at.
+    /// Also what an administrator should look at.
     Warn,
-    /// And a line for each session.
+    /// Also one line for each session.
     #[default]
     Info,
-    /// And refused connections, pool movements.
+    /// Also refused connections and changes of the pools.
     Debug,
-    /// And everything else.
+    /// Everything.
     Trace,
 }
 

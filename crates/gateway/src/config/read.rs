@@ -1,32 +1,25 @@
-//! From the file's form to the valid one, saying where and why when that cannot be.
+//! Validates the parsed file. Errors say where the mistake is and what was expected.
 
-use super::security::Carriage;
+use super::carriage::Carriage;
+use super::reader::Reader;
 use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
+use phoebus_config::agent::AGENT;
 use phoebus_net::{CongestionControl, Profile};
-use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::is_name;
 use phoebus_proto::session::bundle::STREAMS_MAX;
 use phoebus_proto::units::Span;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
-use toml::de::DeTable;
 
-/// Most threads that relay: more processors than any host has, and few enough to start.
+/// Upper limit of relay threads: more than the processors of any host, and few enough to start.
 const THREADS_MAX: usize = 1024;
 
-/// Shortest time in which nothing may be heard of a peer: some round trips of a long path.
+/// Lower limit of a profile's idle time-out: some round trips of a long path.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-
-/// What a message is said about.
-pub(super) struct Reader<'a> {
-    pub(super) file: &'a Path,
-    pub(super) text: &'a str,
-}
 
 impl Reader<'_> {
     pub(super) fn config(&self, raw: raw::File) -> Result<Config, ConfigError> {
@@ -48,7 +41,7 @@ impl Reader<'_> {
         let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls)).transpose()?;
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
         let drivers = self.drivers(&raw.driver)?;
-        let carriage = Carriage::of(credentials.as_ref(), &drivers);
+        let carriage = Carriage::of(credentials.is_some(), drivers.iter().map(|driver| driver.name.clone()));
         let listeners = self.listeners(&raw.listen, &profiles, &carriage)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
@@ -97,7 +90,7 @@ impl Reader<'_> {
             };
         };
         let name = given.get_ref().to_ascii_lowercase();
-        // Peers, paths and log lines carry it.
+        // Peers, paths and log lines use the name.
         if name == AGENT {
             Err(self.at(given, format!("\"{AGENT}\" is what agents call themselves; expected another name")))
         } else if is_name(&name) {
@@ -109,7 +102,7 @@ impl Reader<'_> {
 
     fn profiles(&self, mut raw: BTreeMap<String, Profile>, limits: &Limits) -> BTreeMap<String, Arc<Profile>> {
         let bounded = |profile: Profile| match limits.buffer {
-            // What the pipe may hold is taken off first.
+            // Subtract the pipe's share first.
             Some(total) => profile.bounded(total.0 - limits.pipe.0.min(total.0 / 4)),
             None => profile,
         };
@@ -171,7 +164,7 @@ impl Reader<'_> {
 
     fn admin(&self, socket: Spanned<PathBuf>) -> Result<PathBuf, ConfigError> {
         let len = socket.get_ref().as_os_str().len();
-        // sockaddr_un, with the zero at its end.
+        // The size of sun_path in sockaddr_un, less the terminating zero.
         if (1..=107).contains(&len) {
             Ok(socket.into_inner())
         } else {
@@ -308,7 +301,7 @@ impl Reader<'_> {
             }
         };
         at_least("pipe", limits.pipe.0, 64 << 10)?;
-        // Four pages for each of the two sockets, and the pipe.
+        // Room for four pages in each of the two sockets, and for the pipe.
         limits.buffer.map_or(Ok(()), |size| at_least("buffer", size.0, 64 << 10))?;
         match limits.threads {
             Some(threads) if threads.get() > THREADS_MAX => {
@@ -334,53 +327,4 @@ impl Reader<'_> {
         }
         Ok(())
     }
-
-    fn parse<T: std::str::FromStr<Err = String>>(&self, text: &Spanned<String>) -> Result<T, ConfigError> {
-        text.get_ref().parse().map_err(|message: String| self.at(text, message))
-    }
-
-    pub(super) fn unknown<'n>(
-        &self,
-        name: &Spanned<String>,
-        what: &str,
-        known: impl Iterator<Item = &'n String>,
-    ) -> ConfigError {
-        let known: Vec<_> = known.map(String::as_str).collect();
-        self.at(name, format!("there is no {what} \"{}\"; expected one of: {}", name.get_ref(), known.join(", ")))
-    }
-
-    pub(super) fn at<T>(&self, value: &Spanned<T>, message: impl Into<String>) -> ConfigError {
-        ConfigError::at(self.file, self.text, value.span(), message)
-    }
-
-    /// `FILE:LINE:COLUMN` of a value.
-    fn place(&self, value: Range<usize>) -> String {
-        let (line, column) = phoebus_proto::text::place(self.text.get(..value.start).unwrap_or_default());
-        format!("{}:{line}:{column}", self.file.display())
-    }
-
-    /// As [`Reader::at`], of the value of a key that is named from the top of the file on.
-    fn at_key(&self, key: &[&str], message: impl Into<String>) -> ConfigError {
-        match self.span(key) {
-            Some(span) => ConfigError::at(self.file, self.text, span, message),
-            // It comes from what is in force where the file says nothing.
-            None => ConfigError::new(self.file, message),
-        }
-    }
-
-    /// Where the value of such a key stands, if there is one.
-    fn span(&self, key: &[&str]) -> Option<Range<usize>> {
-        let (last, tables) = key.split_last()?;
-        let file = DeTable::parse(self.text).ok()?;
-        let table = tables.iter().try_fold(file.get_ref(), |table, name| table.get(*name)?.get_ref().as_table())?;
-        Some(table.get(*last)?.span())
-    }
-
-    fn whole(&self, message: &str) -> ConfigError {
-        ConfigError::new(self.file, message)
-    }
-}
-
-pub(super) fn one_line(message: &str) -> String {
-    message.lines().map(str::trim).collect::<Vec<_>>().join(", ")
 }

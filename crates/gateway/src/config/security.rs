@@ -1,49 +1,15 @@
-//! What carries the connections of listeners and peers, and what protects them.
+//! Transports, credentials and protection of listeners and peers.
 
-use super::allowed::AUTO;
-use super::read::Reader;
-use super::{ClientCertificate, ConfigError, Driver, raw};
-use phoebus_net::Registry;
+use super::carriage::{Carriage, MAKE};
+use super::reader::Reader;
+use super::{ClientCertificate, ConfigError, raw};
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::transport::Security;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// What this gateway could use.
-pub(super) struct Carriage {
-    /// Names of transports.
-    pub(super) names: Vec<String>,
-    pub(super) has_credentials: bool,
-}
-
-/// Names of the transports that this program has.
-pub fn transports() -> Vec<String> {
-    Registry::standard().names().chain(["quic"]).map(str::to_owned).collect()
-}
-
-/// How to get certificates, for whoever has none.
-pub(super) const MAKE: &str = "expected [tls] with certificate, key and authorities (phoebus cert init makes them)";
-
-impl Carriage {
-    pub(super) fn of(credentials: Option<&Credentials>, drivers: &[Driver]) -> Self {
-        let drivers = drivers.iter().map(|driver| driver.name.clone());
-        Self { names: transports().into_iter().chain(drivers).collect(), has_credentials: credentials.is_some() }
-    }
-
-    /// What a connection of this transport can be protected by.
-    fn can(transport: &str) -> &'static [Security] {
-        match transport {
-            // What `auto` chooses besides TCP is encrypted whatever the least is.
-            "tcp" | AUTO => &[Security::Encrypt, Security::Auth, Security::None],
-            "quic" => &[Security::Encrypt],
-            // TLS goes over all of them; but what follows it on a transport that is no socket is nobody's gain.
-            _ => &[Security::Encrypt, Security::None],
-        }
-    }
-}
-
 impl Reader<'_> {
-    /// The credentials in the files of `[tls]`, whose names are relative to the configuration.
+    /// Loads the credentials from the files of `[tls]`, whose names are relative to the configuration.
     pub(super) fn credentials(&self, tls: &Spanned<raw::Tls>) -> Result<Credentials, ConfigError> {
         let folder = self.folder();
         let raw::Tls { certificate, key, authorities, .. } = tls.get_ref();
@@ -55,7 +21,7 @@ impl Reader<'_> {
         Credentials::load(files).map_err(|error| self.at(tls, error.to_string()))
     }
 
-    /// Where the secret of QUIC's stateless resets is kept: beside the private key, unless something else is said.
+    /// The file with the secret of QUIC's stateless resets. Default: beside the private key.
     pub(super) fn reset_key(&self, tls: &Spanned<raw::Tls>) -> PathBuf {
         let raw::Tls { key, reset_key, .. } = tls.get_ref();
         self.folder().join(reset_key.clone().unwrap_or_else(|| key.with_extension("reset")))
@@ -65,7 +31,7 @@ impl Reader<'_> {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
-    /// The transport that is asked for; TCP, which all have, where none is.
+    /// The configured transport. Default: TCP.
     pub(super) fn transport(
         &self,
         wanted: Option<&Spanned<String>>,
@@ -78,8 +44,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The least protection of a listener's connections: where nothing is said the least that there is, since programs come in
-    /// the clear.
+    /// The minimum protection of a listener's connections. Default: the weakest that the transport supports, since
+    /// programs connect without encryption.
     pub(super) fn least_security(
         &self,
         listen: &raw::Listen,
@@ -101,7 +67,8 @@ impl Reader<'_> {
                            neither";
             return Err(self.at(address, message.to_owned()));
         }
-        // Whoever guesses or sees a few numbers can send packets that count as the peer's; TCP at least checks those.
+        // An attacker who sees or guesses a few numbers can forge the peer's packets; TCP at least checks sequence
+        // numbers.
         if listen.public && !listen.unprotected && least == Security::None && transport != "tcp" {
             let message = format!(
                 "on a public listener, anyone could forge packets of {transport}, and so end or change sessions; expected \
@@ -112,7 +79,7 @@ impl Reader<'_> {
         Ok(least)
     }
 
-    /// Whether clients of a listener have to show a certificate: yes, unless something else is said.
+    /// Whether clients of a listener must show a certificate. Default: yes.
     pub(super) fn client_certificate(
         &self,
         listen: &raw::Listen,
@@ -129,12 +96,12 @@ impl Reader<'_> {
         Ok(*wanted.get_ref())
     }
 
-    /// What `value` asks for cannot be had without certificates.
+    /// Checks that there are certificates, which `value` requires.
     pub(super) fn needs_certificates<T>(&self, value: &Spanned<T>, carriage: &Carriage) -> Result<(), ConfigError> {
         if carriage.has_credentials { Ok(()) } else { Err(self.at(value, format!("this needs certificates; {MAKE}"))) }
     }
 
-    /// The protection of connections to and from a peer: all is encrypted unless something else is said.
+    /// The protection of connections to and from a peer. Default: encryption.
     pub(super) fn peer_security(
         &self,
         peer: &raw::Peer,

@@ -1,9 +1,9 @@
-//! Further connections of a hop: each asks the peer to join a session that the first has opened (`docs/protocol/session.md`
-//! §6.7).
+//! Further connections of a hop. Each asks the peer to join a session that the first has opened
+//! (`docs/protocol/session.md` §6.7).
 
-use super::way::Chosen;
-use super::{OUT_SIZE, Pool, Warm};
-use crate::bundle::{Lender, Newcomer, Roster};
+use super::selection::Selection;
+use super::{OUT_SIZE, Pool, PooledConnection};
+use crate::bundle::{BundleMembers, JoinedConnection, ReturnHandle};
 use crate::handshake::Asking;
 use crate::refusal::Refusal;
 use phoebus_proto::session::initiator::State;
@@ -16,40 +16,40 @@ use tokio::time::timeout;
 use tracing::debug;
 
 impl Pool {
-    /// Brings the connections that make `streams` with the first one, `opened`, as they come; those that cannot be had are left
-    /// out.
-    pub(crate) fn attach(self: &Arc<Self>, opened: &Warm, streams: u16) -> Option<Arc<Roster>> {
+    /// Adds connections in the background, up to `streams` together with the first one, `opened`. Omits those that
+    /// cannot be made.
+    pub(crate) fn attach(self: &Arc<Self>, opened: &PooledConnection, streams: u16) -> Option<Arc<BundleMembers>> {
         let by = opened.by.clone();
         let opened = opened.opened().filter(|_| streams > 1)?;
         let token: Arc<[u8]> = opened.token.into();
-        let roster = Roster::new(streams - 1);
+        let members = BundleMembers::new(streams - 1);
         for index in 1..streams {
-            let (pool, roster) = (self.clone(), roster.clone());
-            let place = Place { session: opened.session, token: token.clone(), index, by: by.clone() };
+            let (pool, members) = (self.clone(), members.clone());
+            let place = JoinRequest { session: opened.session, token: token.clone(), index, by: by.clone() };
             tokio::spawn(async move {
                 let limit = pool.limits.greeting;
-                let why = match timeout(limit, pool.attach_one(&place, &roster)).await {
+                let why = match timeout(limit, pool.attach_one(&place, &members)).await {
                     Ok(Ok(())) => return,
                     Ok(Err(refusal)) => refusal.reason,
                     Err(_) => "no answer in time".to_owned(),
                 };
-                roster.expect_one_less();
+                members.expect_one_less();
                 debug!(peer = pool.peer.name, session = %place.session, index, "a hop has a connection less: {why}");
             });
         }
-        Some(roster)
+        Some(members)
     }
 
-    async fn attach_one(self: &Arc<Self>, place: &Place, roster: &Arc<Roster>) -> Result<(), Refusal> {
+    async fn attach_one(self: &Arc<Self>, place: &JoinRequest, members: &Arc<BundleMembers>) -> Result<(), Refusal> {
         let late = || Refusal::new(phoebus_proto::session::Code::NoSession, "the session was over before");
         if self.chosen().is_like(&place.by)
             && let Some(mut warm) = self.take()
         {
-            let Some(seat) = roster.seat() else {
+            let Some(seat) = members.seat() else {
                 self.keep(warm);
                 return Err(late());
             };
-            let padding = warm.manner(Place::STREAMS).padding;
+            let padding = warm.manner(JoinRequest::STREAMS).padding;
             warm.asking.attach(&place.attach(padding)).map_err(|e| self.cannot_ask(&e))?;
             match self.hear(&mut warm, Duration::MAX).await {
                 Ok(()) => {
@@ -61,20 +61,21 @@ impl Pool {
             };
         }
         let stream = self.dial(&place.by, Duration::MAX).await?;
-        let Some(seat) = roster.seat() else {
-            // It takes a greeting to be of use to another.
+        let Some(seat) = members.seat() else {
+            // Without a greeting, the connection is of no use to another session.
             stream.close();
             return Err(late());
         };
         let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
         let asking = Asking::join(vec![0; OUT_SIZE], Vec::new(), &hello, auth.as_ref(), &attach);
-        let mut warm = Warm::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, Mode::Framed, place.by.clone());
+        let mut warm =
+            PooledConnection::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, Mode::Framed, place.by.clone());
         self.hear(&mut warm, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
         self.joined(warm).map(|newcomer| seat.take(newcomer))
     }
 
-    /// What came back for an ATTACH.
-    fn joined(self: &Arc<Self>, warm: Warm) -> Result<Newcomer, Refusal> {
+    /// Handles the answer to ATTACH.
+    fn joined(self: &Arc<Self>, warm: PooledConnection) -> Result<JoinedConnection, Refusal> {
         if warm.asking.state() != State::Opened {
             let refusal = self.refused(&warm);
             if warm.asking.state() == State::Refused && super::stays_usable(refusal.code) {
@@ -82,24 +83,26 @@ impl Pool {
             }
             return Err(refusal);
         }
-        // What follows is the stream's.
+        // What follows belongs to the stream.
         warm.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
-        let (stream, unplugged) = warm.parts();
-        Ok(Newcomer { stream, lender: Lender::Pool(self.clone(), unplugged) })
+        let (stream, detached) = warm.parts();
+        let pool = self.clone();
+        let give_back = move |stream| pool.put_back(detached.plug(stream));
+        Ok(JoinedConnection { stream, lender: ReturnHandle::new(give_back) })
     }
 }
 
 /// A place in a bundle.
-struct Place {
+struct JoinRequest {
     session: SessionId,
     token: Arc<[u8]>,
     index: u16,
-    /// As the first connection was made.
-    by: Arc<Chosen>,
+    /// The settings of the first connection.
+    by: Arc<Selection>,
 }
 
-impl Place {
-    /// There are at least two where there are places.
+impl JoinRequest {
+    /// A bundle has at least two connections.
     const STREAMS: u16 = 2;
 
     fn attach(&self, padding: u16) -> Attach<'_> {

@@ -1,10 +1,11 @@
-//! The TCP connection beside a hop over UDP, whose reset lets the peer be suspected at once of having died: the kernel resets
-//! what a dead process had over TCP, and nobody does so for the rest (`docs/protocol/session.md` §6.6). The beacon is then lit
-//! again, and tells which process is there.
+//! The TCP connection beside a hop over UDP. Its reset raises the suspicion at once that the peer has died: the kernel
+//! resets a dead process's TCP connections, and nothing does so for UDP (`docs/protocol/session.md` §6.6). The gateway
+//! then opens the beacon again, and so learns which process is there.
 
-use super::{Pool, Way, lock};
-use crate::ear::{Dead, is_believed};
+use super::{Pool, lock};
+use crate::liveness::{DeadConnections, is_believed};
 use crate::refusal::Refusal;
+use crate::transports::TransportOption;
 use crate::transports::shows_death;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{CongestionControl, Error, Profile, Stream};
@@ -17,26 +18,26 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-/// Pause before a beacon that has ended is lit again.
+/// Pause before a beacon that has ended is opened again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest pause between attempts.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// Pause before the next attempt where an opening waits for what comes of it.
+/// Pause before the next attempt where an opening session waits for its result.
 const AGAIN_WANTED: Duration = Duration::from_millis(200);
 
 /// A beacon that the peer has answered.
 #[derive(Debug)]
 struct Beacon {
     stream: Arc<Stream>,
-    /// Which process of its name the peer is; 0 if it does not say.
+    /// The peer's process; 0 if it does not say.
     instance: u64,
 }
 
-/// Why no beacon is lit.
+/// Why there is no beacon.
 struct Unlit {
     reason: String,
-    /// Nobody listens at any of the peer's addresses.
+    /// None of the peer's addresses accepts connections.
     is_refused: bool,
 }
 
@@ -49,44 +50,44 @@ impl From<Refusal> for Unlit {
 /// A beacon that was reset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lost {
-    /// Whose it was; 0 if it did not say.
+    /// The peer's process at the other end; 0 if it did not say.
     pub(crate) instance: u64,
-    /// Which it was of those that the peer has lit, or of those lit here: the first is 1.
+    /// The number of the beacon, counted from 1, among those opened by the peer or among those opened here.
     pub(crate) number: u64,
-    /// What protected it.
+    /// Its protection.
     pub(crate) security: Security,
 }
 
-/// Which of the processes that ever had the peer's name was at the other end of the latest beacon.
+/// The process, among all that ever had the peer's name, at the other end of the latest beacon.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
-    /// 0: none, or it did not say.
+    /// 0 if there was no beacon yet, or the peer does not say.
     pub(crate) instance: u64,
-    /// How the beacon was protected.
+    /// The protection of the beacon.
     pub(crate) by: Security,
-    /// When that process was first seen so.
+    /// When a beacon first showed that process.
     pub(crate) since: Instant,
-    /// Beacons so far: those that the peer has lit, and those lit here.
+    /// Beacons so far: those opened by the peer, and those opened here.
     pub(crate) counts: [u64; 2],
 }
 
 /// How a beacon ended.
 enum Out {
-    /// It was reset: the peer's process is gone, or someone says so.
+    /// It was reset: the peer's process has died, or someone forged a reset.
     Reset,
-    /// The peer let the connection go, for reasons of its own.
+    /// The peer closed the connection in order.
     Closed,
-    /// Nothing is heard any more, which may be the path's fault.
+    /// It fell silent, perhaps through a fault of the path.
     Silent(io::Error),
 }
 
-/// Pauses after beacons that are reset one after the other.
+/// Pauses after consecutive resets of beacons.
 #[derive(Debug, Default)]
 struct Resets(Duration);
 
 impl Resets {
-    /// The pause after the reset of one that was lit for so long. Which process answers is to be seen at once; but somebody may reset
-    /// each beacon as soon as it is lit.
+    /// The pause after the reset of a beacon that lasted for `lit`. Normally there is none, to learn at once which
+    /// process answers; but someone may reset each beacon as soon as it opens.
     fn pause(&mut self, lit: Duration) -> Duration {
         let pause = if lit < AGAIN { self.0 } else { Duration::ZERO };
         self.0 = (2 * pause).clamp(AGAIN_WANTED, AGAIN_MAX);
@@ -95,12 +96,12 @@ impl Resets {
 }
 
 impl Pool {
-    /// Keeps a beacon at the peer until the pool is closed. When it is reset, `suspect` is told.
+    /// Keeps a beacon at the peer until the pool is closed. Calls `suspect` when it is reset.
     pub(crate) async fn watch(self: Arc<Self>, suspect: impl Fn(Lost) + Send) {
         let Some(beside) = &self.beside else { return };
         let (mut pause, mut said, mut resets) = (AGAIN, false, Resets::default());
         let mut chosen = self.chosen.subscribe();
-        // Once it was needed it stays: sessions may go on by a way that is no longer in force.
+        // Once needed, the beacon stays: sessions may continue over a transport that is no longer current.
         tokio::select! {
             _ = chosen.wait_for(|chosen| !shows_death(&self.way(chosen).transport)) => {}
             () = self.ended.notified() => return,
@@ -128,7 +129,7 @@ impl Pool {
                         () = self.ended.notified() => return beacon.stream.disarm(),
                     };
                     let Some(out) = out else {
-                        // Another takes its place at once.
+                        // Open another at once.
                         beacon.stream.disarm();
                         continue;
                     };
@@ -168,38 +169,39 @@ impl Pool {
         }
     }
 
-    /// What to say of a hop that should have a beacon and has none.
+    /// The note on a hop that should have a beacon and has none.
     pub(crate) fn unwatched(&self) -> Option<&'static str> {
         let missing = self.beside.is_some() && !self.has_beacon.load(Ordering::Relaxed);
         missing.then_some("no TCP connection beside it tells of the peer's death")
     }
 
-    /// Has no connection more be used that was idle and is one of the `dead`: the peer has died, as is known by a beacon of this
-    /// protection.
-    pub(crate) fn give_up(&self, beacon: Security, dead: &Dead<'_>) {
-        let is_dead = |warm: &super::Warm| dead.has(&warm.stream, warm.since);
+    /// Drops idle connections that are among the `dead`: a beacon with this protection has shown that the peer has
+    /// died.
+    pub(crate) fn give_up(&self, beacon: Security, dead: &DeadConnections<'_>) {
+        let is_dead = |warm: &super::PooledConnection| dead.has(&warm.stream, warm.since);
         lock(&self.idle).retain(|warm| !is_dead(warm) || !is_believed(beacon, warm.stream.security()));
     }
 
-    /// The pulses of connections with the peer that are idle or shared, and about which a beacon of this protection is believed.
+    /// The pulses of idle or shared connections with the peer for which a beacon with this protection is believed.
     pub(crate) fn pulses(&self, beacon: Security) -> Vec<Box<dyn Pulse>> {
         let idle = lock(&self.idle);
         let idle = idle.iter().filter(|warm| is_believed(beacon, warm.stream.security()));
         let mut pulses: Vec<_> = idle.filter_map(|warm| warm.stream.pulse()).collect();
-        // Shared connections are all protected, QUIC's.
+        // All shared connections are encrypted: they are QUIC's.
         if is_believed(beacon, Security::Encrypt) {
             pulses.extend(self.ways.iter().flat_map(|way| way.over.pulses(&self.peer.name)));
         }
         pulses
     }
 
-    /// The peer's process `instance` has lit a beacon here, or has answered one of our own. Returns the number of that beacon.
+    /// Records that the peer's process `instance` has opened a beacon here, or has answered one opened here. Returns
+    /// the number of that beacon.
     pub(crate) fn shows_itself(&self, instance: u64, by: Security, is_own: bool) -> u64 {
         let mut number = 0;
-        // Told before those wake who wait for it: what a suspicion says of that next says more.
+        // Before `shown` wakes its waiters: a suspicion then reports more about the death.
         let was = self.shown.borrow().instance;
         if ![0, instance].contains(&was) && instance != 0 {
-            self.may_have_died(None, by);
+            self.report_death(None, by);
         }
         self.shown.send_modify(|shown| {
             let since = if shown.instance == instance { shown.since } else { Instant::now() };
@@ -211,18 +213,18 @@ impl Pool {
         number
     }
 
-    /// Tells whenever a process of the peer's name [shows itself](Self::shows_itself).
+    /// Notifies when a process of the peer's name [shows itself](Self::shows_itself).
     pub(crate) fn shown(&self) -> watch::Receiver<Shown> {
         self.shown.subscribe()
     }
 
-    /// Whether the peer's port refused the last attempt to light a beacon.
+    /// Whether the peer's port refused the last beacon attempt.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused.borrow().is_some()
     }
 
-    /// Has another attempt to light the beacon be made soon, one for all who ask, and waits for it. Returns how long the peer's
-    /// port took to refuse it, if it did.
+    /// Requests a beacon attempt soon (one for all callers), and waits for it. Returns how long the peer's port took to
+    /// refuse it, if it did.
     pub(super) async fn try_beacon(&self) -> Option<Duration> {
         let mut refused = self.refused.subscribe();
         self.beacon_wanted.notify_one();
@@ -231,7 +233,7 @@ impl Pool {
         *refused.borrow()
     }
 
-    async fn light(&self, beside: &Way) -> Result<Beacon, Unlit> {
+    async fn light(&self, beside: &TransportOption) -> Result<Beacon, Unlit> {
         let by = self.chosen();
         let unreached = |error: Error| Unlit { is_refused: error.is_refused(), ..self.unreached(&error).into() };
         let stream = self.reach(beside, &self.profile_beside(), self.limits.greeting).await.map_err(unreached)?;
@@ -240,25 +242,25 @@ impl Pool {
         Ok(Beacon { instance: warm.asking.hello().map_or(0, |hello| hello.instance), stream: warm.stream })
     }
 
-    /// Settings of TCP connections beside hops of the peer's profile, whose congestion control may be one that TCP does not have.
+    /// The settings of TCP connections beside hops with the peer's profile, whose congestion control TCP may lack.
     pub(super) fn profile_beside(&self) -> Profile {
         Profile { congestion_control: CongestionControl::Auto, ..Profile::clone(&self.peer.profile) }
     }
 
-    /// What the beacon is beside of.
+    /// The transports that need the beacon.
     pub(super) fn hidden(&self) -> String {
         let ways = self.ways.iter().map(|way| &*way.transport).filter(|transport| !shows_death(transport));
         ways.collect::<Vec<_>>().join(" and ")
     }
 
-    /// Does what the end of a beacon calls for. Returns the pause before the next attempt.
+    /// Handles the end of a beacon. Returns the pause before the next attempt.
     fn heed(&self, out: &Out) -> Duration {
         let peer = &self.peer.name;
         match out {
-            // What that calls for is to be found out.
+            // `suspect` examines it.
             Out::Reset => {}
             Out::Closed => {
-                // It is going, and has no more use for the others.
+                // The peer is shutting down, and closes its idle connections too.
                 lock(&self.idle).clear();
                 debug!(peer, "the peer has put the beacon beside {} out", self.hidden());
             }
@@ -270,7 +272,7 @@ impl Pool {
     }
 }
 
-/// Waits until the beacon is out.
+/// Waits until the beacon ends.
 async fn out(stream: &Stream) -> Out {
     loop {
         let read = match stream.readable().await {
@@ -278,7 +280,7 @@ async fn out(stream: &Stream) -> Out {
             Err(error) => Err(error),
         };
         return match read {
-            // Or a refusal, which comes before an end.
+            // Bytes are a refusal, which precedes the close.
             Ok(_) => Out::Closed,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) if is_reset(&error) => Out::Reset,
@@ -287,7 +289,7 @@ async fn out(stream: &Stream) -> Out {
     }
 }
 
-/// Whether a beacon that fails so was reset, as by the kernel of a host whose process has died.
+/// Whether this error is a reset, as sent by the kernel of a host whose process has died.
 pub(crate) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }
@@ -297,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beacons_that_are_reset_at_once_are_lit_ever_less_often() {
+    fn pause_grows_while_beacons_are_reset_at_once() {
         let mut resets = Resets::default();
         let mut pauses = |lit| resets.pause(Duration::from_millis(lit)).as_millis();
         assert_eq!([pauses(5), pauses(5), pauses(5), pauses(5)], [0, 200, 400, 800]);

@@ -1,45 +1,49 @@
-//! What is still being opened when a process of the peer's name has died (`docs/protocol/session.md` §6.6): it may have been begun
-//! with that process, which will never answer. It is made anew with the one that has taken the place, if any.
+//! Sessions that are still opening when a process of the peer's name dies (`docs/protocol/session.md` §6.6). The
+//! process that has died may have received the request, and will never answer. The session is then opened anew with the
+//! process that has taken its place, if any.
 
 use super::Pool;
-use crate::ear::{Ear, is_believed};
+use crate::liveness::{LivenessProbe, is_believed};
 use phoebus_net::Stream;
 use phoebus_net::transport::Security;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// A process of the peer's name was found to have died, or another one to be there, which may have taken its place.
+/// A finding that a process of the peer's name has died, or that another one, which may have taken its place, is
+/// running.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Death {
-    /// When that was found.
+    /// When it was found.
     at: Instant,
-    /// What protected the beacon that told of it.
+    /// The protection of the beacon that reported it.
     beacon: Security,
-    /// What is in use for longer is that process's, where one is known to have died; and what protected the beacon that told of that.
+    /// If a process is known to have died: connections older than this belong to it. Also the protection of the beacon
+    /// that reported it.
     before: Option<(Instant, Security)>,
 }
 
 impl Pool {
-    /// Has what is being opened look for itself whether it leads to a process that has died, as a beacon of this protection has told.
-    /// On what nothing can be heard does so if it was begun `before` that.
-    pub(crate) fn may_have_died(&self, before: Option<Instant>, beacon: Security) {
+    /// Makes every opening session check whether its connection leads to a process that has died, as reported by a
+    /// beacon with this protection. A connection without a pulse counts as dead if it was begun `before` that time.
+    pub(crate) fn report_death(&self, before: Option<Instant>, beacon: Security) {
         let before = before.map(|before| (before, beacon));
         self.deaths.send_modify(|death| {
-            // Who was not woken in between has not seen what was known before.
+            // A waiter that did not run in between has not seen the earlier value.
             let before = before.or(death.and_then(|death| death.before));
             *death = Some(Death { at: Instant::now(), beacon, before });
         });
     }
 
-    /// Tells of the next death.
+    /// Receives the next finding.
     pub(super) fn deaths(&self) -> watch::Receiver<Option<Death>> {
         self.deaths.subscribe()
     }
 
-    /// Waits until a process has died that this connection leads to, which may be in use `since` then: nothing more is heard on it.
-    /// For ever where somebody else says so: the kernel, of a connection by TCP, or who ends a connection that streams share.
-    pub(super) async fn is_left_behind(&self, stream: &Stream, is_hidden: bool, since: Instant) {
-        if !is_hidden || stream.has_true_ends() {
+    /// Waits until the process that this connection leads to has died and nothing more is heard on the connection,
+    /// which has been in use since `since`. Never returns for connections whose failure is reported otherwise: by the
+    /// kernel over TCP, or by the owner of a connection that streams share.
+    pub(super) async fn peer_process_died(&self, stream: &Stream, is_hidden: bool, since: Instant) {
+        if !is_hidden || stream.has_authenticated_close() {
             return std::future::pending().await;
         }
         let mut deaths = self.deaths();
@@ -49,9 +53,9 @@ impl Pool {
             let before = death.and_then(|death| death.before);
             match stream.pulse() {
                 Some(pulse) if is_told => {
-                    let mut ear = Ear::at([pulse]);
-                    ear.keep_silent(self.limits.silence).await;
-                    if !ear.is_empty() {
+                    let mut probe = LivenessProbe::at([pulse]);
+                    probe.retain_silent(self.limits.silence).await;
+                    if !probe.is_empty() {
                         return;
                     }
                 }

@@ -1,15 +1,16 @@
-//! Reaching a peer: its addresses, a connection, its greeting; and what is said when that fails.
+//! Reaching a peer: its addresses, a connection, its greeting, and the errors of each step.
 
-use super::warm::mode_on;
-use super::way::Chosen;
-use super::{OUT_SIZE, Pool, Warm, Way, lock};
+use super::pooled::mode_on;
+use super::selection::Selection;
+use super::{OUT_SIZE, Pool, PooledConnection, lock};
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
+use crate::transports::TransportOption;
 use crate::transports::shows_death;
+use phoebus_config::agent::AGENT;
 use phoebus_net::host::Host;
 use phoebus_net::transport::Target;
 use phoebus_net::{Error, Profile, Stream, code_of, dial};
-use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::Host as HostName;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello};
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
 impl Pool {
-    /// Whether connections from `addr` are the peer's.
+    /// Whether connections from `addr` belong to the peer.
     pub(crate) fn is_at(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();
         self.peer.from.iter().any(|net| net.contains(addr))
@@ -46,18 +47,18 @@ impl Pool {
     }
 
     /// Connects for sessions, within `limit`.
-    pub(super) async fn dial(&self, by: &Chosen, limit: Duration) -> Result<Stream, Refusal> {
+    pub(super) async fn dial(&self, by: &Selection, limit: Duration) -> Result<Stream, Refusal> {
         let way = self.way(by);
         let mut deaths = self.deaths();
         let reach = || self.reach(way, &by.profile, limit);
         let reached = tokio::select! {
             biased;
-            // What was begun with the process that has died leads nowhere.
+            // An attempt begun with the process that has died would fail.
             _ = deaths.changed(), if !shows_death(&way.transport) => reach().await,
             reached = reach() => reached,
         };
         let stream = reached.map_err(|error| self.unreached(&error))?;
-        let _ = way.has_streams.set(stream.has_true_ends());
+        let _ = way.has_streams.set(stream.has_authenticated_close());
         self.counts.dialled.fetch_add(1, Ordering::Relaxed);
         if let Some(note) = stream.note() {
             debug!(peer = self.peer.name, "{note}");
@@ -66,7 +67,12 @@ impl Pool {
     }
 
     /// Connects to the peer by `way`, within `limit`.
-    pub(super) async fn reach(&self, way: &Way, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+    pub(super) async fn reach(
+        &self,
+        way: &TransportOption,
+        profile: &Profile,
+        limit: Duration,
+    ) -> Result<Stream, Error> {
         let mut addresses = lock(&self.addresses).clone();
         if addresses.is_empty() {
             addresses = self.resolve().await?;
@@ -76,7 +82,7 @@ impl Pool {
         }
         let limit = limit.min(self.limits.greeting);
         match addresses[..] {
-            // The greeting can go before there is an answer only where there is no other address to fall back to.
+            // Sending the greeting early is possible only where there is no other address to fall back to.
             [only] => {
                 let target = Target { addr: only, name: self.target.clone(), early: true };
                 way.over.connect(&target, profile, limit).await
@@ -90,11 +96,11 @@ impl Pool {
     }
 
     /// A connection that is ready for sessions, reached within `limit`.
-    pub(super) async fn greet(&self, by: &Arc<Chosen>, limit: Duration) -> Result<Warm, Refusal> {
+    pub(super) async fn greet(&self, by: &Arc<Selection>, limit: Duration) -> Result<PooledConnection, Refusal> {
         let hello = self.own.hello();
         let deaths = self.deaths();
         let warm = match self.greet_on(self.dial(by, limit).await?, by, &hello).await {
-            // By a new connection, if it was a stream of one that gets no more, or one with a process that has died.
+            // Retry on a new connection: the old one accepts no more streams, or the process at its other end has died.
             Err(refusal)
                 if (refusal.code == Code::AuthRequired && self.has_streams())
                     || deaths.has_changed().unwrap_or(false) =>
@@ -103,37 +109,42 @@ impl Pool {
             }
             greeted => greeted?,
         };
-        self.survey.works(self.transport_of(&warm));
+        self.metrics.record_success(self.transport_of(&warm));
         if let Ok(stats) = warm.stream.stats() {
-            self.survey.saw_stats(&stats, Instant::now());
+            self.metrics.record_stats(&stats, Instant::now());
         }
         self.look_at(&warm);
         Ok(warm)
     }
 
-    /// Says `hello` on a new connection, and hears the peer's.
-    pub(super) async fn greet_on(&self, stream: Stream, by: &Arc<Chosen>, hello: &Hello<'_>) -> Result<Warm, Refusal> {
+    /// Sends `hello` on a new connection, and receives the peer's.
+    pub(super) async fn greet_on(
+        &self,
+        stream: Stream,
+        by: &Arc<Selection>,
+        hello: &Hello<'_>,
+    ) -> Result<PooledConnection, Refusal> {
         let asking = Asking::greet(vec![0; OUT_SIZE], Vec::new(), hello, self.auth().as_ref());
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
-        let mut warm = Warm::new(stream, asking, mode, by.clone());
-        // A beacon goes by TCP, whatever it is beside of.
+        let mut warm = PooledConnection::new(stream, asking, mode, by.clone());
+        // A beacon uses TCP, whatever the hop beside it uses.
         let is_hidden = !hello.beacon && !shows_death(self.transport_of(&warm));
         let (stream, since) = (warm.stream.clone(), warm.since);
         let mut heard = false;
         let answered = tokio::select! {
             biased;
             answered = answer(&stream, &mut warm.asking, &mut heard) => answered,
-            () = self.is_left_behind(&stream, is_hidden, since) => Err(HandshakeError::Closed),
+            () = self.peer_process_died(&stream, is_hidden, since) => Err(HandshakeError::Closed),
         };
         if let Err(error) = answered {
-            warm.turned_away(&error);
+            warm.retire_if_unauthenticated(&error);
             return Err(self.failed(&error));
         }
         drop(stream);
         if let Some(hello) = warm.asking.hello()
             && hello.name != self.peer.name
-            // An agent knows its gateway by the name that its user has for it.
+            // An agent knows its gateway by the name that its user gave.
             && self.own.name != AGENT
             && !self.misnamed.swap(true, Ordering::Relaxed)
         {
@@ -146,7 +157,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn refused(&self, warm: &Warm) -> Refusal {
+    pub(super) fn refused(&self, warm: &PooledConnection) -> Refusal {
         match (warm.asking.refused(), warm.asking.state()) {
             (Some(refused), _) => Refusal::passed_on(&refused),
             (None, State::Challenged) => {
@@ -179,8 +190,8 @@ impl Pool {
         Refusal::new(Code::Internal, format!("the request cannot be passed to {}: {error}", self.peer.name))
     }
 
-    /// Once: what the host's settings cost on the way to this peer.
-    pub(super) fn look_at(&self, warm: &Warm) {
+    /// Logs once what the host's settings cost on the path to this peer.
+    pub(super) fn look_at(&self, warm: &PooledConnection) {
         if self.advised.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -195,12 +206,12 @@ impl Pool {
     }
 }
 
-/// No answer.
+/// A request without an accepted answer.
 pub(super) struct Unheard {
     pub(super) refusal: Refusal,
-    /// There was no connection, or it was closed, failed or fell silent before a byte of one.
+    /// There was no connection, or it was closed, failed or fell silent before the first byte of an answer.
     pub(super) dead: bool,
-    /// Another connection by the same way would not be heard either.
+    /// Another connection over the same transport would be silent too.
     pub(super) silent: bool,
 }
 
@@ -209,7 +220,7 @@ impl Unheard {
         Self { refusal, dead: true, silent: false }
     }
 
-    /// An answer after all, though not the one that was wanted.
+    /// An answer came, though not the wanted one.
     pub(super) fn heard(refusal: Refusal) -> Self {
         Self { refusal, dead: false, silent: false }
     }

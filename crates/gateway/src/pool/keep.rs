@@ -1,7 +1,7 @@
-//! Connections that wait: greeted ahead of need, looked after, lent and taken back.
+//! Idle connections: greeted ahead of need, checked, lent and taken back.
 
-use super::way::Chosen;
-use super::{Pool, Warm, lock};
+use super::selection::Selection;
+use super::{Pool, PooledConnection, lock};
 use crate::refusal::Refusal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// Pause between two looks at the idle connections.
+/// Pause between two checks of the idle connections.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach a peer that does not answer.
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Connections that are made at a time.
+/// Connections made concurrently.
 const DIALS: usize = 8;
 /// How often a peer's name is resolved again.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ impl Pool {
         let mut resolved: Option<Instant> = None;
         while !self.closed.load(Ordering::Relaxed) {
             if resolved.is_none_or(|at| at.elapsed() > RESOLVE_AGAIN) {
-                self.look_at_host();
+                self.check_bbr();
                 match self.resolve().await {
                     Ok(_) => resolved = Some(Instant::now()),
                     Err(error) => warn!(peer = self.peer.name, "{error}"),
@@ -55,11 +55,11 @@ impl Pool {
         }
     }
 
-    /// Has as many connections ready as there should be, by the next way where one leads nowhere.
+    /// Makes as many connections as there should be ready, over the next transport where one fails.
     async fn fill(self: &Arc<Self>) -> Result<(), Refusal> {
-        // Ways that lead nowhere one after the other: then it is the peer that is not there.
+        // Transports that failed in a row. When all have, the peer is down.
         let mut lost = 0;
-        while let Err((by, refusal)) = self.fill_by_one().await {
+        while let Err((by, refusal)) = self.fill_by_current().await {
             self.fall_back(&by, &refusal);
             lost += 1;
             if lost >= self.ways.len() {
@@ -70,20 +70,22 @@ impl Pool {
         Ok(())
     }
 
-    /// The same by the way in force, several at once: each takes some round trips, and sessions may come in less.
-    async fn fill_by_one(self: &Arc<Self>) -> Result<(), (Arc<Chosen>, Refusal)> {
+    /// The same over the current transport, several concurrently: each takes some round trips, and sessions may arrive
+    /// faster.
+    async fn fill_by_current(self: &Arc<Self>) -> Result<(), (Arc<Selection>, Refusal)> {
         let mut dials = JoinSet::new();
         let mut woken = false;
         while !self.closed.load(Ordering::Relaxed) {
             let by = self.chosen();
-            // Whether there is to be more than one may not be known before the first.
+            // The first connection shows whether sessions are streams of one connection, and thus whether more are
+            // needed.
             let known = self.way(&by).has_streams.get().is_some();
             let most = if known { DIALS } else { 1 };
             let ready = lock(&self.idle).len();
             while dials.len() < most && ready + dials.len() < self.least() {
                 let (pool, by) = (self.clone(), by.clone());
                 dials.spawn(async move {
-                    let limit = pool.patience().unwrap_or(pool.limits.greeting);
+                    let limit = pool.time_limit().unwrap_or(pool.limits.greeting);
                     let made = timeout(limit, pool.greet(&by, limit)).await;
                     made.unwrap_or_else(|_| Err(pool.unanswered(limit))).map_err(|refusal| (by, refusal))
                 });
@@ -98,20 +100,20 @@ impl Pool {
             }
         }
         if woken {
-            // Whoever called may have wanted something else.
+            // The notification may have been meant for another task.
             self.wanted.notify_one();
         }
         Ok(())
     }
 
-    /// Makes a connection ahead of need, now: whether the peer can be had shows. Tries each way once; those that led nowhere,
-    /// and why, are the error.
+    /// Makes a connection ahead of need now, to find out whether the peer is available. Tries each transport once. The
+    /// error lists those that failed, and why.
     pub(crate) async fn try_peer(&self) -> Result<(), Vec<(String, String)>> {
         let mut failed = Vec::new();
         for left in (0..self.ways.len()).rev() {
-            // Connections are made ready at the same time, which may have found out more than this.
-            let by = self.next_after(&failed);
-            let limit = self.patience().filter(|_| left > 0).unwrap_or(self.limits.greeting);
+            // `maintain` makes connections concurrently, and may have found out more.
+            let by = self.selection_after(&failed);
+            let limit = self.time_limit().filter(|_| left > 0).unwrap_or(self.limits.greeting);
             match timeout(limit, self.greet(&by, limit)).await.unwrap_or_else(|_| Err(self.unanswered(limit))) {
                 Ok(warm) => {
                     self.keep(warm);
@@ -127,8 +129,9 @@ impl Pool {
         Err(failed)
     }
 
-    /// The connection used last: its window is the freshest. One that was not used yet has none.
-    pub(super) fn take(&self) -> Option<Warm> {
+    /// Takes the connection that was used last, since its window is the freshest; one that was never used has none to
+    /// offer.
+    pub(super) fn take(&self) -> Option<PooledConnection> {
         if self.has_streams() {
             return None;
         }
@@ -156,7 +159,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn keep(&self, mut warm: Warm) {
+    pub(super) fn keep(&self, mut warm: PooledConnection) {
         warm.since = Instant::now();
         let mut idle = lock(&self.idle);
         let outdated = !warm.by.is_like(&self.chosen()) || !warm.stream.is_current();
@@ -167,7 +170,8 @@ impl Pool {
         }
     }
 
-    /// Drops idle connections that have died, those whose proof has lapsed, and those above the minimum that are too old.
+    /// Drops idle connections that have died, those whose credentials have lapsed, and those above the minimum that are
+    /// too old.
     fn sweep(&self) {
         let mut idle = lock(&self.idle);
         let lapsed = idle.extract_if(.., |warm| !warm.stream.is_current());
@@ -183,15 +187,15 @@ impl Pool {
         if idle.len() < before {
             info!(peer = self.peer.name, lost = before - idle.len(), "idle connections were closed by the peer");
         }
-        // The one unused for longest stands first.
+        // The connection idle for longest comes first.
         while idle.len() > self.least() && idle.first().is_some_and(|warm| warm.since.elapsed() > self.peer.pool.idle.0)
         {
             idle.remove(0).stream.disarm();
         }
     }
 
-    /// How many are kept ready: enough for so many hops, and those that were missed lately. Where sessions are streams of one
-    /// connection, one of them keeps it up, and shows when it dies.
+    /// How many connections to keep ready: enough for `pool.min` hops, plus the number missed recently. Where sessions
+    /// are streams of one connection, one stream keeps it open and shows when it dies.
     fn least(&self) -> usize {
         let least = self.for_hops(self.peer.pool.min);
         if self.has_streams() {
@@ -209,7 +213,7 @@ impl Pool {
         if self.has_streams() { hops.min(1) } else { hops * usize::from(self.streams()) }
     }
 
-    /// Whether sessions by the way in force are streams of one connection, as far as is known.
+    /// Whether sessions over the current transport are streams of one connection, as far as known.
     pub(super) fn has_streams(&self) -> bool {
         self.way(&self.chosen()).has_streams.get() == Some(&true)
     }

@@ -1,28 +1,28 @@
-//! Connections to one peer, kept ready: greeted ahead of need, used again after each session with the congestion window
-//! that the last one left (S22; opening a session across the WAN then costs one round trip of it, and a short transfer
-//! starts at full speed).
+//! Connections to one peer, kept ready: greeted ahead of need, and reused after each session with the congestion window
+//! that the last one left (S22). Opening a session across the WAN then costs one round trip, and a short transfer
+//! starts at full speed.
 
 mod attach;
 mod beacon;
+mod choosing;
 mod death;
 mod dial;
 mod keep;
 mod knock;
+mod pooled;
+mod selection;
 mod spare;
-mod warm;
-mod way;
 
 pub(crate) use beacon::{Lost, Shown, is_reset};
-pub(crate) use warm::{Unplugged, Warm};
-pub use way::ChoiceStatus;
-pub(crate) use way::Way;
+pub use choosing::ChoiceStatus;
+pub(crate) use pooled::PooledConnection;
 
 use crate::config::Peer;
 use crate::handshake::{Asking, HandshakeError, answer};
+use crate::path_metrics::{PathMetrics, SegmentStatus};
 use crate::refusal::Refusal;
-use crate::request::{Manner, Request};
-use crate::survey::{SegmentStatus, Survey};
-use crate::transports::shows_death;
+use crate::request::{HopOptions, Request};
+use crate::transports::{TransportOption, shows_death};
 use death::Death;
 use dial::Unheard;
 use knock::silence;
@@ -30,6 +30,7 @@ use phoebus_net::transport::Security;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello, Open};
+use selection::Selection;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
 use std::net::SocketAddr;
@@ -39,43 +40,43 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
-use way::Chosen;
 
-/// Room for what is sent to a peer at once: HELLO, AUTH, and an OPEN with a path, names of ordinary length, and padding.
+/// Size of the buffer for what is sent to a peer at once, in bytes: HELLO, AUTH, and an OPEN with a path, names of
+/// ordinary length, and padding.
 const OUT_SIZE: usize = 4096 + Open::PADDING_MAX as usize;
 
 /// The connections to one peer.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) peer: Peer,
-    /// At least one; the preferred one first.
-    ways: Vec<Way>,
-    /// How new connections are made.
-    chosen: watch::Sender<Arc<Chosen>>,
-    /// What is known of the segment.
-    pub(crate) survey: Arc<Survey>,
-    /// Whether this process may send by bbr, as last tried.
+    /// The transports to the peer; at least one, the preferred one first.
+    ways: Vec<TransportOption>,
+    /// The settings of new connections.
+    chosen: watch::Sender<Arc<Selection>>,
+    /// What was measured of the segment.
+    pub(crate) metrics: Arc<PathMetrics>,
+    /// Whether this process may use bbr, as of the last check.
     may_bbr: AtomicBool,
-    /// Whether somebody doubts that the way in force still leads there.
+    /// Whether there is reason to doubt that the current transport still reaches the peer.
     doubted: AtomicBool,
-    /// What tells of the peer's death, where some way does not.
-    beside: Option<Way>,
+    /// The transport of the beacon, where some transport does not show the peer's death.
+    beside: Option<TransportOption>,
     has_beacon: AtomicBool,
-    /// Whether it was ever lit.
+    /// Whether there ever was a beacon.
     had_beacon: AtomicBool,
-    /// How long the peer's port took to refuse the last attempt, if it did.
+    /// How long the peer's port took to refuse the last beacon attempt, if it refused it.
     refused: watch::Sender<Option<Duration>>,
-    /// Somebody waits for the next attempt.
+    /// Notified when someone waits for the next beacon attempt.
     beacon_wanted: Notify,
     shown: Arc<watch::Sender<Shown>>,
-    /// When a process of its name was last found to have died, or to be another.
+    /// The last time that a process of the peer's name was found to have died or to have been replaced.
     deaths: Arc<watch::Sender<Option<Death>>>,
-    /// What the peer has to prove to be.
+    /// The name that the peer has to prove.
     target: Arc<str>,
-    own: Own,
+    own: LocalIdentity,
     limits: Timeouts,
-    /// In the order in which they became so.
-    idle: Mutex<Vec<Warm>>,
+    /// In the order in which they became idle.
+    idle: Mutex<Vec<PooledConnection>>,
     spare: Spare,
     /// The peer's addresses, as last resolved.
     addresses: Mutex<Vec<SocketAddr>>,
@@ -87,37 +88,37 @@ pub(crate) struct Pool {
     counts: Counts,
 }
 
-/// What this gateway says of itself.
+/// How this gateway identifies itself.
 #[derive(Debug, Clone)]
-pub(crate) struct Own {
+pub(crate) struct LocalIdentity {
     pub(crate) name: String,
     /// An e-mail address.
     pub(crate) contact: Option<String>,
-    /// Which process of that name it is.
+    /// Identifies this process among all that ever had the name.
     pub(crate) instance: u64,
 }
 
-impl Own {
+impl LocalIdentity {
     pub(super) fn hello(&self) -> Hello<'_> {
         Hello { instance: self.instance, ..Hello::of(&self.name) }
     }
 }
 
-/// Bounds on reaching a peer.
+/// Time limits for reaching a peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
-    /// A connection and its greeting.
+    /// For a connection and its greeting.
     pub(crate) greeting: Duration,
-    /// From OPEN to its answer, the greeting included.
+    /// From OPEN to its answer, including the greeting.
     pub(crate) opening: Duration,
-    /// A name.
+    /// For resolving the peer's name.
     pub(crate) resolving: Duration,
-    /// A way of several, and for how long one is left alone that failed.
+    /// For one transport of several; then (`retry`) how long a failed transport is not tried again.
     pub(crate) transport: Duration,
     pub(crate) retry: Duration,
-    /// From one look at an idle segment to the next.
+    /// Interval between probes of an idle segment.
     pub(crate) probe: Duration,
-    /// The longest silence of a peer that lives.
+    /// The longest silence of a live peer.
     pub(crate) silence: Duration,
 }
 
@@ -136,13 +137,13 @@ pub struct PoolStatus {
     pub peer: String,
     /// Its address, as configured.
     pub address: String,
-    /// What carries new sessions to it.
+    /// The transport of new sessions to it.
     pub transport: String,
-    /// Why, where that was chosen.
+    /// The reason, if `auto` chose it.
     pub choice: Option<ChoiceStatus>,
-    /// What is known of the segment.
+    /// What was measured of the segment.
     pub segment: SegmentStatus,
-    /// The least protection of connections to it.
+    /// The minimum protection of connections to it.
     pub security: String,
     /// Connections ready now.
     pub idle: usize,
@@ -159,22 +160,23 @@ pub struct PoolStatus {
 }
 
 impl Pool {
-    /// Of connections to `peer` by one of these ways, of which there is one at least, with a beacon `beside` them. What was known
-    /// `before` of a peer of that name and address stays true, however it is to be used.
+    /// A pool of connections to `peer` over one of these transports (at least one), with a beacon over `beside`. It
+    /// takes over what `before`, a pool of a peer with the same name and address, has measured, however the settings
+    /// differ.
     pub(crate) fn new(
         peer: Peer,
-        (ways, beside): (Vec<Way>, Option<Way>),
+        (ways, beside): (Vec<TransportOption>, Option<TransportOption>),
         before: Option<&Self>,
-        own: Own,
+        own: LocalIdentity,
         limits: Timeouts,
     ) -> Arc<Self> {
         let shown = || Shown { instance: 0, by: Security::None, since: Instant::now(), counts: [0; 2] };
         let pool = Arc::new(Self {
-            survey: before.map(|pool| pool.survey.clone()).unwrap_or_default(),
+            metrics: before.map(|pool| pool.metrics.clone()).unwrap_or_default(),
             shown: before.map_or_else(|| Arc::new(watch::Sender::new(shown())), |pool| pool.shown.clone()),
             deaths: before.map(|pool| pool.deaths.clone()).unwrap_or_default(),
             target: peer.name.as_str().into(),
-            chosen: watch::Sender::new(Arc::new(Chosen::configured(peer.profile.clone()))),
+            chosen: watch::Sender::new(Arc::new(Selection::configured(peer.profile.clone()))),
             peer,
             ways,
             may_bbr: AtomicBool::new(false),
@@ -200,20 +202,20 @@ impl Pool {
         pool
     }
 
-    /// Connections of which hops to the peer are to consist.
+    /// The number of connections that make up a hop to the peer.
     pub(crate) fn streams(&self) -> u16 {
         self.chosen().profile.streams
     }
 
-    /// Asks the peer for the session of `request` on `streams` connections, the first of which is returned: one that is ready if
-    /// there is one.
+    /// Asks the peer for the session of `request` on `streams` connections, and returns the first of them: a ready
+    /// connection if there is one.
     ///
-    /// A ready connection may have died unnoticed. Then, and only if not a byte of an answer has come, the request is made
-    /// once more on a new connection. That is safe: nothing of the stream was sent yet, and a peer that has seen the
-    /// request after all refuses the second one as a duplicate.
-    pub(crate) async fn open(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
+    /// A ready connection may have died unnoticed. If no byte of an answer has arrived, the request is then repeated
+    /// once on a new connection. That is safe: no stream byte was sent yet, and a peer that did receive the first
+    /// request refuses the second one as a duplicate.
+    pub(crate) async fn open(&self, request: &Request, streams: u16) -> Result<PooledConnection, Refusal> {
         let limit = self.limits.opening;
-        match timeout(limit, self.open_unhurried(request, streams)).await {
+        match timeout(limit, self.open_without_limit(request, streams)).await {
             Ok(result) => result,
             Err(_) => {
                 let reason = format!("{} did not answer within {}", self.peer.name, phoebus_proto::units::Span(limit));
@@ -222,13 +224,13 @@ impl Pool {
         }
     }
 
-    /// By the way in force; if that does not lead to the peer, by the next, even where all were found to fail at some time.
-    async fn open_unhurried(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
+    /// Tries the current transport. If it does not reach the peer, tries the others, even if all have failed before.
+    async fn open_without_limit(&self, request: &Request, streams: u16) -> Result<PooledConnection, Refusal> {
         let (mut first, mut failed): (Option<Refusal>, _) = (None, Vec::new());
         for left in (0..self.ways.len()).rev() {
-            let by = self.next_after(&failed);
-            let patience = self.patience().filter(|_| left > 0).unwrap_or(Duration::MAX);
-            match self.open_by(&by, patience, request, streams).await {
+            let by = self.selection_after(&failed);
+            let time_limit = self.time_limit().filter(|_| left > 0).unwrap_or(Duration::MAX);
+            match self.open_over(&by, time_limit, request, streams).await {
                 Ok(warm) => return Ok(warm),
                 Err(Unheard { refusal, dead: true, .. }) => {
                     self.fall_back(&by, &refusal);
@@ -242,20 +244,20 @@ impl Pool {
         Err(first.unwrap_or_else(|| Refusal::new(Code::Internal, "there is no way to the peer")))
     }
 
-    /// By this way, of which the peer has to be heard within `patience`.
-    async fn open_by(
+    /// Tries one transport, over which the peer must acknowledge within `time_limit`.
+    async fn open_over(
         &self,
-        by: &Arc<Chosen>,
-        patience: Duration,
+        by: &Arc<Selection>,
+        time_limit: Duration,
         request: &Request,
         streams: u16,
-    ) -> Result<Warm, Unheard> {
+    ) -> Result<PooledConnection, Unheard> {
         let name = &self.own.name;
         if let Some(mut warm) = self.take() {
             let manner = warm.manner(streams);
             let asked = request.onward(name, manner, |open| warm.asking.open(open));
             asked.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-            match self.hear(&mut warm, patience).await {
+            match self.hear(&mut warm, time_limit).await {
                 Ok(()) => {
                     self.counts.reused.fetch_add(1, Ordering::Relaxed);
                     return self.answered(warm, request, manner).await.map_err(Unheard::heard);
@@ -266,72 +268,72 @@ impl Pool {
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
         }
         let deaths = self.deaths();
-        let (mut warm, mut manner) = self.ask_anew(by, patience, request, streams).await?;
-        let mut heard = self.hear(&mut warm, patience).await;
-        let is_old = warm.is_one_of_many() || deaths.has_changed().unwrap_or(false);
-        if matches!(heard, Err(Unheard { dead: true, .. })) && is_old {
-            // The connection that this was to be a stream of had died unnoticed, or gets no more streams; or the process at its other
-            // end has died.
+        let (mut warm, mut manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
+        let mut heard = self.hear(&mut warm, time_limit).await;
+        let is_old = warm.is_multiplexed() || deaths.has_changed().unwrap_or(false);
+        if matches!(heard, Err(Unheard { dead: true, silent: false, .. })) && is_old {
+            // The underlying connection had died unnoticed or accepts no more streams, or the process at its other end
+            // has died.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
-            (warm, manner) = self.ask_anew(by, patience, request, streams).await?;
-            heard = self.hear(&mut warm, patience).await;
+            (warm, manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
+            heard = self.hear(&mut warm, time_limit).await;
         }
         heard?;
         self.answered(warm, request, manner).await.map_err(Unheard::heard)
     }
 
-    /// Waits for the peer's answer. What was sent has to be acknowledged within `patience`; the answer itself may take as long
-    /// as it takes the destination.
-    async fn hear(&self, warm: &mut Warm, patience: Duration) -> Result<(), Unheard> {
+    /// Waits for the peer's answer. The peer must acknowledge what was sent within `time_limit`; the answer itself may
+    /// take as long as the destination takes.
+    async fn hear(&self, warm: &mut PooledConnection, time_limit: Duration) -> Result<(), Unheard> {
         let mut heard = false;
         let (stream, since) = (warm.stream.clone(), warm.since);
         let is_hidden = !shows_death(self.transport_of(warm));
-        // Of a connection over TCP the kernel says whether anybody is there.
+        // For a connection over TCP, the kernel reports whether the peer is there.
         let gone = async {
             match stream.pulse() {
-                Some(pulse) => self.is_gone(Some(pulse)).await,
+                Some(pulse) => self.no_gateway_running(Some(pulse)).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| {
-                warm.turned_away(&error);
+                warm.retire_if_unauthenticated(&error);
                 let dead = !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_)) && !drains(&error);
                 Unheard { refusal: self.failed(&error), dead, silent: false }
             }),
-            () = silence(&stream, patience) => {
-                Err(Unheard { silent: true, ..Unheard::dead(self.unanswered(patience)) })
+            () = silence(&stream, time_limit) => {
+                Err(Unheard { silent: true, ..Unheard::dead(self.unanswered(time_limit)) })
             }
             refusal = gone => Err(Unheard::heard(refusal)),
-            () = self.is_left_behind(&stream, is_hidden, since) => Err(Unheard::dead(self.failed(&HandshakeError::Closed))),
+            () = self.peer_process_died(&stream, is_hidden, since) => Err(Unheard::dead(self.failed(&HandshakeError::Closed))),
         }
     }
 
-    /// A connection on which the peer is asked as soon as it has greeted.
-    async fn ask_anew(
+    /// Makes a new connection, whose request follows the greeting immediately.
+    async fn ask_on_new_connection(
         &self,
-        by: &Arc<Chosen>,
-        patience: Duration,
+        by: &Arc<Selection>,
+        time_limit: Duration,
         request: &Request,
         streams: u16,
-    ) -> Result<(Warm, Manner), Unheard> {
+    ) -> Result<(PooledConnection, HopOptions), Unheard> {
         let stream = tokio::select! {
             biased;
-            stream = self.dial(by, patience) => stream.map_err(Unheard::dead)?,
-            refusal = self.is_gone(None) => return Err(Unheard::heard(refusal)),
+            stream = self.dial(by, time_limit) => stream.map_err(Unheard::dead)?,
+            refusal = self.no_gateway_running(None) => return Err(Unheard::heard(refusal)),
         };
-        let manner = Manner { mode: warm::mode_on(&stream, streams), streams, padding: 0 };
+        let manner = HopOptions { mode: pooled::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
         let asking = request.onward(&self.own.name, manner, |open| {
             Asking::connect(vec![0; OUT_SIZE], Vec::new(), &hello, self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-        Ok((Warm::new(stream, asking, manner.mode, by.clone()), manner))
+        Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()), manner))
     }
 
-    /// Takes a connection back whose session is over on both sides.
-    pub(crate) fn put_back(&self, mut warm: Warm) {
+    /// Takes back a connection whose session is over on both sides.
+    pub(crate) fn put_back(&self, mut warm: PooledConnection) {
         if warm.stream.security() == Security::Auth {
             // The next request would be unprotected.
             return warm.stream.disarm();
@@ -343,27 +345,28 @@ impl Pool {
         self.spare(warm);
     }
 
-    /// Keeps a connection that is not in use any more for the next session.
-    fn spare(&self, warm: Warm) {
-        if warm.is_one_of_many() {
-            // Another costs nothing. This one is left when the peer has heard all, and has ended it too.
+    /// Keeps an unused connection for the next session.
+    fn spare(&self, warm: PooledConnection) {
+        if warm.is_multiplexed() {
+            // Another stream costs nothing. This one is closed once the peer has received everything and has closed it
+            // too.
             tokio::spawn(timeout(self.limits.greeting, warm.leave()));
         } else {
             self.keep(warm);
         }
     }
 
-    /// Has the connections that wait looked at now: what they were made with may have been replaced.
-    pub(crate) fn look_again(&self) {
+    /// Checks the idle connections now: the credentials that they were made with may have been replaced.
+    pub(crate) fn check_idle(&self) {
         self.wanted.notify_one();
     }
 
-    /// Has new sessions with the peer go over new connections, whoever asks for them: settings of this peer have changed.
+    /// Sends all new sessions with the peer over new connections, because its settings have changed.
     pub(crate) fn retire(&self) {
         self.ways.iter().for_each(|way| way.over.retire(&self.peer.name));
     }
 
-    /// Closes what is idle, and from now on what is given back.
+    /// Closes idle connections, and from now on those that are returned.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.wanted.notify_one();
@@ -379,7 +382,7 @@ impl Pool {
             address: self.peer.address.to_string(),
             transport: self.way(&self.chosen()).transport.to_string(),
             choice: self.choice(),
-            segment: self.survey.status(Instant::now()),
+            segment: self.metrics.status(Instant::now()),
             security: self.peer.security.name().to_owned(),
             idle: idle.len(),
             dialled: get(&self.counts.dialled),
@@ -390,13 +393,18 @@ impl Pool {
         }
     }
 
-    /// What came back for an OPEN.
-    async fn answered(&self, mut warm: Warm, request: &Request, manner: Manner) -> Result<Warm, Refusal> {
+    /// Handles the answer to OPEN.
+    async fn answered(
+        &self,
+        mut warm: PooledConnection,
+        request: &Request,
+        manner: HopOptions,
+    ) -> Result<PooledConnection, Refusal> {
         if warm.asking.state() == State::Challenged
             && let Some(auth) = self.auth()
             && warm.asking.challenge().is_some_and(|c| c.mechanisms.iter().any(|name| name == Auth::ANONYMOUS))
         {
-            let manner = Manner { padding: 0, ..manner };
+            let manner = HopOptions { padding: 0, ..manner };
             request
                 .onward(&self.own.name, manner, |open| warm.asking.authenticate(&auth, open))
                 .map_err(|e| self.cannot_ask(&e))?;
@@ -404,14 +412,14 @@ impl Pool {
         }
         match warm.asking.state() {
             State::Opened => {
-                // What follows is the stream's.
+                // What follows belongs to the stream.
                 warm.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
                 self.look_at(&warm);
                 Ok(warm)
             }
             _ => {
                 let refusal = self.refused(&warm);
-                // The connection itself is as good as before.
+                // The refusal leaves the connection usable.
                 if warm.asking.state() == State::Refused && stays_usable(refusal.code) {
                     self.spare(warm);
                 }
@@ -421,7 +429,7 @@ impl Pool {
     }
 }
 
-/// Whether the peer has ended a stream for the reason that it takes no more.
+/// Whether the peer has ended a stream because it is draining.
 fn drains(error: &HandshakeError) -> bool {
     matches!(error, HandshakeError::Io(error) if phoebus_net::code_of(error) == Code::Draining)
 }

@@ -1,38 +1,39 @@
-//! How many control frames a framed connection may bring (`docs/protocol/session.md` §6.2, invariant 7): PING, PONG and ACK cost
-//! their sender 16 bytes, and this gateway a system call each.
+//! The limit on control frames of a framed connection (`docs/protocol/session.md` §6.2, invariant 7): PING, PONG and
+//! ACK cost their sender 16 bytes each, and this gateway a system call each.
 //!
-//! A token bucket. Bytes of the stream, in either direction, pay for the frames that accompany them; beyond that there is a rate,
-//! and what a while of it comes to may be sent at once.
+//! It is a token bucket. Bytes of the stream, in either direction, pay for the frames that accompany them. Beyond that,
+//! a configured rate applies, with a burst of [`SAVED`] at that rate.
 
 use std::time::{Duration, Instant};
 
-/// Bytes of the stream that pay for one control frame. A page: whoever acknowledges each part that a socket brings sends fewer.
+/// Bytes of the stream that pay for one control frame. One page: a peer that acknowledges each part that a socket
+/// delivers sends fewer.
 const BYTES: u64 = 4096;
-/// What may be saved up, as a time at the configured rate.
+/// The largest burst, as a time at the configured rate.
 const SAVED: Duration = Duration::from_secs(16);
 
-/// The control frames that one connection may still bring.
+/// The control frames that one connection may still send.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     per_second: u32,
-    /// In bytes that pay for frames.
+    /// In bytes, [`BYTES`] per frame.
     credit: u64,
     /// When the rate was last accounted for.
     accounted: Instant,
 }
 
 impl Allowance {
-    /// For a connection that may bring `per_second` of them for ever (`limits.control_frames`).
+    /// For a connection that may send `per_second` control frames at all times (`limits.control_frames`).
     pub(crate) fn new(per_second: u32, now: Instant) -> Self {
         Self { per_second, credit: u64::from(per_second) * SAVED.as_secs() * BYTES, accounted: now }
     }
 
-    /// The rate.
+    /// The configured rate.
     pub(crate) fn per_second(&self) -> u32 {
         self.per_second
     }
 
-    /// Accounts for one frame that came `now`; false where there are too many.
+    /// Accounts for one frame received at `now`. False if there are too many.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         if self.credit < BYTES {
             let passed = now.saturating_duration_since(self.accounted).min(SAVED);
@@ -44,7 +45,7 @@ impl Allowance {
         has
     }
 
-    /// Accounts for `bytes` of the stream that have passed.
+    /// Credits `bytes` of the stream.
     pub(crate) fn earn(&mut self, bytes: u64) {
         let most = u64::from(self.per_second) * SAVED.as_secs() * BYTES;
         self.credit = self.credit.saturating_add(bytes).min(most);
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_bytes_pay_for_frames() {
+    fn time_and_stream_bytes_earn_control_frames() {
         let start = Instant::now();
         let mut allowance = Allowance::new(10, start);
         assert_eq!(taken(&mut allowance, start), 160, "what may be saved up");
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_keeps_the_rate_is_let_be() {
+    fn peer_within_rate_is_never_limited() {
         let start = Instant::now();
         let mut allowance = Allowance::new(10, start);
         assert!((0..10_000).all(|n| allowance.take(start + n * Duration::from_millis(100))));

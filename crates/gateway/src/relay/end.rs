@@ -1,10 +1,10 @@
-//! One end of a relay: a connection that carries the stream raw or framed, or a bundle of connections, behind one set of
-//! operations.
+//! One end of a relay: a connection (raw or framed) or a bundle of connections, behind one set of operations.
 
-use super::failure::Failure;
 use super::framing::{Framing, Incoming};
 use super::lanes::Lanes;
-use crate::bundle::Roster;
+use super::taken::Taken;
+use crate::bundle::BundleMembers;
+use crate::failure::Failure;
 use phoebus_net::{Carrier, Stream};
 use phoebus_proto::session::frame::Role;
 use std::io;
@@ -13,14 +13,14 @@ use std::task::{Context, Poll, ready};
 
 /// A connection and how it carries the stream.
 pub(crate) struct End {
-    /// Of a bundle, the one on which the session was opened.
+    /// In a bundle, the connection on which the session was opened.
     pub(crate) stream: Arc<Stream>,
     pub(super) carries: Carries,
 }
 
-/// How the stream is carried.
+/// The form in which the stream is carried.
 pub(super) enum Carries {
-    /// The bytes as they are.
+    /// Raw: the bytes as they are.
     Raw,
     /// In frames.
     Framed(Box<Framing>),
@@ -28,35 +28,26 @@ pub(super) enum Carries {
     Bundle(Box<Lanes>),
 }
 
-/// What an end had to give.
-pub(crate) enum Taken {
-    /// The carrier now holds bytes.
-    Bytes,
-    /// The peer's stream has ended.
-    End,
-}
-
 impl End {
-    /// The bytes as they are.
+    /// Raw: the bytes as they are.
     pub(crate) fn raw(stream: Arc<Stream>) -> Self {
         Self { stream, carries: Carries::Raw }
     }
 
-    /// In frames; `role` is this end's.
-    /// The peer may send so many control frames a second.
+    /// Framed; `role` is the role of this end. The peer may send `control_frames` control frames per second.
     pub(crate) fn framed(stream: Arc<Stream>, role: Role, control_frames: u32) -> Self {
         Self::framed_as(stream, Framing::new(role, control_frames))
     }
 
-    /// In frames, of which some may have passed.
+    /// Framed, in a state in which frames may have passed already.
     pub(super) fn framed_as(stream: Arc<Stream>, framing: Framing) -> Self {
         Self { stream, carries: Carries::Framed(Box::new(framing)) }
     }
 
-    /// In frames on this connection and on those that come by way of `roster`.
-    /// The peer may send so many control frames a second on each.
-    pub(crate) fn bundle(stream: Arc<Stream>, role: Role, roster: Arc<Roster>, control_frames: u32) -> Self {
-        let lanes = Lanes::new(stream.clone(), role, roster, control_frames);
+    /// Framed, on this connection and on those that join through `members`. The peer may send `control_frames` control
+    /// frames per second on each.
+    pub(crate) fn bundle(stream: Arc<Stream>, role: Role, members: Arc<BundleMembers>, control_frames: u32) -> Self {
+        let lanes = Lanes::new(stream.clone(), role, members, control_frames);
         Self { stream, carries: Carries::Bundle(Box::new(lanes)) }
     }
 
@@ -72,13 +63,14 @@ impl End {
         }
     }
 
-    /// How many bytes it is best given at a time where a direction holds at most `hold`. A bundle holds several carriers.
+    /// The best number of bytes to give it at a time, where a direction holds at most `hold`. A bundle holds several
+    /// carriers.
     pub(crate) fn most_at_a_time(&self, hold: usize) -> usize {
         self.lanes().map_or(hold, |lanes| lanes.frame(hold))
     }
 
-    /// Fills `carrier` with at most `max` bytes of the peer's stream. Only for an empty carrier; `fresh` gives one where there
-    /// is none.
+    /// Fills `carrier` with at most `max` bytes of the peer's stream. The carrier must be empty; `fresh` makes one if
+    /// there is none.
     pub(crate) fn poll_take(
         &mut self,
         cx: &mut Context<'_>,
@@ -113,8 +105,8 @@ impl End {
         }
     }
 
-    /// Sends all that `carrier` holds; `sent` is told of each part. A bundle takes the carrier away instead, and goes on with what
-    /// it has taken each time that this is called.
+    /// Sends all that `carrier` holds, and calls `sent` for each part. A bundle takes the carrier away instead, and
+    /// continues with the carriers that it has taken on each call.
     pub(crate) fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
@@ -147,7 +139,7 @@ impl End {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the stream towards this end's peer (S21); `sent` is told of bytes that still went before.
+    /// Ends the stream towards this end's peer (S21). Calls `sent` for bytes that still go before the end.
     pub(crate) fn poll_shutdown(
         &mut self,
         cx: &mut Context<'_>,
@@ -165,7 +157,7 @@ impl End {
         poll_flush(framing, &self.stream, cx)
     }
 
-    /// All that the peer sent, its end included, went on to the next hop.
+    /// Records that everything the peer sent, its end included, was forwarded to the next hop.
     pub(crate) fn acknowledge(&mut self) {
         match &mut self.carries {
             Carries::Raw => {}
@@ -174,16 +166,17 @@ impl End {
         }
     }
 
-    /// Sends what is due besides the stream, unless a frame is under way, whose sender does it then.
-    pub(crate) fn poll_dues(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    /// Sends control frames that are due. Does nothing while a DATA frame is incomplete: [`End::poll_give`] sends them
+    /// behind it.
+    pub(crate) fn poll_control_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match &mut self.carries {
             Carries::Framed(framing) if !framing.owes() => poll_flush(framing, &self.stream, cx),
-            Carries::Bundle(lanes) => lanes.poll_dues(cx),
+            Carries::Bundle(lanes) => lanes.poll_control_frames(cx),
             Carries::Raw | Carries::Framed(_) => Poll::Ready(Ok(())),
         }
     }
 
-    /// Reads what still belongs to the session after the peer's stream has ended: acknowledgements.
+    /// Reads acknowledgements, which belong to the session even after the peer's stream has ended.
     pub(crate) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let framing = match &mut self.carries {
             Carries::Raw => return Poll::Ready(Ok(())),
@@ -197,7 +190,8 @@ impl End {
         }
     }
 
-    /// Takes connections in that have joined a bundle, and looks for those that have failed; `joined` is called with each new one.
+    /// Adds connections that have joined a bundle, and checks for those that have failed. Calls `joined` with each new
+    /// one.
     pub(crate) fn poll_members(
         &mut self,
         cx: &mut Context<'_>,
@@ -209,7 +203,7 @@ impl End {
         }
     }
 
-    /// The connections of a bundle that have failed since this was last asked for, and carry nothing any more.
+    /// The connections of a bundle that have failed since the last call, and carry nothing any more.
     pub(crate) fn left(&mut self) -> Vec<Arc<Stream>> {
         match &mut self.carries {
             Carries::Bundle(lanes) => lanes.left(),
@@ -217,7 +211,7 @@ impl End {
         }
     }
 
-    /// Whether nothing is left to be said or heard about the session.
+    /// Whether nothing is left to send or receive for the session.
     pub(crate) fn is_over(&self) -> bool {
         match &self.carries {
             Carries::Raw => true,
@@ -226,18 +220,18 @@ impl End {
         }
     }
 
-    /// Why a framed peer has gone, if it said so before it went.
-    pub(crate) fn last_words(&mut self) -> Option<Failure> {
+    /// The reason that a framed peer gave before it closed, if any.
+    pub(crate) fn reported_reason(&mut self) -> Option<Failure> {
         match &mut self.carries {
             Carries::Raw => None,
-            Carries::Framed(framing) => framing.last_words(&self.stream),
-            Carries::Bundle(lanes) => lanes.last_words(),
+            Carries::Framed(framing) => framing.reported_reason(&self.stream),
+            Carries::Bundle(lanes) => lanes.reported_reason(),
         }
     }
 
-    /// Brings a framed connection on which the session was given up for `reason` nearer to being free: sends what is left of
-    /// the frame under way, which `carrier` holds, and RESET; discards what comes. Returns how many bytes moved.
-    pub(crate) fn try_part(
+    /// Takes one step towards freeing a framed connection whose session was abandoned for `reason`: sends the rest of
+    /// the incomplete frame, which `carrier` holds, and RESET; discards what arrives. Returns how many bytes moved.
+    pub(crate) fn try_reset(
         &mut self,
         carrier: Option<&mut Carrier>,
         reason: &[u8],

@@ -1,14 +1,14 @@
-//! One framed connection as a relay sees it: headers are read and written here, payloads are spliced past it (S22).
+//! One framed connection as a relay sees it. Headers are read and written here; payloads are spliced around it (S22).
 //!
-//! Sending is one frame at a time: a header, then the payload that it announced. Acknowledgements and answers to PING wait
-//! for the end of the frame under way. Receiving stops at the last acknowledgement of the session, or at RESET: what comes
-//! after it belongs to the next.
+//! One frame is sent at a time: a header, then the payload that it announced. Acknowledgements and answers to PING wait
+//! for the end of the current frame. Receiving stops at the last acknowledgement of the session, or at RESET: what
+//! follows belongs to the next session.
 
 use super::allowance::Allowance;
-use super::failure::Failure;
+use crate::failure::Failure;
 use phoebus_net::Stream;
 use phoebus_proto::session::bundle::Scatter;
-use phoebus_proto::session::frame::{Exchange, Frame, HEADER_LEN, Role};
+use phoebus_proto::session::frame::{Frame, FrameState, HEADER_LEN, Role};
 use phoebus_proto::session::message::Message;
 use phoebus_proto::session::{Code, ProtocolError};
 use std::io;
@@ -18,29 +18,30 @@ use std::time::Instant;
 /// The framed state of one connection for one session.
 #[derive(Debug)]
 pub(crate) struct Framing {
-    exchange: Exchange,
-    /// Control frames that the peer may still send, and how far it has acknowledged.
+    exchange: FrameState,
+    /// Control frames that the peer may still send.
     allowance: Allowance,
+    /// How far the peer has acknowledged this end's stream, in bytes.
     acknowledged: u64,
-    /// The header that is arriving, and how much of it is there.
+    /// The incoming header, and how many of its bytes have arrived.
     header: [u8; HEADER_LEN],
     have: usize,
-    /// Bytes of an incoming DATA frame that were not taken yet.
+    /// Bytes of the incoming DATA frame that have not been taken yet.
     payload: usize,
-    /// The reason of an incoming RESET that is arriving, and its full length.
+    /// The incomplete reason of an incoming RESET, and its full length.
     reset: Option<(Vec<u8>, usize)>,
-    /// The header that is being sent, and how much of it was.
+    /// The outgoing header, and how many of its bytes were sent.
     out: [u8; HEADER_LEN],
     out_sent: usize,
-    /// Bytes of the outgoing DATA frame that are still to follow its header.
+    /// Bytes of the outgoing DATA frame that have yet to follow its header.
     owed: usize,
     ack_due: bool,
     ping_due: bool,
     pong_due: Option<u64>,
-    /// Whether any frame has come, and whether bytes of the stream have gone.
+    /// Whether any frame was received, and whether bytes of the stream were sent.
     heard: bool,
     sent: bool,
-    /// The RESET with which this side gives the session up, and how much of it was sent.
+    /// The RESET with which this side abandons the session, and how many of its bytes were sent.
     parting: Vec<u8>,
     parting_sent: usize,
 }
@@ -57,17 +58,17 @@ pub(crate) enum Incoming {
 }
 
 impl Framing {
-    /// For a peer that may send so many control frames a second (`limits.control_frames`).
+    /// For a peer that may send `control_frames` control frames per second (`limits.control_frames`).
     pub(crate) fn new(role: Role, control_frames: u32) -> Self {
-        Self::of(Exchange::new(role), control_frames)
+        Self::of(FrameState::new(role), control_frames)
     }
 
-    /// On one connection of a bundle.
+    /// For one connection of a bundle.
     pub(crate) fn striped(role: Role, control_frames: u32) -> Self {
-        Self::of(Exchange::striped(role), control_frames)
+        Self::of(FrameState::striped(role), control_frames)
     }
 
-    fn of(exchange: Exchange, control_frames: u32) -> Self {
+    fn of(exchange: FrameState, control_frames: u32) -> Self {
         Self {
             exchange,
             allowance: Allowance::new(control_frames, Instant::now()),
@@ -89,7 +90,7 @@ impl Framing {
         }
     }
 
-    /// Reads headers until one says something about the stream.
+    /// Reads headers until one concerns the stream.
     pub(crate) fn poll_incoming(&mut self, stream: &Stream, cx: &mut Context<'_>) -> Poll<Result<Incoming, Failure>> {
         loop {
             if self.payload > 0 {
@@ -108,17 +109,17 @@ impl Framing {
         }
     }
 
-    /// Says that `n` bytes of the payload were taken.
+    /// Records that `n` bytes of the incoming payload were taken.
     pub(crate) fn took(&mut self, n: usize) {
         self.payload -= n.min(self.payload);
     }
 
-    /// Whether the peer was told of a frame whose payload is still to come.
+    /// Whether a header was sent whose payload is incomplete.
     pub(crate) fn owes(&self) -> bool {
         self.owed > 0
     }
 
-    /// Begins a DATA frame of `len` bytes; only where [`Framing::try_flush`] has left nothing.
+    /// Begins a DATA frame of `len` bytes. Call only after [`Framing::try_flush`] has left nothing to send.
     pub(crate) fn begin_data(&mut self, len: usize) -> Result<(), Failure> {
         let announced = u32::try_from(len).map_err(|_| Failure::internal("a carrier held more than a frame can"))?;
         let header = self.exchange.data(announced)?;
@@ -127,7 +128,7 @@ impl Framing {
         Ok(())
     }
 
-    /// The same with the next bytes that are scattered over a bundle.
+    /// Like [`Framing::begin_data`], for the next bytes that `scatter` spreads over a bundle.
     pub(crate) fn begin_part(&mut self, scatter: &mut Scatter, len: usize) -> Result<(), Failure> {
         let announced = u32::try_from(len).map_err(|_| Failure::internal("a carrier held more than a frame can"))?;
         let header = scatter.data(&mut self.exchange, announced)?;
@@ -137,19 +138,19 @@ impl Framing {
         Ok(())
     }
 
-    /// As [`Framing::begin_shutdown`], where all bytes have been scattered over a bundle.
+    /// Like [`Framing::begin_shutdown`], after all bytes were spread over a bundle.
     pub(crate) fn begin_end(&mut self, scatter: &Scatter) -> Result<(), Failure> {
         let header = scatter.shutdown(&mut self.exchange)?;
         self.send(header);
         Ok(())
     }
 
-    /// Where the peer's stream stands, as far as it came here: behind the frame whose header was read last.
+    /// The position in the peer's stream behind the frame whose header was read last.
     pub(crate) fn position(&self) -> u64 {
         self.exchange.bytes().1
     }
 
-    /// Has PING sent as soon as there is room: whatever the answer, the peer has heard of this connection.
+    /// Schedules a PING. Any frame tells the peer that this end knows of the connection; the answer does not matter.
     pub(crate) fn begin_ping(&mut self) {
         self.ping_due = true;
     }
@@ -159,22 +160,22 @@ impl Framing {
         self.heard
     }
 
-    /// Whether this end has given any bytes of the stream to this connection.
+    /// Whether this end has sent any bytes of the stream on this connection.
     pub(crate) fn has_sent(&self) -> bool {
         self.sent
     }
 
-    /// Whether the peer's stream has ended here.
+    /// Whether the end of the peer's stream was received here.
     pub(crate) fn has_ended(&self) -> bool {
         self.exchange.shutdown_received()
     }
 
-    /// Says that `n` bytes of the payload were sent.
+    /// Records that `n` bytes of the outgoing payload were sent.
     pub(crate) fn paid(&mut self, n: usize) {
         self.owed -= n.min(self.owed);
     }
 
-    /// Begins SHUTDOWN; only where [`Framing::try_flush`] has left nothing.
+    /// Begins SHUTDOWN. Call only after [`Framing::try_flush`] has left nothing to send.
     pub(crate) fn begin_shutdown(&mut self) -> Result<(), Failure> {
         let header = self.exchange.shutdown()?;
         self.send(header);
@@ -185,12 +186,12 @@ impl Framing {
         self.exchange.shutdown_sent()
     }
 
-    /// Everything that was received went on to the next hop: say so when there is room.
+    /// Schedules an acknowledgement: everything that was received was forwarded to the next hop.
     pub(crate) fn acknowledge(&mut self) {
         self.ack_due = true;
     }
 
-    /// Sends what is due, up to the payload of a frame under way.
+    /// Sends headers and control frames that are due, up to the payload of an incomplete frame.
     pub(crate) fn try_flush(&mut self, stream: &Stream) -> io::Result<()> {
         loop {
             while self.out_sent < HEADER_LEN {
@@ -218,7 +219,7 @@ impl Framing {
         }
     }
 
-    /// Whether the session is over on this connection, all that was due was sent, and another session may follow.
+    /// Whether the session is over on this connection, everything due was sent, and another session may follow.
     pub(crate) fn is_over(&self) -> bool {
         self.exchange.reusable()
             && self.reset.is_none()
@@ -231,8 +232,8 @@ impl Framing {
         self.exchange.role()
     }
 
-    /// Gives the session up for `reason`: a RESET frame is due behind the frame under way, and nothing after it. Where all has
-    /// been said, that waits until the peer gives it up.
+    /// Abandons the session for `reason`: a RESET frame follows the current frame, and nothing follows it. If this end
+    /// has sent everything already, RESET waits until the peer abandons the session.
     pub(crate) fn begin_reset(&mut self, reason: &[u8]) {
         let len = u32::try_from(reason.len()).unwrap_or(u32::MAX);
         if let Ok(header) = self.exchange.reset(len) {
@@ -240,30 +241,30 @@ impl Framing {
         }
     }
 
-    /// Reads on past what nobody wants any more, until nothing is there, the session is over for the peer, or a good deal was
-    /// read. Returns how many bytes that were.
+    /// Reads and discards unwanted bytes until none are available, the session is over for the peer, or `MOST` bytes
+    /// were read. Returns the number of bytes read.
     pub(crate) fn discard(&mut self, stream: &Stream, scratch: &mut [u8]) -> Result<usize, Failure> {
-        /// Before other sessions of the thread get their turn.
+        /// The most bytes to read before other sessions of the thread get their turn.
         const MOST: usize = 4 << 20;
         let mut total = 0;
         while total < MOST && !self.peer_is_done() {
             match self.read_past(stream, scratch) {
                 Ok(n) => total += n,
                 Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(Failure::Told { .. }) if self.peer_has_reset() => {}
+                Err(Failure::Reported { .. }) if self.peer_has_reset() => {}
                 Err(failure) => return Err(failure),
             }
         }
         Ok(total)
     }
 
-    /// Reads what has come of a connection that has failed, up to the next header that says something about the stream.
+    /// Reads what arrived on a connection that has failed, up to the next header that concerns the stream.
     pub(crate) fn read_on(&mut self, stream: &Stream) -> Result<Option<Incoming>, Failure> {
         while self.payload == 0 {
             match self.read(stream) {
                 Ok(Some(incoming)) => return Ok(Some(incoming)),
                 Ok(None) => {}
-                // The failure that is known already, in whatever words.
+                // The failure that is already known, perhaps as another error.
                 Err(Failure::Io(_)) => return Ok(None),
                 Err(failure) => return Err(failure),
             }
@@ -271,23 +272,23 @@ impl Framing {
         Ok(Some(Incoming::Payload(self.payload)))
     }
 
-    /// Whether a part of a header has come, and not all of it.
+    /// Whether a header has arrived in part.
     pub(crate) fn is_midway(&self) -> bool {
         self.have > 0
     }
 
-    /// Looks for the RESET of a peer that has gone: what it sent last may still wait to be read, behind data that nobody
-    /// wants any more.
-    pub(crate) fn last_words(&mut self, stream: &Stream) -> Option<Failure> {
-        /// What is read at most: the rest of the kernel's buffer is as good as lost.
+    /// Looks for the RESET of a peer that has closed: the last bytes that it sent may still wait to be read, behind
+    /// unwanted data.
+    pub(crate) fn reported_reason(&mut self, stream: &Stream) -> Option<Failure> {
+        /// The most bytes that one read discards.
         const SCRATCH: usize = 64 * 1024;
         let mut scratch = vec![0; SCRATCH];
         (0..SCRATCH)
             .find_map(|_| self.read_past(stream, &mut scratch).err())
-            .filter(|f| matches!(f, Failure::Told { .. }))
+            .filter(|f| matches!(f, Failure::Reported { .. }))
     }
 
-    /// Reads once, and forgets it if it is payload.
+    /// Reads once, and discards payload.
     fn read_past(&mut self, stream: &Stream, scratch: &mut [u8]) -> Result<usize, Failure> {
         if self.payload == 0 {
             return self.read(stream).map(|_| HEADER_LEN);
@@ -302,12 +303,12 @@ impl Framing {
         }
     }
 
-    /// Whether all that the peer has to say about the session was read.
+    /// Whether everything that the peer sends for the session was read.
     fn peer_is_done(&self) -> bool {
         self.peer_has_reset() || (self.exchange.reusable() && !self.exchange.reset_received())
     }
 
-    /// Whether the peer has given the session up and all of what it said about it was read.
+    /// Whether the peer has abandoned the session and its whole reason was read.
     fn peer_has_reset(&self) -> bool {
         self.exchange.reset_received() && self.reset.is_none()
     }
@@ -361,7 +362,7 @@ impl Framing {
             Frame::Shutdown => return Ok(Some(Incoming::End)),
             Frame::Reset { len: 0 } => return Err(told(&[])),
             Frame::Reset { len } => self.reset = Some((Vec::new(), len as usize)),
-            // A peer that asks faster than it listens is answered once.
+            // Only the latest PING is answered, so a peer that sends them faster than it reads adds no memory.
             Frame::Ping { token } => self.pong_due = Some(token),
             Frame::Ack { .. } | Frame::Pong { .. } => {}
         }
@@ -369,14 +370,14 @@ impl Framing {
     }
 }
 
-/// What a RESET frame says.
+/// The failure that a RESET frame reports.
 fn told(reason: &[u8]) -> Failure {
     match Message::decode(reason) {
         Ok(Message::Refused(refused)) => {
-            Failure::Told { code: refused.code, hop: refused.hop.to_owned(), reason: refused.reason.to_owned() }
+            Failure::Reported { code: refused.code, hop: refused.hop.to_owned(), reason: refused.reason.to_owned() }
         }
         Ok(other) => ProtocolError::Unexpected { got: other.name(), expected: "REFUSED in a RESET frame" }.into(),
-        // A peer that died while it said why has failed all the same.
-        Err(_) => Failure::Told { code: Code::Reset, hop: String::new(), reason: String::new() },
+        // A peer that died while it sent the reason has failed all the same.
+        Err(_) => Failure::Reported { code: Code::Reset, hop: String::new(), reason: String::new() },
     }
 }

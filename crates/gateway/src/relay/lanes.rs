@@ -1,15 +1,14 @@
 //! The connections of a bundle as a relay sees them: one end of a session, whose bytes they share (S1, P22).
 //!
-//! Each [`Lane`] is given a whole carrier at a time, which it keeps until the frame is sent: a lane that is slow holds up its own
-//! frame and nobody else's. Where all lanes have one under way, the bundle takes no more, and so a direction of it holds as many
-//! carriers as there are lanes. Incoming frames wait in the transport until their bytes are next ([`Gather`]).
+//! Each [`Lane`] receives a whole carrier at a time, and keeps it until the frame is sent: a slow lane delays only its
+//! own frame. When all lanes are sending, the bundle takes no more, so each direction holds at most one carrier per
+//! lane. Incoming frames wait in the transport until their bytes are next ([`Gather`]).
 
-use super::end::{End, Taken};
-use super::failure::Failure;
 use super::framing::{Framing, Incoming};
 use super::lane::Lane;
-use super::parting;
-use crate::bundle::{Newcomer, Roster};
+use super::taken::Taken;
+use crate::bundle::{BundleMembers, JoinedConnection};
+use crate::failure::Failure;
 use phoebus_net::{Carrier, Stats, Stream};
 use phoebus_proto::session::bundle::{Gather, Next, Scatter};
 use phoebus_proto::session::frame::Role;
@@ -17,31 +16,32 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// The least that a lane is given at a time where memory is what is short: for less, headers and system calls would show.
+/// The smallest frame where memory is short, in bytes. With smaller ones, the cost of headers and system calls would
+/// show.
 const FRAME_MIN: usize = 16 << 10;
 
 /// The connections of one hop.
 pub(crate) struct Lanes {
     role: Role,
-    /// Control frames that the peer may send on each in a second.
+    /// Control frames per second that the peer may send on each lane.
     control_frames: u32,
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
     scatter: Scatter,
-    /// The lane that is to have what is taken next.
+    /// The lane that sends what is taken next.
     chosen: Option<usize>,
     gather: Gather,
-    roster: Arc<Roster>,
-    /// Connections that were lost since this was last asked for.
+    pub(super) members: Arc<BundleMembers>,
+    /// Connections lost since the last call of [`Lanes::left`].
     left: Vec<Arc<Stream>>,
     /// This side's stream has ended.
     shut: bool,
-    /// So has the peer's, and it was passed on.
+    /// The peer's stream has ended, and its end was forwarded.
     passed_on: bool,
 }
 
 impl Lanes {
-    /// Of the one connection that there is at first; others come by way of `roster`.
-    pub(crate) fn new(first: Arc<Stream>, role: Role, roster: Arc<Roster>, control_frames: u32) -> Self {
+    /// A bundle of one connection so far; others join through `members`.
+    pub(crate) fn new(first: Arc<Stream>, role: Role, members: Arc<BundleMembers>, control_frames: u32) -> Self {
         let mut lanes = Self {
             role,
             control_frames,
@@ -49,7 +49,7 @@ impl Lanes {
             scatter: Scatter::default(),
             chosen: None,
             gather: Gather::default(),
-            roster,
+            members,
             left: Vec::new(),
             shut: false,
             passed_on: false,
@@ -69,9 +69,9 @@ impl Lanes {
         cx: &mut Context<'_>,
         mut joined: impl FnMut(&Arc<Stream>),
     ) -> Result<(), Failure> {
-        for Newcomer { stream, lender } in self.roster.arrived(cx) {
-            // Nobody else holds it, so that it can be watched by this thread alone.
-            let stream = match Arc::try_unwrap(stream).map(Stream::rehome) {
+        for JoinedConnection { stream, lender } in self.members.arrived(cx) {
+            // As the only owner, this thread alone can watch it.
+            let stream = match Arc::try_unwrap(stream).map(Stream::move_to_runtime) {
                 Ok(stream) => Arc::new(stream?),
                 Err(shared) => shared,
             };
@@ -80,7 +80,7 @@ impl Lanes {
             if self.shut {
                 lane.framing.begin_end(&self.scatter)?;
             } else if self.role == Role::Initiator {
-                // The acceptor gives the lane nothing before it has heard of it there.
+                // The acceptor sends nothing on the lane before it has received a frame there.
                 lane.framing.begin_ping();
             }
             self.gather.join();
@@ -93,7 +93,7 @@ impl Lanes {
                 self.lose(number, error.into())?;
             }
         }
-        // Whatever comes first on a lane, it says that the initiator knows of it; nobody else may be reading.
+        // Any first frame on a lane shows that the initiator knows of the lane. Nothing else may be reading it.
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
             if !lane.lost
@@ -101,7 +101,7 @@ impl Lanes {
                 && self.gather.wants(number)
                 && let Poll::Ready(incoming) = lane.poll_incoming(cx)
             {
-                self.come(number, incoming)?;
+                self.handle_arrival(number, incoming)?;
             }
         }
         Ok(())
@@ -121,7 +121,7 @@ impl Lanes {
         max: usize,
     ) -> Poll<Result<Taken, Failure>> {
         loop {
-            let (number, len) = match self.gather.next(self.roster.is_complete())? {
+            let (number, len) = match self.gather.next(self.members.is_complete())? {
                 Next::End => return Poll::Ready(Ok(Taken::End)),
                 Next::Payload { lane, len } => (lane, len as usize),
                 Next::Wait => {
@@ -131,7 +131,7 @@ impl Lanes {
             };
             let lane = &mut self.lanes[number];
             ready!(lane.stream.poll_read_ready(cx))?;
-            // The last one came from another lane, which may have been further in its handshake.
+            // The carrier was made for another lane, which may be in another state of its handshake.
             let _ = carrier.take_if(|carrier| !carrier.suits(&lane.stream));
             match carrier.get_or_insert_with(|| fresh(&lane.stream)).fill(&lane.stream, len.min(max)) {
                 Ok(0) => return Poll::Ready(Err(Failure::Io(io::ErrorKind::UnexpectedEof.into()))),
@@ -146,9 +146,9 @@ impl Lanes {
         }
     }
 
-    /// Reads the next header of every lane whose bytes were taken. Ready when one has come.
+    /// Reads the next header of every lane whose bytes were taken. Ready when one has arrived.
     fn poll_headers(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let mut come = false;
+        let mut arrived = false;
         for number in 0..self.lanes.len() {
             if !self.gather.wants(number) || self.lanes[number].lost {
                 continue;
@@ -156,22 +156,22 @@ impl Lanes {
             match self.lanes[number].poll_incoming(cx) {
                 Poll::Pending => {}
                 Poll::Ready(incoming) => {
-                    come = true;
-                    self.come(number, incoming)?;
+                    arrived = true;
+                    self.handle_arrival(number, incoming)?;
                 }
             }
         }
-        if come { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if arrived { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    fn come(&mut self, number: usize, incoming: Result<Incoming, Failure>) -> Result<(), Failure> {
+    fn handle_arrival(&mut self, number: usize, incoming: Result<Incoming, Failure>) -> Result<(), Failure> {
         match incoming {
-            Ok(incoming) => self.heed(number, incoming),
+            Ok(incoming) => self.handle_incoming(number, incoming),
             Err(failure) => self.lose(number, failure),
         }
     }
 
-    fn heed(&mut self, number: usize, incoming: Incoming) -> Result<(), Failure> {
+    fn handle_incoming(&mut self, number: usize, incoming: Incoming) -> Result<(), Failure> {
         let lane = &mut self.lanes[number];
         let position = lane.framing.position();
         match incoming {
@@ -190,16 +190,16 @@ impl Lanes {
         Ok(())
     }
 
-    /// See [`End::poll_give`]. Pending while every lane has a frame under way, so that nothing is taken before it is known on which
-    /// lane it goes, and how much of it.
+    /// See [`End::poll_give`]. Pending while every lane is sending, so that bytes are taken only once their lane and
+    /// the size of its frame are known.
     pub(super) fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
         carrier: &mut Option<Carrier>,
         sent: &mut dyn FnMut(usize),
     ) -> Poll<Result<(), Failure>> {
-        // What follows need not wait for what is under way.
-        let _ = self.poll_under_way(cx, sent)?;
+        // New bytes need not wait for incomplete frames.
+        let _ = self.poll_incomplete(cx, sent)?;
         if let Some(full) = carrier.take_if(|carrier| !carrier.is_empty()) {
             let number = match self.chosen.take() {
                 Some(number) if self.lanes[number].suits(&full) && self.is_free(number, cx)? => number,
@@ -221,7 +221,7 @@ impl Lanes {
         Poll::Ready(Ok(()))
     }
 
-    /// The lane that can be given a frame, `full` if it is there already, and will have delivered it first.
+    /// The free lane that will deliver a frame first. `full` is the frame, if it is already there.
     fn poll_choose(&mut self, cx: &mut Context<'_>, full: Option<&Carrier>) -> Poll<Result<usize, Failure>> {
         loop {
             let Self { lanes, scatter, .. } = self;
@@ -240,7 +240,7 @@ impl Lanes {
                 }
             });
             match (failed, chosen) {
-                // The others are asked again without it.
+                // Choose again among the others.
                 (Some((number, failure)), _) => self.lose(number, failure)?,
                 (None, Some(number)) => return Poll::Ready(Ok(number)),
                 (None, None) => return Poll::Pending,
@@ -248,7 +248,7 @@ impl Lanes {
         }
     }
 
-    /// Whether the lane can be given a frame now.
+    /// Whether the lane can accept a frame now.
     fn is_free(&mut self, number: usize, cx: &mut Context<'_>) -> Result<bool, Failure> {
         match self.lanes[number].poll_free(cx) {
             Poll::Ready(Err(failure)) => self.lose(number, failure).map(|()| false),
@@ -256,14 +256,14 @@ impl Lanes {
         }
     }
 
-    /// Goes on with the frames under way, the first in the stream first: where lanes share a buffer, the one that the peer waits
-    /// for gets its room. Ready when there are none.
-    fn poll_under_way(&mut self, cx: &mut Context<'_>, sent: &mut dyn FnMut(usize)) -> Poll<Result<(), Failure>> {
+    /// Continues the incomplete frames in stream order: where lanes share a buffer, the frame that the peer waits for
+    /// gets the room. Ready when none is left.
+    fn poll_incomplete(&mut self, cx: &mut Context<'_>, sent: &mut dyn FnMut(usize)) -> Poll<Result<(), Failure>> {
         let mut after = 0;
         let mut idle = true;
         loop {
             let next = self.lanes.iter_mut().filter_map(|lane| {
-                let offset = lane.under_way()?;
+                let offset = lane.incomplete_offset()?;
                 (offset >= after).then_some((offset, lane))
             });
             let Some((offset, lane)) = next.min_by_key(|(offset, _)| *offset) else { break };
@@ -279,15 +279,15 @@ impl Lanes {
         cx: &mut Context<'_>,
         sent: &mut dyn FnMut(usize),
     ) -> Poll<Result<(), Failure>> {
-        ready!(self.poll_under_way(cx, sent))?;
-        ready!(self.poll_dues(cx))?;
+        ready!(self.poll_incomplete(cx, sent))?;
+        ready!(self.poll_control_frames(cx))?;
         if !self.shut {
             self.shut = true;
             for lane in self.lanes.iter_mut().filter(|lane| !lane.lost) {
                 lane.framing.begin_end(&self.scatter)?;
             }
         }
-        self.poll_dues(cx)
+        self.poll_control_frames(cx)
     }
 
     /// See [`End::acknowledge`].
@@ -296,12 +296,12 @@ impl Lanes {
         self.lanes.iter_mut().for_each(Lane::acknowledge);
     }
 
-    /// See [`End::poll_dues`].
-    pub(super) fn poll_dues(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    /// See [`End::poll_control_frames`].
+    pub(super) fn poll_control_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let mut done = true;
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
-            if lane.under_way().is_some() || lane.lost {
+            if lane.incomplete_offset().is_some() || lane.lost {
                 continue;
             }
             match lane.poll_send(cx, &mut |_| {}) {
@@ -319,7 +319,7 @@ impl Lanes {
             while !self.lanes[number].lost {
                 match self.lanes[number].poll_incoming(cx) {
                     Poll::Ready(Ok(Incoming::Over)) => break,
-                    Poll::Ready(Ok(incoming)) => self.heed(number, incoming)?,
+                    Poll::Ready(Ok(incoming)) => self.handle_incoming(number, incoming)?,
                     Poll::Ready(Err(failure)) => self.lose(number, failure)?,
                     Poll::Pending => {
                         done = false;
@@ -331,28 +331,31 @@ impl Lanes {
         if done { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Whether nothing is left to be said or heard about the session, and nobody is on the way in.
+    /// Whether nothing is left to send or receive for the session, and no connection is about to join.
     pub(super) fn is_over(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.lost || lane.framing.is_over()) && self.roster.close()
+        self.lanes.iter().all(|lane| lane.lost || lane.framing.is_over()) && self.members.close()
     }
 
-    /// A lane has failed, and the session with it, unless nothing can have been lost: this end has given it no bytes, none that it
-    /// has announced are missing, and another lane is left. Bytes that the peer has given it are known to the peer, which fails the
-    /// session then. It does not know of those that this host's kernel has acknowledged and nobody has read: so the lane is read on.
-    /// Or all was said about the session on another lane.
+    /// Handles the failure of a lane. The session fails with it, unless nothing can be lost. That holds in two cases:
+    /// this end has sent no bytes on the lane, no announced bytes are missing, and another lane is left; or another
+    /// lane has completed the session. The peer fails the session itself if it knows that bytes it sent on the lane are
+    /// lost. It does not know of bytes that this host's kernel has acknowledged and the gateway has not read, so the
+    /// rest of the lane is read first. The acknowledgement that completes the session may be among them, also where the
+    /// peer's stream has ended.
     fn lose(&mut self, number: usize, failure: Failure) -> Result<(), Failure> {
-        if matches!(failure, Failure::Io(_)) && self.gather.wants(number) {
+        let expects_frames = self.gather.wants(number) || self.gather.has_ended(number);
+        if matches!(failure, Failure::Io(_)) && expects_frames {
             let lane = &mut self.lanes[number];
             if let Some(incoming) = lane.framing.read_on(&lane.stream)? {
-                self.heed(number, incoming)?;
+                self.handle_incoming(number, incoming)?;
             }
         }
         let settled = self.lanes.iter().any(|lane| !lane.lost && lane.framing.is_over());
         let framing = &self.lanes[number].framing;
-        let is_unused = !framing.has_sent() && !framing.is_midway() && !self.gather.awaits(number);
+        let is_unused = !framing.has_sent() && !framing.is_midway() && !self.gather.has_unread(number);
         let another = self.lanes.iter().enumerate().any(|(other, lane)| other != number && !lane.lost);
         let loses_nothing = matches!(failure, Failure::Io(_)) && is_unused && another;
-        if !(loses_nothing || settled) || matches!(failure, Failure::Told { .. }) {
+        if !(loses_nothing || settled) || matches!(failure, Failure::Reported { .. }) {
             return Err(failure);
         }
         self.lanes[number].lost = true;
@@ -361,49 +364,26 @@ impl Lanes {
         Ok(())
     }
 
-    /// Why the peer has gone, if it said so on any lane before it went.
-    pub(super) fn last_words(&mut self) -> Option<Failure> {
-        self.lanes.iter_mut().find_map(|lane| lane.framing.last_words(&lane.stream))
+    /// The reason that the peer gave on any lane before it closed, if any.
+    pub(super) fn reported_reason(&mut self) -> Option<Failure> {
+        self.lanes.iter_mut().find_map(|lane| lane.framing.reported_reason(&lane.stream))
     }
 
-    /// What the lanes beside the first have done.
+    /// The sum of the counters of all lanes but the first.
     pub(crate) fn stats(&self) -> Stats {
         let further = self.lanes.iter().skip(1).filter_map(Lane::stats);
         further.fold(Stats::default(), |sum, stats| sum.with(&stats))
     }
 
-    /// How many bytes the lane is best given that has what is taken next. All together hold about `hold`.
+    /// The best size of the next frame for the chosen lane, in bytes. All lanes together hold about `hold`.
     pub(super) fn frame(&self, hold: usize) -> usize {
         let share = (hold / self.lanes.len().max(1)).max(FRAME_MIN);
         self.chosen.map_or(share, |number| self.lanes[number].frame().min(share))
     }
 
-    /// After a session that has ended: gives the lanes beside the first back.
+    /// Returns all lanes but the first to their lenders after a session that has ended.
     pub(crate) fn give_back(self) {
         self.lanes.into_iter().for_each(Lane::give_back);
-    }
-
-    /// After a session that has failed for `reason`: clears all lanes of it, each by itself, and gives back those that are free
-    /// then. Returns the first, if it is. `held` is let go when the last is through.
-    pub(super) async fn part<H: Send + Sync + 'static>(self, reason: &[u8], held: &Arc<H>) -> Option<Arc<Stream>> {
-        let Self { lanes, roster, .. } = self;
-        roster.give_up();
-        let mut lanes = lanes.into_iter().map(|lane| {
-            let (stream, framing, carrier, lender) = lane.parts();
-            (End::framed_as(stream, framing), carrier, lender)
-        });
-        let first = lanes.next();
-        for (end, carrier, lender) in lanes {
-            let (reason, held) = (reason.to_vec(), held.clone());
-            tokio::spawn(async move {
-                if let (Some(stream), Some(lender)) = (parting::framed(end, carrier, &reason).await, lender) {
-                    lender.give_back(stream);
-                }
-                drop(held);
-            });
-        }
-        let (end, carrier, _) = first?;
-        parting::framed(end, carrier, reason).await
     }
 }
 

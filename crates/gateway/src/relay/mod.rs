@@ -1,4 +1,5 @@
-//! Moves a session's bytes between its two hops until both directions have ended or one hop has failed (P19–P23, S21–S23).
+//! Moves a session's bytes between its two hops until both directions have ended or one hop has failed (P19–P23,
+//! S21–S23).
 //!
 //! ```text
 //!   first ──take──► carrier ──give──► second      direction Up:   client to destination
@@ -8,44 +9,38 @@
 //! One task drives both directions, so that a session costs one future and a few hundred bytes. Three rules carry the
 //! invariants:
 //!
-//! - A direction takes bytes only when it has given all that it holds: a receiver that stops reading stops the sender, and
-//!   memory is what the sockets and one carrier hold (P22), or one for each connection of a bundle.
-//! - Failures are watched on both connections at all times, also on one that is not being read, so that a reset passes at
-//!   once although the other side is full.
-//! - An end passes on only as an end: a raw end of stream, or SHUTDOWN on a framed connection. Everything else is a failure:
-//!   raw connections are reset, framed ones told, and reset as well unless both sides agree that they are free.
+//! - A direction takes bytes only after it has given all that it holds. A receiver that stops reading therefore stops
+//!   the sender, and memory is bounded by the sockets' buffers and one carrier per direction (P22), or one per
+//!   connection of a bundle.
+//! - The relay watches both connections for failures at all times, even one that it is not reading, so that a reset
+//!   passes at once although the other side is full.
+//! - Only an end of stream is forwarded as an end: FIN on a raw connection, SHUTDOWN on a framed one. Everything else
+//!   is a failure: a raw connection is reset; a framed one receives RESET, and is closed as well unless both sides
+//!   agree that it is free.
 
 mod allowance;
 mod end;
-mod failure;
 mod framing;
 mod lane;
 mod lanes;
-mod parting;
+mod reset;
+mod reset_lanes;
+mod taken;
 
 pub(crate) use end::End;
-pub(crate) use failure::Failure;
 
-use crate::live::Live;
-use end::{Carries, Taken};
+use crate::failure::{Failure, Side};
+use crate::sessions::ActiveSession;
+use end::Carries;
 use phoebus_net::{Carrier, PipePool, Stream};
 use phoebus_proto::session::message::{Message, Refused};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use taken::Taken;
 
-/// One of the two hops of a session at this gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Side {
-    /// Towards the client.
-    First,
-    /// Towards the destination.
-    Second,
-}
-
-/// The end of a relay that did not go well.
+/// Why a relay failed.
 #[derive(Debug)]
 pub(crate) struct Broken {
     /// On which hop it failed; `None` when the gateway itself ended the session.
@@ -54,13 +49,14 @@ pub(crate) struct Broken {
 }
 
 impl Broken {
-    /// The hop whose connection is of no more use. One that has told of a failure further on is as good as before.
+    /// The hop whose connection is unusable. A connection that has reported a failure further on remains usable.
     fn dead(&self) -> Option<Side> {
-        self.side.filter(|_| !matches!(self.failure, Failure::Told { .. }))
+        self.side.filter(|_| !matches!(self.failure, Failure::Reported { .. }))
     }
 }
 
-/// Turns of one direction before the other sessions of the thread get theirs: with pipes of 256 KiB, some megabytes.
+/// Transfers in one direction before the other sessions of the thread get their turn: some megabytes with pipes of 256
+/// KiB.
 const TURNS: usize = 16;
 
 /// A session between two connections.
@@ -70,7 +66,7 @@ pub(crate) struct Relay {
     up: Direction,
     down: Direction,
     pool: Arc<PipePool>,
-    /// Most bytes that a direction holds in its carrier.
+    /// The most bytes that a direction may hold in its carrier.
     hold: usize,
 }
 
@@ -79,7 +75,7 @@ struct Direction {
     carrier: Option<Carrier>,
     /// The sender's stream has ended.
     ended: bool,
-    /// So has the receiver's.
+    /// The end has been forwarded to the receiver.
     passed_on: bool,
 }
 
@@ -88,11 +84,11 @@ impl Relay {
         Self { first, second, up: Direction::default(), down: Direction::default(), pool, hold }
     }
 
-    /// Runs until the session has ended: all bytes given on, both ends passed on, and everything that a raw peer was sent
-    /// acknowledged by it. Whatever ends it otherwise is returned; dropping the relay then resets both hops.
-    pub(crate) async fn run(&mut self, live: &Live) -> Result<(), Broken> {
+    /// Runs until the session has ended: all bytes and both ends are forwarded, and every raw peer has acknowledged
+    /// what it was sent. Returns any other outcome as an error; dropping the relay then resets both hops.
+    pub(crate) async fn run(&mut self, live: &ActiveSession) -> Result<(), Broken> {
         let (first, second) = (self.first.stream.clone(), self.second.stream.clone());
-        // A bundle looks after its own.
+        // A bundle watches its own connections.
         let [alone_first, alone_second] = [&self.first, &self.second].map(|end| end.lanes().is_none());
         let watched = async {
             let (mut first, mut second, mut ended) = (pin!(first.failed()), pin!(second.failed()), pin!(live.ended()));
@@ -100,12 +96,18 @@ impl Relay {
                 if let Poll::Ready(result) = self.poll(cx, live) {
                     return Poll::Ready(result);
                 }
-                let on = |side| move |failure| Broken { side: Some(side), failure };
-                if alone_first && let Poll::Ready(error) = first.as_mut().poll(cx) {
-                    return Poll::Ready(Err(on(Side::First)(error.into())));
-                }
-                if alone_second && let Poll::Ready(error) = second.as_mut().poll(cx) {
-                    return Poll::Ready(Err(on(Side::Second)(error.into())));
+                let failed = match (alone_first, alone_second) {
+                    (true, _) if let Poll::Ready(error) = first.as_mut().poll(cx) => Some((Side::First, error)),
+                    (_, true) if let Poll::Ready(error) = second.as_mut().poll(cx) => Some((Side::Second, error)),
+                    _ => None,
+                };
+                if let Some((side, error)) = failed {
+                    // Over UDT, a peer that closes after its last acknowledgement looks like one that has failed. What
+                    // came before that completes the session.
+                    if let Poll::Ready(Ok(())) = self.poll(cx, live) {
+                        return Poll::Ready(Ok(()));
+                    }
+                    return Poll::Ready(Err(Broken { side: Some(side), failure: error.into() }));
                 }
                 ended.as_mut().poll(cx).map(|failure| Err(Broken { side: None, failure }))
             })
@@ -113,7 +115,7 @@ impl Relay {
         };
         if let Err(broken) = watched.await {
             self.pass_on_rest(&broken, live).await;
-            return Err(self.with_last_words(broken));
+            return Err(self.with_reported_reason(broken));
         }
         let framed = [self.first.is_framed(), self.second.is_framed()];
         for (side, stream, framed) in [(Side::First, &first, framed[0]), (Side::Second, &second, framed[1])] {
@@ -130,9 +132,10 @@ impl Relay {
         Ok(())
     }
 
-    /// Gives on what a raw connection had brought before it failed and the kernel still has: on a direct connection too, it
-    /// would arrive before the failure. Given up when nothing moves, or after a while.
-    async fn pass_on_rest(&mut self, broken: &Broken, live: &Live) {
+    /// Forwards what a raw connection delivered before it failed and the kernel still buffers: on a direct connection,
+    /// too, these bytes would arrive before the failure. Gives up when nothing moves for `SILENCE`, or after
+    /// `PATIENCE`.
+    async fn pass_on_rest(&mut self, broken: &Broken, live: &ActiveSession) {
         const SILENCE: Duration = Duration::from_millis(500);
         const PATIENCE: Duration = Duration::from_secs(3);
         let Self { first, second, up, down, pool, hold } = self;
@@ -159,13 +162,13 @@ impl Relay {
         }
     }
 
-    /// Ends the session on both hops after it is `broken`, behind the bytes that were passed on before: on a direct connection
-    /// too, a reset follows what was sent before it. A receiver that has stopped is not waited for, and what is still held
-    /// here for it is lost with the session.
+    /// Ends the session on both hops after it is `broken`, behind the bytes already forwarded: on a direct connection,
+    /// too, a reset follows what was sent before it. Does not wait for a receiver that has stopped; bytes still held
+    /// for it are lost with the session.
     ///
-    /// Returns the framed connections, first and second, that are free for another session. All others are reset. `held` is the
-    /// right to the connections, and is let go when none of them is in use here.
-    pub(crate) async fn part<H: Send + Sync + 'static>(
+    /// Returns the framed connections, first and second, that are free for another session. All others are reset.
+    /// `held` is the right to use the connections; it is released when none of them is in use here.
+    pub(crate) async fn pass_reset_on<H: Send + Sync + 'static>(
         self,
         why: &Refused<'_>,
         broken: &Broken,
@@ -182,13 +185,13 @@ impl Relay {
             let End { stream, carries } = end;
             match carries {
                 Carries::Raw => {
-                    parting::raw(stream).await;
+                    reset::raw(stream).await;
                     None
                 }
-                Carries::Framed(framing) => parting::framed(End::framed_as(stream, *framing), carrier, reason).await,
+                Carries::Framed(framing) => reset::framed(End::framed_as(stream, *framing), carrier, reason).await,
                 Carries::Bundle(lanes) => {
                     drop((stream, carrier));
-                    Box::pin(lanes.part(reason, held)).await
+                    Box::pin(lanes.pass_reset_on(reason, held)).await
                 }
             }
         };
@@ -197,7 +200,7 @@ impl Relay {
         [first, second]
     }
 
-    /// Gives back what others have lent to bundles, after a session that has ended well.
+    /// Returns the connections of bundles to their lenders after a session that has ended well.
     pub(crate) fn give_back(self) {
         for end in [self.first, self.second] {
             if let Carries::Bundle(lanes) = end.carries {
@@ -206,7 +209,7 @@ impl Relay {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, live: &Live) -> Poll<Result<(), Broken>> {
+    fn poll(&mut self, cx: &mut Context<'_>, live: &ActiveSession) -> Poll<Result<(), Broken>> {
         let Self { first, second, up, down, pool, hold } = self;
         for (side, end) in [(Side::First, &mut *first), (Side::Second, &mut *second)] {
             let failed = |failure| Broken { side: Some(side), failure };
@@ -215,11 +218,11 @@ impl Relay {
         let up = up.poll(cx, (Side::First, first), (Side::Second, second), (pool, *hold), |n| live.count_up(n))?;
         let down =
             down.poll(cx, (Side::Second, second), (Side::First, first), (pool, *hold), |n| live.count_down(n))?;
-        // A direction that has just passed its end on owes the other one's connection an acknowledgement.
+        // A direction that has just forwarded its end owes an acknowledgement on the other direction's connection.
         let on = |side| move |failure| Broken { side: Some(side), failure };
         let dues = [
-            first.poll_dues(cx).map_err(on(Side::First))?.is_ready(),
-            second.poll_dues(cx).map_err(on(Side::Second))?.is_ready(),
+            first.poll_control_frames(cx).map_err(on(Side::First))?.is_ready(),
+            second.poll_control_frames(cx).map_err(on(Side::Second))?.is_ready(),
         ];
         for (side, end) in [(Side::First, &mut *first), (Side::Second, &mut *second)] {
             end.left().iter().for_each(|stream| live.left(side, stream));
@@ -228,14 +231,14 @@ impl Relay {
         if over { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Replaces a bare "connection reset" by what the peer had said before it went.
-    fn with_last_words(&mut self, broken: Broken) -> Broken {
+    /// Replaces a bare "connection reset" by the reason that the peer sent before it closed.
+    fn with_reported_reason(&mut self, broken: Broken) -> Broken {
         let end = match (&broken.side, &broken.failure) {
             (Some(Side::First), Failure::Io(_)) => &mut self.first,
             (Some(Side::Second), Failure::Io(_)) => &mut self.second,
             _ => return broken,
         };
-        match end.last_words() {
+        match end.reported_reason() {
             Some(failure) => Broken { failure, ..broken },
             None => broken,
         }
@@ -243,8 +246,8 @@ impl Relay {
 }
 
 impl Direction {
-    /// Ready when this direction has ended and been passed on, and nothing more is to be read about the session from the
-    /// end that it reads.
+    /// Ready when this direction has ended, its end has been forwarded, and `from` has nothing more to read about the
+    /// session.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -280,7 +283,7 @@ impl Direction {
         Poll::Pending
     }
 
-    /// Ready when nothing more is there that `from` had brought before it failed, or `to` has failed as well.
+    /// Ready when all that `from` delivered before it failed has been forwarded, or `to` has failed as well.
     fn poll_rest(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,8 +1,8 @@
-//! Sessions through one relay and through a chain of two with a framed hop between them, over loopback.
+//! Sessions through one relay, and through two relays with a framed hop between them, over loopback.
 
 use super::*;
-use crate::live::Facts;
 use crate::refusal::Refusal;
+use crate::sessions::SessionInfo;
 use phoebus_net::{Profile, Stream, tcp};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::frame::Role;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(30);
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// A plain connection of a program, and the gateway's side of it.
+/// A program's plain connection, and the gateway's side of it.
 async fn program() -> (TcpStream, Stream) {
     let listener = tcp::listen(ANY, &Profile::default()).unwrap();
     let program = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -31,7 +31,7 @@ async fn hop() -> (Stream, Stream) {
     (dialled.unwrap(), accepted.unwrap().0.into_stream().unwrap())
 }
 
-/// How a relay went: failures with the code, hop and sentence that the other hops were told.
+/// The outcome of a relay.
 struct Went {
     ended: Result<(), Broken>,
     up: u64,
@@ -44,8 +44,8 @@ struct Went {
 fn start(first: End, second: End) -> JoinHandle<Went> {
     tokio::spawn(async move {
         let streams = [first.stream.clone(), second.stream.clone()];
-        let live = Live::new(
-            Facts::default(),
+        let live = ActiveSession::new(
+            SessionInfo::default(),
             [&streams[0], &streams[1]],
             [crate::reserve::Segment::none(), crate::reserve::Segment::none()],
             [PATIENCE; 2],
@@ -57,7 +57,7 @@ fn start(first: End, second: End) -> JoinHandle<Went> {
             drop(streams);
             let reason = broken.failure.to_string();
             let refusal = Refusal::at("pg", broken.failure.code(), reason);
-            let free = relay.part(&refusal.message("pg"), broken, &Arc::new(())).await;
+            let free = relay.pass_reset_on(&refusal.message("pg"), broken, &Arc::new(())).await;
             let [first, second] = free.map(|stream| stream.and_then(Arc::into_inner));
             return Went { ended, up, down, first, second };
         }
@@ -100,7 +100,7 @@ async fn chain_over(up: Stream, down: Stream) -> (TcpStream, TcpStream, [JoinHan
     (client, destination, [first, second])
 }
 
-/// Bytes that differ everywhere, so that a shifted or repeated part shows.
+/// Pseudo-random bytes, so that a shifted or repeated part is detected.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed | 1;
     (0..len)
@@ -113,7 +113,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `up` and `down` at the same time, each with its end, and checks what arrives.
+/// Sends `up` and `down` concurrently, closes both streams, and checks what arrives.
 async fn exchange(client: &mut TcpStream, destination: &mut TcpStream, up: &[u8], down: &[u8]) {
     let (mut cr, mut cw) = client.split();
     let (mut dr, mut dw) = destination.split();
@@ -139,7 +139,7 @@ fn whole(went: &Went, up: &[u8], down: &[u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_streams_arrive_whole_and_end() {
+async fn relay_delivers_both_streams_and_their_ends() {
     let (up, down) = (pattern(3_000_001, 3), pattern(2_000_003, 5));
     let (mut client, mut destination, task) = single().await;
     exchange(&mut client, &mut destination, &up, &down).await;
@@ -153,7 +153,7 @@ async fn both_streams_arrive_whole_and_end() {
 }
 
 #[tokio::test]
-async fn a_closed_side_leaves_the_other_open() {
+async fn half_close_leaves_other_direction_open() {
     let (mut client, mut destination, tasks) = chain().await;
     client.write_all(b"request").await.unwrap();
     client.shutdown().await.unwrap();
@@ -175,7 +175,7 @@ async fn a_closed_side_leaves_the_other_open() {
 }
 
 #[tokio::test]
-async fn a_framed_connection_carries_one_session_after_another() {
+async fn framed_connection_carries_successive_sessions() {
     let (mut up, mut down) = hop().await;
     let port = up.local_addr().unwrap();
     for round in 0..20 {
@@ -203,7 +203,7 @@ async fn assert_reset(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn a_reset_passes_in_both_directions() {
+async fn relay_forwards_reset_in_both_directions() {
     for from_client in [true, false] {
         let (mut client, mut destination, [first, second]) = chain().await;
         client.write_all(b"x").await.unwrap();
@@ -222,19 +222,19 @@ async fn a_reset_passes_in_both_directions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_framed_connection_outlives_the_resets_of_its_sessions() {
-    // Over loopback, whose segments are as large as 64 KiB, the kernel now and then advertises less than one, and nothing
-    // moves for seconds. Such a connection is given up, by both sides.
+async fn framed_connection_survives_session_resets() {
+    // Over loopback, with segments of up to 64 KiB, the kernel sometimes advertises a window of less than one segment,
+    // and nothing moves for seconds. Both sides give up such a connection.
     const ROUNDS: usize = 24;
     let mut kept = 0;
     let (mut up, mut down) = hop().await;
     for round in 0..ROUNDS {
         let (client, destination, [first, second]) = chain_over(up, down).await;
         let (goes, stays) = if round & 1 == 0 { (client, destination) } else { (destination, client) };
-        // Out of an idle session, or out of streams at full speed in either direction or in both.
+        // Reset an idle session, or one with full-speed streams in one or both directions.
         let (sends, receives) = (round & 2 != 0, round & 4 != 0);
-        let stays = tokio::spawn(until_reset(stays, receives));
-        go_midway(goes, sends, receives).await;
+        let stays = tokio::spawn(run_until_reset(stays, receives));
+        transfer_then_reset(goes, sends, receives).await;
         assert_eq!(stays.await.unwrap(), io::ErrorKind::ConnectionReset);
         let (first, second) = (first.await.unwrap(), second.await.unwrap());
         assert!(first.ended.is_err() && second.ended.is_err());
@@ -256,8 +256,9 @@ async fn a_framed_connection_outlives_the_resets_of_its_sessions() {
     }
 }
 
-/// Reads, and writes if it `sends`, until the session fails. Says how: the kernel tells the first who asks.
-async fn until_reset(stream: TcpStream, sends: bool) -> io::ErrorKind {
+/// Reads, and writes if it `sends`, until the session fails. Returns the error. The kernel reports it only to the first
+/// caller.
+async fn run_until_reset(stream: TcpStream, sends: bool) -> io::ErrorKind {
     let (mut read, mut write) = stream.into_split();
     let writer = tokio::spawn(async move {
         let bytes = pattern(65_536, 13);
@@ -282,8 +283,8 @@ async fn until_reset(stream: TcpStream, sends: bool) -> io::ErrorKind {
     reader.or(writer).expect("a cut session must not end cleanly")
 }
 
-/// Moves some megabytes, and resets with more under way.
-async fn go_midway(mut stream: TcpStream, sends: bool, receives: bool) {
+/// Moves some megabytes, then resets the connection with more in flight.
+async fn transfer_then_reset(mut stream: TcpStream, sends: bool, receives: bool) {
     let bytes = pattern(3_000_000, 17);
     let (mut read, mut write) = stream.split();
     let send = async {
@@ -301,7 +302,7 @@ async fn go_midway(mut stream: TcpStream, sends: bool, receives: bool) {
 }
 
 #[tokio::test]
-async fn a_reset_passes_a_framed_hop_whose_end_has_stopped_reading() {
+async fn reset_crosses_framed_hop_whose_receiver_stalls() {
     for from_client in [true, false] {
         let (up, down) = hop().await;
         let (client, a) = small_program().await;
@@ -320,7 +321,7 @@ async fn a_reset_passes_a_framed_hop_whose_end_has_stopped_reading() {
 }
 
 #[tokio::test]
-async fn the_far_gateway_learns_why_a_session_failed() {
+async fn far_gateway_learns_why_session_failed() {
     let (client, mut destination, [first, second]) = chain().await;
     reset(client);
     assert_reset(&mut destination).await;
@@ -329,14 +330,14 @@ async fn the_far_gateway_learns_why_a_session_failed() {
     let far = second.await.unwrap().ended.unwrap_err();
     assert_eq!(far.side, Some(Side::First));
     match far.failure {
-        Failure::Told { code, hop, reason } => {
+        Failure::Reported { code, hop, reason } => {
             assert_eq!((code, hop.as_str(), reason.as_str()), (Code::Reset, "pg", "connection reset by peer"));
         }
         other => panic!("the reason was lost: {other:?}"),
     }
 }
 
-/// A connection whose receiver holds little, so that a sender is soon stopped.
+/// A connection with a small receive buffer, so that a sender soon stalls.
 async fn small_program() -> (TcpStream, Stream) {
     let listener = tcp::listen(ANY, &Profile::default()).unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -345,7 +346,7 @@ async fn small_program() -> (TcpStream, Stream) {
     (program, listener.accept().await.unwrap().0.into_stream().unwrap())
 }
 
-/// Writes until nothing moves any more.
+/// Writes until the stream stalls. Returns the number of bytes written.
 async fn fill(stream: &mut TcpStream, piece: &[u8]) -> usize {
     let mut total = 0;
     while let Ok(n) = tokio::time::timeout(Duration::from_millis(300), stream.write(piece)).await {
@@ -358,7 +359,7 @@ async fn fill(stream: &mut TcpStream, piece: &[u8]) -> usize {
 }
 
 #[tokio::test]
-async fn a_receiver_that_stops_stalls_the_sender_and_nothing_is_lost() {
+async fn stalled_receiver_stalls_sender_without_loss() {
     let (mut client, a) = program().await;
     let (mut destination, b) = small_program().await;
     let task = start(raw(a), raw(b));
@@ -375,7 +376,7 @@ async fn a_receiver_that_stops_stalls_the_sender_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn a_reset_passes_a_stalled_receiver() {
+async fn reset_reaches_stalled_receiver() {
     for piece in [&[1u8][..], &[1u8; 65_536]] {
         let (mut client, a) = program().await;
         client.set_nodelay(true).unwrap();
@@ -383,7 +384,7 @@ async fn a_reset_passes_a_stalled_receiver() {
         let task = start(raw(a), raw(b));
         assert!(fill(&mut client, piece).await > 0);
         reset(client);
-        // The relay is stuck writing and must notice all the same; the destination reads nothing until it has.
+        // The relay is blocked in a write and must still notice; the destination reads nothing until it has.
         let failure = tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap().ended.unwrap_err();
         assert_eq!((failure.side, failure.failure.code()), (Some(Side::First), Code::Reset));
         assert_reset(&mut destination).await;
@@ -391,13 +392,13 @@ async fn a_reset_passes_a_stalled_receiver() {
 }
 
 #[tokio::test]
-async fn a_failure_behind_the_end_of_a_session_disturbs_no_later_one() {
+async fn failure_after_session_end_leaves_next_session_intact() {
     for at_destination in [true, false] {
         let (up, down) = hop().await;
         let ((client, a), (destination, b)) = (small_program().await, small_program().await);
         let tasks = [start(raw(a), framed(up, Role::Initiator)), start(framed(down, Role::Acceptor), raw(b))];
         let (mut reads, mut stops) = if at_destination { (client, destination) } else { (destination, client) };
-        // More than the one that stops has room for, less than a gateway can hold for it.
+        // More than the stalled receiver has room for, less than a gateway can hold for it.
         reads.write_all(&pattern(200_000, 3)).await.unwrap();
         reads.shutdown().await.unwrap();
         stops.shutdown().await.unwrap();
@@ -417,7 +418,7 @@ async fn a_failure_behind_the_end_of_a_session_disturbs_no_later_one() {
 }
 
 #[tokio::test]
-async fn a_framed_connection_that_just_ends_is_an_error() {
+async fn relay_rejects_framed_connection_without_shutdown() {
     let (up, down) = hop().await;
     let (mut client, a) = program().await;
     let task = start(raw(a), framed(up, Role::Initiator));
@@ -429,7 +430,7 @@ async fn a_framed_connection_that_just_ends_is_an_error() {
 }
 
 #[tokio::test]
-async fn garbage_in_place_of_frames_is_an_error() {
+async fn relay_rejects_garbage_instead_of_frames() {
     let (up, down) = hop().await;
     let (mut client, a) = program().await;
     let task = start(raw(a), framed(up, Role::Initiator));
@@ -440,11 +441,11 @@ async fn garbage_in_place_of_frames_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_dropped_session_is_reset_on_both_ends() {
+async fn dropped_session_resets_both_ends() {
     let (mut client, mut destination, task) = single().await;
     client.write_all(b"x").await.unwrap();
     destination.read_exact(&mut [0; 1]).await.unwrap();
-    // What a panic inside the session's task does.
+    // As a panic inside the session's task would.
     task.abort();
     assert_reset(&mut client).await;
     assert_reset(&mut destination).await;

@@ -1,10 +1,11 @@
-//! Rates that connections have in common (S17, S25): what this gateway sends to one neighbour under one profile never exceeds
-//! the profile's rate, however many connections carry it, and one that alone has something to send gets all of it.
+//! Rates that connections share (S17, S25). What this gateway sends to one neighbour under one profile never exceeds
+//! the profile's rate, however many connections carry it; and if only one has something to send, it gets the whole
+//! rate.
 //!
-//! Connections hold their part of the rate by themselves: the kernel paces TCP, UDT paces its packets, QUIC's streams are
-//! measured out. Here it is divided: anew whenever a session begins or ends, and some fifty times a second as long as several
-//! have one in common, by what each of them sends (`share`). Where a profile leaves the congestion control to the gateway, it is
-//! one that keeps to the rate (`steady`).
+//! Each connection keeps to its share by itself: the kernel paces TCP, UDT paces its packets, and QUIC streams are
+//! throttled. This module divides the rate: whenever a session begins or ends, and about fifty times a second while
+//! several connections share one, by what each of them sends (`share`). Where a profile leaves the congestion control
+//! to the gateway, it chooses one that keeps to the rate (`steady`).
 
 mod share;
 mod steady;
@@ -23,34 +24,34 @@ use steady::Steady;
 use tokio::sync::Notify;
 use tracing::warn;
 
-/// Pause between two looks at connections that share a rate: less than a round trip of a long path.
+/// Pause between two checks of connections that share a rate: less than a round trip of a long path.
 const LOOK: Duration = Duration::from_millis(20);
-/// A look at a connection takes some microseconds: with more than this many, looks are rarer.
+/// Checking a connection takes some microseconds. With more connections than this, checks are rarer.
 const MANY: usize = 100;
-/// Pause between two looks at whether a connection is under the right congestion control: a bbr that goes below its rate for a
-/// round trip is not seen by it.
+/// Pause between two checks of a connection's congestion control. It is long enough not to notice that bbr sends below
+/// its rate for one round trip.
 const STEADY_LOOK: Duration = Duration::from_millis(250);
-/// A share is not raised for less than this part of it: each change is a system call.
+/// A share is not raised by less than this fraction: each change costs a system call.
 const WORTH: f64 = 0.01;
 
-/// Rates by the names of the profiles that have them.
+/// Rates by profile name.
 pub(crate) type Rates = BTreeMap<Arc<str>, BitRate>;
 
-/// What profiles say of rates.
+/// What profiles say about rates.
 #[derive(Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct ReservationRules {
     pub(crate) rates: Rates,
     /// Profiles that leave the congestion control to the gateway.
     pub(crate) any_control: BTreeSet<Arc<str>>,
 }
 
-impl Terms {
+impl ReservationRules {
     pub(crate) fn of(config: &Config) -> Self {
         Self { rates: config.rates.clone(), any_control: config.any_control.clone() }
     }
 }
 
-/// What has a rate: connections under a profile to a neighbour.
+/// What a rate applies to: the connections to one neighbour under one profile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Segment {
     /// The profile's name.
@@ -60,25 +61,25 @@ pub(crate) struct Segment {
 
 #[cfg(test)]
 impl Segment {
-    /// One that has no rate.
+    /// A segment without a rate.
     pub(crate) fn none() -> Self {
         Self { profile: "none".into(), neighbour: Neighbour::Peer("nobody".into()) }
     }
 }
 
-/// Who is at the other end.
+/// The neighbour at the other end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Neighbour {
     /// The gateway of this name.
     Peer(Arc<str>),
-    /// A host that is none.
+    /// A host that is not a gateway.
     Host(IpAddr),
 }
 
-/// A bandwidth was asked for that cannot be promised.
+/// The requested bandwidth cannot be promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooMuch {
-    /// What can.
+pub(crate) struct InsufficientRate {
+    /// What can be promised, in bits per second.
     pub(crate) free: u64,
 }
 
@@ -86,23 +87,23 @@ pub(crate) struct TooMuch {
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     state: Mutex<State>,
-    /// There is something to look at.
+    /// Notified when there is something to check.
     shared: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    terms: Terms,
-    /// Profiles that had a rate once: connections that were made then still have it.
+    terms: ReservationRules,
+    /// Profiles that had a rate once. Connections made then still keep to it.
     unrated: BTreeSet<Arc<str>>,
     shared: HashMap<Segment, Shared>,
     next: u64,
 }
 
-/// One rate, and who shares it.
+/// One rate, and the connections that share it.
 #[derive(Debug, Default)]
 struct Shared {
-    /// In bits per second; `None` where all that there is are connections that hold what was promised to them.
+    /// In bits per second; `None` where there are only connections with a promised bandwidth of their own.
     rate: Option<u64>,
     members: Vec<Member>,
     looked: Option<Instant>,
@@ -112,32 +113,32 @@ struct Shared {
 #[derive(Debug)]
 struct Member {
     id: u64,
-    /// Only the relay keeps it open.
+    /// Weak, since only the relay keeps the stream open.
     stream: Weak<Stream>,
     booked: Option<u64>,
     meter: Meter,
-    /// Where its congestion control is the gateway's choice and can be changed.
+    /// `Some` if the gateway chooses its congestion control and can change it.
     steady: Option<Steady>,
-    /// What it was told.
+    /// The share that it was last set to, in bits per second.
     share: f64,
-    /// It did not take what it was told, and that was said.
+    /// Setting its share failed, and that was logged.
     deaf: bool,
 }
 
-/// A session's part in a rate, given up when this is dropped.
+/// A session's part in a rate, released on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Reservation {
     reservations: Arc<Reservations>,
     segment: Segment,
     id: u64,
 }
 
 impl Reservations {
-    pub(crate) fn new(terms: Terms) -> Arc<Self> {
+    pub(crate) fn new(terms: ReservationRules) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new(State { terms, ..State::default() }), shared: Notify::new() })
     }
 
-    /// The rate of `segment`, in bits per second, and how much of it is promised to nobody.
+    /// The rate of `segment` and the unpromised part of it, in bits per second.
     pub(crate) fn free(&self, segment: &Segment) -> Option<[u64; 2]> {
         let state = self.lock();
         let rate = state.terms.rates.get(&segment.profile)?.0;
@@ -145,21 +146,22 @@ impl Reservations {
         Some([rate, rate.saturating_sub(promised)])
     }
 
-    /// Holds `stream` to a part in the rate of `segment`, or to what is `booked` for it alone; `None` where there is neither.
+    /// Limits `stream` to a part of the rate of `segment`, or to the bandwidth `booked` for it alone. `None` if there
+    /// is neither.
     ///
     /// # Errors
-    /// When so much cannot be promised any more.
+    /// When `booked` exceeds what can still be promised.
     pub(crate) fn hold(
         self: &Arc<Self>,
         segment: &Segment,
         stream: &Arc<Stream>,
         booked: Option<u64>,
-    ) -> Result<Option<Held>, TooMuch> {
+    ) -> Result<Option<Reservation>, InsufficientRate> {
         let mut state = self.lock();
         let rate = state.terms.rates.get(&segment.profile).map(|rate| rate.0);
         if rate.is_none() && booked.is_none() {
             if state.unrated.contains(&segment.profile) {
-                // One that has failed is about to be gone.
+                // A connection that has failed needs no change.
                 let _ = stream.set(Change::Rate(None));
             }
             return Ok(None);
@@ -168,7 +170,7 @@ impl Reservations {
         if let (Some(rate), Some(booked)) = (rate, booked)
             && promised.saturating_add(booked) > rate
         {
-            return Err(TooMuch { free: rate.saturating_sub(promised) });
+            return Err(InsufficientRate { free: rate.saturating_sub(promised) });
         }
         let id = state.next;
         state.next += 1;
@@ -189,11 +191,11 @@ impl Reservations {
         if shared.is_contended() || shared.is_steadied() {
             self.shared.notify_one();
         }
-        Ok(Some(Held { reservations: self.clone(), segment: segment.clone(), id }))
+        Ok(Some(Reservation { reservations: self.clone(), segment: segment.clone(), id }))
     }
 
-    /// Puts other rates in force, for open sessions too.
-    pub(crate) fn change(&self, terms: Terms) {
+    /// Applies other rates, to open sessions too.
+    pub(crate) fn change(&self, terms: ReservationRules) {
         let state = &mut *self.lock();
         let old = std::mem::replace(&mut state.terms, terms);
         state.unrated.extend(old.rates.into_keys());
@@ -204,7 +206,7 @@ impl Reservations {
         self.shared.notify_one();
     }
 
-    /// Divides rates for as long as it runs.
+    /// Divides rates until it is dropped.
     pub(crate) async fn keep(self: Arc<Self>) {
         loop {
             match self.look(Instant::now()) {
@@ -214,7 +216,8 @@ impl Reservations {
         }
     }
 
-    /// Looks at all connections that share a rate or may be under the wrong control; returns when to look again, if there are any.
+    /// Checks all connections that share a rate or may need another congestion control. Returns the pause until the
+    /// next check, if any connection needs one.
     fn look(&self, now: Instant) -> Option<Duration> {
         let mut state = self.lock();
         let (mut contended, mut steadied) = (0, false);
@@ -245,17 +248,17 @@ impl Shared {
         self.members.iter().filter_map(|member| member.booked).fold(0, u64::saturating_add)
     }
 
-    /// Whether what one does not use could be of use to another.
+    /// Whether another member could use what one does not.
     fn is_contended(&self) -> bool {
         self.rate.is_some() && self.members.len() > 1
     }
 
-    /// Whether congestion controls are to be looked after.
+    /// Whether the congestion control of any member needs checks.
     fn is_steadied(&self) -> bool {
         self.members.iter().any(|member| member.steady.is_some())
     }
 
-    /// Looks whether each connection is under the control that keeps it at its rate.
+    /// Checks that each connection uses the congestion control that keeps it at its rate.
     fn steady(&mut self, now: Instant) {
         let passed = self.steadied.map_or(STEADY_LOOK, |at| now.saturating_duration_since(at));
         if passed >= STEADY_LOOK {
@@ -274,11 +277,11 @@ impl Shared {
         }
     }
 
-    /// Tells every member its share: those that are to have less first, so that the sum is never more than there is. While one of
-    /// them has not taken that, no other gets more.
+    /// Sets every member's share, reductions first, so that the sum never exceeds the rate. While a reduction has not
+    /// taken effect, no member gets more.
     fn divide(&mut self, segment: &Segment) {
         if let [only] = &mut self.members[..] {
-            // What it sends is of no interest, and what it sent before that says nothing.
+            // A single member needs no measurement, and earlier measurements would be stale.
             (only.meter, self.looked) = (Meter::new(), None);
         }
         let booked = |member: &Member| member.booked.map(|booked| booked as f64);
@@ -300,7 +303,7 @@ impl Shared {
     }
 }
 
-/// Whether it is TCP's bbr that controls it.
+/// Whether it is a TCP connection under bbr.
 fn is_under_bbr(stream: &Stream) -> bool {
     stream.stats().is_ok_and(|stats| stats.congestion_control == "bbr")
 }
@@ -311,22 +314,22 @@ impl Member {
         let Some(stream) = self.stream.upgrade() else { return };
         let control = stream.stats().ok().and_then(|stats| steady.look(&stats, passed, self.share));
         if control.is_some_and(|control| stream.set(Change::CongestionControl(control)).is_err()) {
-            // Its transport, or the kernel, does not let this process choose: it stays as it is.
+            // The transport or the kernel does not permit the change: keep the current control.
             self.steady = None;
         }
     }
 
-    /// Puts it back under the control that it had before it was held to a rate.
+    /// Restores the congestion control that it had before it was limited.
     fn release(&mut self) {
         if self.steady.take().is_some_and(|steady| steady.is_cubic())
             && let Some(stream) = self.stream.upgrade()
         {
-            // One that has failed is about to be gone.
+            // A connection that has failed needs no change.
             let _ = stream.set(Change::CongestionControl(CongestionControl::Bbr));
         }
     }
 
-    /// Says whether it sends no more than that now.
+    /// Sets the share. Returns whether the connection now sends no more than that.
     fn set(&mut self, share: f64, segment: &Segment) -> bool {
         let is_new = self.share.is_infinite();
         if share == self.share || !is_new && share > self.share && share < self.share * (1.0 + WORTH) {
@@ -340,7 +343,7 @@ impl Member {
                 self.share = share;
                 warn!(profile = &*segment.profile, "a transport cannot hold the rate of its profile");
             }
-            // One that has failed sends nothing, and is about to be gone.
+            // A connection that has failed sends nothing.
             Err(_) if stream.stats().is_ok_and(|stats| stats.closed) => {}
             Err(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
@@ -354,14 +357,14 @@ impl Member {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.reservations.lock();
         let Some(shared) = state.shared.get_mut(&self.segment) else { return };
         if let Some(at) = shared.members.iter().position(|member| member.id == self.id) {
             let mut gone = shared.members.swap_remove(at);
             gone.release();
-            // A connection without a session sends next to nothing. What it is used for next, it is told then.
+            // A connection without a session sends next to nothing, and its next use sets its share.
             if shared.rate.is_none() {
                 gone.set(f64::INFINITY, &self.segment);
             }

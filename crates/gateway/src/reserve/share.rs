@@ -1,27 +1,28 @@
-//! How a rate is divided among connections (S17): by what each needs, and equally where they need more than there is. What one
-//! does not need goes to the others (max-min fairness). Pure: bytes and times are arguments.
+//! Divides a rate among connections (S17) by max-min fairness: each gets what it needs, or an equal share where all
+//! need more than there is; what one does not need goes to the others. Pure: bytes and times are arguments.
 
 use std::time::Duration;
 
-/// What a connection is to have, in bits per second.
+/// What a connection claims, in bits per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Claim {
-    /// What it would use now; infinity for one that uses all that it has.
+    /// What it would use now; infinity if it uses all that it gets.
     pub(super) wants: f64,
-    /// What was promised to it, which it never exceeds.
+    /// The bandwidth promised to it, which it never exceeds.
     pub(super) booked: Option<f64>,
 }
 
-/// The part of a rate that is kept for those that need nothing at the moment, so that they can begin.
+/// The fraction of a rate reserved for connections that currently need nothing, so that they can start.
 const KEPT: f64 = 0.01;
 
-/// The shares of `claims` in `rate`. Their sum never exceeds it, and is all of it unless all that there are were promised less.
+/// The shares of `claims` in `rate`. Their sum never exceeds the rate, and equals it unless the connections were all
+/// promised less.
 pub(super) fn divide(rate: f64, claims: &[Claim]) -> Vec<f64> {
     let count = claims.len().max(1) as f64;
     let most = |claim: &Claim| claim.booked.unwrap_or(f64::INFINITY);
     let mut shares: Vec<f64> = claims.iter().map(|claim| most(claim).min(rate * KEPT / count)).collect();
     let mut left = rate - shares.iter().sum::<f64>();
-    // What was promised comes first, and then what the others need; what is left is for all that may have more.
+    // Promises first, then the needs of the others; the rest goes to all that may have more.
     let promised = |claim: &Claim| claim.booked.map_or(0.0, |booked| booked.min(claim.wants));
     let needed = |claim: &Claim| most(claim).min(claim.wants);
     for upto in [&promised as &dyn Fn(&Claim) -> f64, &needed, &most] {
@@ -31,7 +32,8 @@ pub(super) fn divide(rate: f64, claims: &[Claim]) -> Vec<f64> {
     shares
 }
 
-/// Raises those of `shares` that are below their limits, the lowest first, by `left` in all; returns what nobody takes.
+/// Raises the `shares` below their limits, the closest to its limit first, by `left` in total. Returns what is left
+/// over.
 fn fill(mut left: f64, limits: &[f64], shares: &mut [f64]) -> f64 {
     let mut open: Vec<usize> = (0..shares.len()).filter(|i| shares[*i] < limits[*i]).collect();
     open.sort_by(|a, b| (limits[*a] - shares[*a]).total_cmp(&(limits[*b] - shares[*b])));
@@ -45,25 +47,26 @@ fn fill(mut left: f64, limits: &[f64], shares: &mut [f64]) -> f64 {
     left.max(0.0)
 }
 
-/// Finds out what a connection needs, from what it sends.
+/// Estimates what a connection needs from what it sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meter {
-    /// Bytes sent when it was last looked at.
+    /// Bytes sent until the last check.
     sent: Option<u64>,
-    /// Bits per second that it has used of late.
+    /// Recent use, in bits per second.
     used: f64,
     wants: f64,
 }
 
 impl Meter {
-    /// A connection that uses this much of its share would use more.
+    /// A connection that uses this fraction of its share would use more.
     const HUNGRY: f64 = 0.8;
-    /// By how much a need may grow from look to look before it is seen: a slow start doubles in a round trip.
+    /// The factor by which a need may grow between checks: slow start doubles in a round trip.
     const GROWTH: f64 = 2.0;
-    /// What is left of a need from look to look while nothing is sent, so that one who sends in bursts keeps it.
+    /// The fraction of a need that remains from check to check while nothing is sent, so that a bursty sender keeps its
+    /// share.
     const MEMORY: f64 = 0.8;
 
-    /// A connection that may be about to send.
+    /// For a connection that may be about to send.
     pub(super) fn new() -> Self {
         Self { sent: None, used: 0.0, wants: f64::INFINITY }
     }
@@ -72,7 +75,7 @@ impl Meter {
         self.wants
     }
 
-    /// Looks: `sent` bytes were sent up to now, of which headers are no part, `passed` since the last look, under `share`.
+    /// Records that `sent` bytes (without headers) were sent so far, `passed` after the last check, under `share`.
     pub(super) fn look(&mut self, sent: u64, passed: Duration, share: f64) {
         let before = self.sent.replace(sent);
         let Some(before) = before.filter(|_| !passed.is_zero()) else { return };
@@ -96,26 +99,26 @@ mod tests {
     }
 
     #[test]
-    fn what_one_does_not_need_goes_to_the_others() {
+    fn unneeded_share_goes_to_the_others() {
         assert_eq!(shares(1000.0, &[ALL], &[]), [1000]);
         assert_eq!(shares(1000.0, &[ALL; 4], &[]), [250; 4]);
         assert_eq!(shares(1000.0, &[ALL, 0.0], &[]), [995, 5]);
         assert_eq!(shares(1000.0, &[ALL, 105.0, ALL], &[]), [448, 105, 448]);
-        // Nobody needs all: what is left stays at hand, for whoever needs more before it is seen.
+        // No connection needs everything: the rest is spread, in case one needs more before the next check.
         assert_eq!(shares(1000.0, &[100.0, 200.0], &[]), [450, 550]);
     }
 
     #[test]
-    fn a_promise_is_kept_and_not_exceeded() {
+    fn promise_is_kept_and_not_exceeded() {
         assert_eq!(shares(1000.0, &[ALL; 3], &[600.0]), [600, 200, 200]);
-        // While nothing of it is used, others have it.
+        // While a promise is unused, others get it.
         assert_eq!(shares(1000.0, &[0.0, ALL], &[600.0]), [5, 995]);
         assert_eq!(shares(1000.0, &[ALL], &[600.0]), [600]);
     }
 
     proptest! {
         #[test]
-        fn the_sum_is_never_more_and_nothing_is_held_back(
+        fn shares_use_the_whole_rate_and_never_more(
             rate in 1e3f64..1e11,
             claims in prop::collection::vec((0u64..1 << 37, prop::option::of(0.0f64..0.2)), 1..12),
         ) {
@@ -141,7 +144,8 @@ mod tests {
         }
     }
 
-    /// Connections that would send at their own rates, looked at every 20 ms for `looks`; what each sent of late, bits/s.
+    /// Simulates connections that would send at their own rates, checked every 20 ms for `looks`. Returns what each
+    /// sent last, in bits per second.
     fn run(rate: f64, sources: &[f64], looks: u32) -> Vec<f64> {
         let passed = Duration::from_millis(20);
         let mut meters = vec![Meter::new(); sources.len()];
@@ -165,13 +169,13 @@ mod tests {
         let got = run(100e6, &[f64::INFINITY, 10e6, 0.0, f64::INFINITY], 50);
         assert!((got[1] - 10e6).abs() < 1.0, "{got:?}");
         for big in [got[0], got[3]] {
-            // Twice 10 Mbit/s are kept for the one that needs so much, and the thousandth part for the idle one.
+            // Twice 10 Mbit/s are kept for the connection that needs 10, and a small part for the idle one.
             assert!((big - 39.75e6).abs() < 1e6, "{got:?}");
         }
     }
 
     #[test]
-    fn one_that_begins_is_seen_at_the_next_look() {
+    fn meter_notices_new_sender_at_next_check() {
         let mut meter = Meter::new();
         let passed = Duration::from_millis(20);
         meter.look(0, passed, 0.0);

@@ -1,8 +1,8 @@
-//! Rates divided among connections that note what they are told.
+//! Division of rates among fake connections that record what they were set to.
 
 use super::*;
 use phoebus_net::Stats;
-use phoebus_net::transport::{Boxed, Duplex};
+use phoebus_net::transport::{Boxed, Duplex, DuplexControl, DuplexIo, DuplexTelemetry};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,14 +10,14 @@ use std::task::{Context, Poll};
 
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// What all connections of a test were told, and the most that their rates ever came to.
+/// What all connections of a test were set to, and the highest sum of their rates.
 #[derive(Debug, Default)]
 struct Told {
     rates: Mutex<HashMap<usize, Option<u64>>>,
     most: AtomicU64,
-    /// Those that take no rate at the moment.
+    /// Connections whose rate cannot be set at the moment.
     deaf: Mutex<BTreeSet<usize>>,
-    /// What each was told to be controlled by.
+    /// The congestion control that each was set to.
     controls: Mutex<HashMap<usize, CongestionControl>>,
 }
 
@@ -29,31 +29,7 @@ struct Fake {
     told: Arc<Told>,
 }
 
-impl Duplex for Fake {
-    fn set(&self, change: Change) -> io::Result<()> {
-        let rate = match change {
-            Change::Rate(rate) => rate,
-            Change::CongestionControl(control) => {
-                self.told.controls.lock().unwrap().insert(self.id, control);
-                return Ok(());
-            }
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        if self.told.deaf.lock().unwrap().contains(&self.id) {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        let mut rates = self.told.rates.lock().unwrap();
-        rates.insert(self.id, rate.map(|rate| rate.0));
-        let sum: u64 = rates.values().flatten().sum();
-        self.told.most.fetch_max(sum, Relaxed);
-        Ok(())
-    }
-
-    fn stats(&self) -> io::Result<Stats> {
-        let congestion_control = "bbr".to_owned();
-        Ok(Stats { bytes_sent: self.sent.load(Relaxed), congestion_control, ..Stats::default() })
-    }
-
+impl DuplexIo for Fake {
     fn try_read(&self, _: &mut [u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }
@@ -74,10 +50,6 @@ impl Duplex for Fake {
         Ok(true)
     }
 
-    fn failed(&self) -> Boxed<'_, io::Error> {
-        Box::pin(std::future::pending())
-    }
-
     fn shutdown_write(&self) -> io::Result<()> {
         Ok(())
     }
@@ -85,8 +57,44 @@ impl Duplex for Fake {
     fn unacknowledged(&self) -> io::Result<usize> {
         Ok(0)
     }
+}
+
+impl DuplexControl for Fake {
+    fn set(&self, change: Change) -> io::Result<()> {
+        let rate = match change {
+            Change::Rate(rate) => rate,
+            Change::CongestionControl(control) => {
+                self.told.controls.lock().unwrap().insert(self.id, control);
+                return Ok(());
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        if self.told.deaf.lock().unwrap().contains(&self.id) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let mut rates = self.told.rates.lock().unwrap();
+        rates.insert(self.id, rate.map(|rate| rate.0));
+        let sum: u64 = rates.values().flatten().sum();
+        self.told.most.fetch_max(sum, Relaxed);
+        Ok(())
+    }
+
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        Box::pin(std::future::pending())
+    }
 
     fn disarm(&self) {}
+
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+impl DuplexTelemetry for Fake {
+    fn stats(&self) -> io::Result<Stats> {
+        let congestion_control = "bbr".to_owned();
+        Ok(Stats { bytes_sent: self.sent.load(Relaxed), congestion_control, ..Stats::default() })
+    }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(NOBODY)
@@ -94,10 +102,6 @@ impl Duplex for Fake {
 
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(NOBODY)
-    }
-
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        Ok(self)
     }
 }
 
@@ -121,7 +125,7 @@ impl Circuit {
         Segment { profile: "circuit".into(), neighbour: Neighbour::Peer("pg2".into()) }
     }
 
-    fn open(&mut self, booked: Option<u64>) -> Result<Held, TooMuch> {
+    fn open(&mut self, booked: Option<u64>) -> Result<Reservation, InsufficientRate> {
         let sent = Arc::new(AtomicU64::new(0));
         let id = self.streams.len();
         let stream = Arc::new(Stream::from(Fake { id, sent: sent.clone(), told: self.told.clone() }));
@@ -129,7 +133,7 @@ impl Circuit {
         Ok(self.reservations.hold(&Self::segment(), &stream, booked)?.unwrap())
     }
 
-    /// Lets `looks` pass in which the connections send at these rates, as far as they may.
+    /// Simulates `looks` checks while the connections send at these rates, within their limits.
     fn pass(&mut self, looks: u32, rates: &[u64]) {
         for _ in 0..looks {
             for (id, rate) in rates.iter().enumerate() {
@@ -145,7 +149,7 @@ impl Circuit {
         self.told.rates.lock().unwrap().get(&id).copied().flatten()
     }
 
-    /// That the rates are these, within a hundredth of the whole.
+    /// Asserts these fractions of the rate, within about a hundredth of the whole.
     fn expect(&self, parts: &[f64]) {
         for (id, part) in parts.iter().enumerate() {
             let (got, wanted) = (self.rate(id).unwrap() as f64, part * RATE as f64);
@@ -154,13 +158,13 @@ impl Circuit {
     }
 }
 
-fn rates(rate: Option<u64>) -> Terms {
+fn rates(rate: Option<u64>) -> ReservationRules {
     let rates = rate.map(|rate| ("circuit".into(), BitRate(rate))).into_iter().collect();
-    Terms { rates, any_control: BTreeSet::from(["circuit".into()]) }
+    ReservationRules { rates, any_control: BTreeSet::from(["circuit".into()]) }
 }
 
 #[test]
-fn one_alone_has_all_and_several_their_parts() {
+fn single_connection_gets_whole_rate_and_several_share_it() {
     let mut circuit = Circuit::new();
     let first = circuit.open(None).unwrap();
     circuit.expect(&[1.0]);
@@ -170,7 +174,7 @@ fn one_alone_has_all_and_several_their_parts() {
     circuit.expect(&[1.0, 0.0]);
     circuit.pass(5, &[u64::MAX, u64::MAX]);
     circuit.expect(&[0.5, 0.5]);
-    // Connections to somebody else are no matter of theirs.
+    // Connections to another neighbour are independent.
     let other = Segment { neighbour: Neighbour::Peer("pg3".into()), ..Circuit::segment() };
     assert_eq!(circuit.reservations.free(&other), Some([RATE, RATE]));
     drop(first);
@@ -178,7 +182,7 @@ fn one_alone_has_all_and_several_their_parts() {
 }
 
 #[test]
-fn the_sum_is_never_more_than_the_rate() {
+fn sum_of_shares_never_exceeds_rate() {
     let mut circuit = Circuit::new();
     let mut held: Vec<_> = (0..4).map(|_| circuit.open(None).unwrap()).collect();
     for round in 0..40u64 {
@@ -186,7 +190,7 @@ fn the_sum_is_never_more_than_the_rate() {
         circuit.pass(3, &wants);
     }
     for id in [3, 2] {
-        // What is over sends nothing any more.
+        // A closed connection sends nothing.
         circuit.told.rates.lock().unwrap().remove(&id);
         held.pop();
     }
@@ -196,7 +200,7 @@ fn the_sum_is_never_more_than_the_rate() {
 }
 
 #[test]
-fn while_one_does_not_take_less_nobody_gets_more() {
+fn no_share_grows_while_a_reduction_fails() {
     let mut circuit = Circuit::new();
     let _held = [circuit.open(None).unwrap(), circuit.open(None).unwrap()];
     circuit.pass(50, &[u64::MAX, 0]);
@@ -206,14 +210,14 @@ fn while_one_does_not_take_less_nobody_gets_more() {
     circuit.expect(&[1.0, 0.0]);
     let most = circuit.told.most.load(Relaxed);
     assert!(most <= RATE, "{most}");
-    // It is told again and again.
+    // The gateway keeps trying.
     circuit.told.deaf.lock().unwrap().clear();
     circuit.pass(5, &[u64::MAX, u64::MAX]);
     circuit.expect(&[0.5, 0.5]);
 }
 
 #[test]
-fn the_control_is_chosen_that_holds_the_rate() {
+fn gateway_chooses_control_that_holds_the_rate() {
     let mut circuit = Circuit::new();
     let held = circuit.open(None).unwrap();
     let told = |circuit: &Circuit| circuit.told.controls.lock().unwrap().get(&0).copied();
@@ -224,16 +228,16 @@ fn the_control_is_chosen_that_holds_the_rate() {
     drop(held);
     assert_eq!(told(&circuit), Some(CongestionControl::Bbr), "whoever has the connection next is held to nothing");
 
-    // A control that was configured stands.
+    // A configured control stays.
     let mut circuit = Circuit::new();
-    circuit.reservations.change(Terms { any_control: BTreeSet::new(), ..rates(Some(RATE)) });
+    circuit.reservations.change(ReservationRules { any_control: BTreeSet::new(), ..rates(Some(RATE)) });
     let _held = circuit.open(None).unwrap();
     circuit.pass(200, &[u64::MAX]);
     assert_eq!(told(&circuit), None);
 }
 
 #[test]
-fn another_rate_holds_for_open_connections() {
+fn changed_rate_applies_to_open_connections() {
     let mut circuit = Circuit::new();
     let _held = [circuit.open(None).unwrap(), circuit.open(None).unwrap()];
     circuit.reservations.change(rates(Some(RATE / 2)));
@@ -245,7 +249,7 @@ fn another_rate_holds_for_open_connections() {
 }
 
 #[test]
-fn a_connection_from_before_the_rate_went_is_free_of_it() {
+fn connection_loses_rate_that_was_removed() {
     let mut circuit = Circuit::new();
     let held = circuit.open(None).unwrap();
     drop(held);
@@ -257,16 +261,16 @@ fn a_connection_from_before_the_rate_went_is_free_of_it() {
 }
 
 #[test]
-fn what_is_promised_is_kept_and_not_promised_twice() {
+fn promise_is_kept_and_not_made_twice() {
     let mut circuit = Circuit::new();
     let promised = circuit.open(Some(60_000_000)).unwrap();
     circuit.expect(&[0.6]);
-    assert_eq!(circuit.open(Some(50_000_000)).unwrap_err(), TooMuch { free: 40_000_000 });
+    assert_eq!(circuit.open(Some(50_000_000)).unwrap_err(), InsufficientRate { free: 40_000_000 });
     let _other = circuit.open(None).unwrap();
     circuit.pass(20, &[u64::MAX, 0, u64::MAX]);
     assert_eq!(circuit.rate(0), Some(60_000_000));
     assert!((38_000_000..=40_000_000).contains(&circuit.rate(2).unwrap()));
-    // What is not used of it is lent.
+    // The unused part is lent to others.
     circuit.pass(50, &[0, 0, u64::MAX]);
     assert!(circuit.rate(2).unwrap() >= 98_000_000);
     drop(promised);
@@ -274,8 +278,8 @@ fn what_is_promised_is_kept_and_not_promised_twice() {
 }
 
 #[test]
-fn what_was_asked_for_is_held_where_there_is_no_other_rate() {
-    let reservations = Reservations::new(Terms::default());
+fn booked_bandwidth_is_kept_without_a_profile_rate() {
+    let reservations = Reservations::new(ReservationRules::default());
     let told = Arc::new(Told::default());
     let stream = Arc::new(Stream::from(Fake { id: 0, sent: Arc::default(), told: told.clone() }));
     let held = reservations.hold(&Circuit::segment(), &stream, Some(7_000_000)).unwrap();
@@ -285,21 +289,21 @@ fn what_was_asked_for_is_held_where_there_is_no_other_rate() {
 }
 
 #[test]
-fn the_connections_of_a_bundle_send_no_more_than_the_rate_together() {
+fn bundle_stays_within_the_rate() {
     const LANES: usize = 8;
     let mut circuit = Circuit::new();
     let _held: Vec<_> = (0..LANES).map(|_| circuit.open(None).unwrap()).collect();
     circuit.expect(&[1.0 / LANES as f64; LANES]);
     let (mut sent, seconds) = (0, 10);
     for look in 0..50 * seconds as usize {
-        // Each uses all that it is told while its window is open, which it is at times of its own.
+        // Each uses its whole share while its window is open, and the windows open at different times.
         let open: Vec<_> = (0..LANES).map(|lane| !(look / 10 + lane).is_multiple_of(3)).collect();
         let allowed = |lane: usize| circuit.rate(lane).unwrap() / 50;
         sent += (0..LANES).filter(|lane| open[*lane]).map(allowed).sum::<u64>();
         let rates: Vec<_> = open.iter().map(|open| if *open { u64::MAX } else { 0 }).collect();
         circuit.pass(1, &rates);
     }
-    // What is missing was kept for a while for those that had just stopped.
+    // The rest was kept for a while for lanes that had just stopped.
     assert!((RATE * seconds * 60 / 100..=RATE * seconds).contains(&sent), "{sent}");
     assert!(circuit.told.most.load(Relaxed) <= RATE);
 }

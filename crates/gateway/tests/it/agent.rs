@@ -1,12 +1,12 @@
-//! Clients that prove who they are, or need not, and the agents that bring them: who may come, what they may have, and what is
-//! kept for them (S1, P9, P12).
+//! Clients with and without certificates, and their agents: who may connect, what is allowed to them, and which
+//! connections are kept for them (S1, P9, P12).
 
 use crate::support;
+use phoebus_config::agent::Secret;
 use phoebus_gateway::Gateway;
 use phoebus_gateway::config::{Agent, Allowed, Config};
 use phoebus_net::CongestionControl;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
-use phoebus_proto::agent::Secret;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Requirements;
 use phoebus_proto::units::Span;
@@ -28,7 +28,7 @@ fn files(tls: &str) -> CredentialFiles {
     CredentialFiles { certificate: value("certificate"), key: value("key"), authorities: value("authorities") }
 }
 
-/// A gateway that takes every transport, with `more` about each of its listeners, a rule for `from`, and `limits`.
+/// A gateway that listens with every transport, with `more` for each listener, a rule for `from`, and `limits`.
 fn gateway(certificates: &Certificates, more: &str, from: &str, limits: &str) -> Pg {
     let addr = address();
     let tls = certificates.issue_for("pg1", &[addr.ip().to_string()]);
@@ -42,13 +42,13 @@ fn gateway(certificates: &Certificates, more: &str, from: &str, limits: &str) ->
     Pg::start_at(addr, "pg1", &listeners)
 }
 
-/// An agent for `gateway`.
+/// Starts an agent for `gateway`.
 fn agent(gateway: &Pg, transport: &str, credentials: Credentials) -> Pg {
     let port = if transport == "quic" { gateway.addr.port() } else { gateway.addr.port() + 1000 };
     start(config(gateway, port, vec![Allowed { transport: transport.to_owned(), port: None }], credentials))
 }
 
-/// The configuration of an agent for `gateway`, whose hop may go these ways.
+/// The configuration of an agent for `gateway` with these transports.
 fn config(gateway: &Pg, port: u16, ways: Vec<Allowed>, credentials: Credentials) -> Config {
     Config::agent(Agent {
         gateway: gateway.addr.into(),
@@ -76,7 +76,7 @@ fn ask(agent: &Pg, gateway: &Pg, to: SocketAddr) -> Result<(std::net::TcpStream,
 }
 
 #[test]
-fn a_certificate_that_a_rule_names_is_enough() {
+fn certificate_named_by_rule_is_enough() {
     let certificates = Certificates::new();
     let own = || Credentials::load(files(&certificates.issue("ada.users.example"))).unwrap();
     for (transport, from) in
@@ -99,7 +99,7 @@ fn a_certificate_that_a_rule_names_is_enough() {
 }
 
 #[test]
-fn no_certificate_is_enough_where_the_listener_says_so() {
+fn client_needs_no_certificate_where_optional() {
     let certificates = Certificates::new();
     let trusting = || Credentials::trusting(&files(&certificates.issue("nobody")).authorities).unwrap();
     for transport in ["quic", "tcp", "udt"] {
@@ -116,14 +116,14 @@ fn no_certificate_is_enough_where_the_listener_says_so() {
         assert_eq!(report.carried[0], (transport.to_owned(), "encrypt".to_owned()));
         exchange(client, server, b"up", b"down");
     }
-    // It proves nothing: rules about certificates are not for it.
+    // Without a certificate, rules about certificates do not apply.
     let gateway = gateway(&certificates, "client_certificate = \"optional\"", "\"certificate:*\"", "");
     let no = ask(&agent(&gateway, "quic", trusting()), &gateway, destination().1).unwrap_err();
     assert_eq!(no.code, Code::NotAllowed, "{no:?}");
 }
 
 #[test]
-fn an_agent_serves_those_who_know_its_secret() {
+fn agent_serves_clients_that_know_its_secret() {
     let certificates = Certificates::new();
     let gateway = gateway(&certificates, "", "\"127.0.0.0/8\"", "");
     let agent = agent(&gateway, "quic", Credentials::load(files(&certificates.issue("ada"))).unwrap());
@@ -138,14 +138,14 @@ fn an_agent_serves_those_who_know_its_secret() {
     }
     let no = refused(Ask { email: Some("ada@example.org".into()), ..open.clone() });
     assert_eq!((no.code, no.reason.as_str()), (Code::AuthRequired, "agent"), "an address is no secret");
-    // And leads nowhere but to its gateway.
+    // It connects only to its gateway.
     let no = refused(Ask { secret: Some(SECRET.into()), ..Ask::to(to).path("127.0.0.1:1") });
     assert_eq!(no.code, Code::NoRoute, "{no:?}");
     assert!(ask(&agent, &gateway, to).is_ok());
 }
 
 #[test]
-fn an_agent_passes_on_what_is_asked_of_gateways() {
+fn agent_forwards_requirements_to_gateway() {
     let certificates = Certificates::new();
     let gateway = gateway(&certificates, "", "\"certificate:ada\"", "[profile.default]\nrate = \"80mbit\"\n");
     let (listener, to) = destination();
@@ -166,7 +166,7 @@ fn an_agent_passes_on_what_is_asked_of_gateways() {
     }
 }
 
-/// What stands between an agent and the UDP port of its gateway, and drops what it is told to.
+/// A forwarder between an agent and its gateway's UDP port that can drop datagrams.
 struct Middle {
     addr: SocketAddr,
     drops: Arc<AtomicBool>,
@@ -178,7 +178,7 @@ impl Middle {
         let socket = UdpSocket::bind(own).unwrap();
         let drops = Arc::new(AtomicBool::new(false));
         let filter = drops.clone();
-        // For as long as the tests run.
+        // Runs until the process ends.
         std::thread::spawn(move || {
             let (mut bytes, mut client) = ([0; 1 << 16], None);
             while let Ok((n, from)) = socket.recv_from(&mut bytes) {
@@ -196,7 +196,7 @@ impl Middle {
 }
 
 #[test]
-fn of_several_ways_the_first_that_is_to_be_had_carries_what_comes() {
+fn agent_uses_first_available_transport() {
     let certificates = Certificates::new();
     let gateway = gateway(&certificates, "", "\"certificate:ada\"", "");
     let middle = Middle::before(gateway.addr);
@@ -205,7 +205,7 @@ fn of_several_ways_the_first_that_is_to_be_had_carries_what_comes() {
     let ways = vec![way("quic", Some(middle.addr.port())), way("udt", Some(udt)), way("tcp", None)];
     let credentials = Credentials::load(files(&certificates.issue("ada"))).unwrap();
     let mut config = config(&gateway, udt, ways, credentials);
-    // It may try again soon, also on a machine that is slow.
+    // Short pauses, so that it retries soon even on a slow machine.
     config.limits.transport_timeout = Span(Duration::from_secs(5));
     config.limits.transport_retry = Span(Duration::from_secs(1));
     let agent = start(config);
@@ -219,7 +219,7 @@ fn of_several_ways_the_first_that_is_to_be_had_carries_what_comes() {
         (report.carried[0].clone(), report.notes[0].clone())
     };
     let encrypted = |transport: &str| (transport.to_owned(), "encrypt".to_owned());
-    // Until the beacon is lit a note says so.
+    // A note says that there is no beacon until it is open.
     let preferred = |(by, note): ((String, String), String)| by == encrypted("quic") && !note.contains("auto has");
     assert!(preferred(carried()));
     middle.drops.store(true, Ordering::Relaxed);
@@ -237,10 +237,10 @@ fn of_several_ways_the_first_that_is_to_be_had_carries_what_comes() {
 }
 
 #[test]
-fn an_agent_that_can_have_no_way_says_of_each_why() {
+fn agent_without_transport_reports_each_failure() {
     let certificates = Certificates::new();
     let addr = address();
-    // Nobody takes TLS, and nothing answers over UDP.
+    // Nothing accepts TLS, and nothing answers over UDP.
     let gateway = Pg::start_at(addr, "pg1", "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"*\"]\n");
     let ways = ["quic", "udt", "tcp"].map(|name| Allowed { transport: name.to_owned(), port: None }).to_vec();
     let credentials = Credentials::load(files(&certificates.issue("ada"))).unwrap();
@@ -255,7 +255,7 @@ fn an_agent_that_can_have_no_way_says_of_each_why() {
 }
 
 #[test]
-fn connections_of_a_client_are_kept_between_sessions() {
+fn client_connections_are_kept_between_sessions() {
     let certificates = Certificates::new();
     for (kept, more) in [(true, ""), (false, "clients = 0\n")] {
         let limits = format!("handshake_timeout = \"2s\"\n{more}");
@@ -263,7 +263,7 @@ fn connections_of_a_client_are_kept_between_sessions() {
         let agent = agent(&gateway, "tcp", Credentials::load(files(&certificates.issue("ada"))).unwrap());
         agent.until(|status| status.pools[0].idle == 2, "connections are ready");
         if kept {
-            // More than twice as long as a stranger may wait.
+            // More than twice as long as a stranger may stay idle.
             std::thread::sleep(Duration::from_secs(5));
             let pool = agent.status().pools.remove(0);
             assert_eq!((pool.dialled, pool.idle), (2, 2), "{pool:?}");
@@ -278,7 +278,7 @@ fn connections_of_a_client_are_kept_between_sessions() {
 }
 
 #[test]
-fn listeners_and_rules_about_certificates_need_some() {
+fn listeners_and_rules_about_certificates_need_credentials() {
     let parse = |text: &str| Config::parse(text, std::path::Path::new("g.toml")).unwrap_err().to_string();
     let listen = "[[listen]]\naddress = \"127.0.0.1:1\"\n";
     for (text, expected) in [

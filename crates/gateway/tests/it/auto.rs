@@ -1,4 +1,4 @@
-//! `transport = "auto"`: what carries sessions is what suits and is to be had, and reports say so (S1, S12, invariant 4).
+//! `transport = "auto"`: sessions use the suitable available transport, and reports say so (S1, S12, invariant 4).
 
 use crate::support;
 use phoebus_gateway::Status;
@@ -9,10 +9,11 @@ use support::{
     ALLOW_ALL, Ask, Certificates, PATIENCE, Pg, Report, address, destination, exchange, pattern, peer, session,
 };
 
-/// Bounds that let a test try again soon, on a machine that is slow.
+/// Limits with short retry pauses, even for a slow machine.
 const LIMITS: &str = "[limits]\ntransport_timeout = \"5s\"\ntransport_retry = \"1s\"\n";
 
-/// pg1, whose peer pg2 may be reached by what `allowed` names, and pg2, which listens for TCP and as `listens` says.
+/// pg1, which may reach its peer pg2 over the transports in `allowed`; and pg2, which listens over TCP and as `listens`
+/// says.
 struct Pair {
     first: Pg,
     second: Pg,
@@ -40,7 +41,7 @@ impl Pair {
         format!("{tls}{listens}{}{ALLOW_ALL}", peer("pg1", first, 0))
     }
 
-    /// What carries a session now.
+    /// Opens a session, and returns its report.
     fn carries(&self) -> Report {
         let (client, server, report) = session(&self.first, |ask| ask);
         exchange(client, server, &pattern(100_000, 1), &pattern(200_000, 2));
@@ -70,7 +71,7 @@ fn by(report: &Report) -> (&str, &str) {
 }
 
 #[test]
-fn a_near_peer_is_reached_by_tcp_whatever_else_there_is() {
+fn near_peer_is_reached_over_tcp() {
     let pair = Pair::start("[\"quic\", \"tcp\"]", 1, quic);
     let status = pair.until("tcp");
     let pool = &status.pools[0];
@@ -83,15 +84,15 @@ fn a_near_peer_is_reached_by_tcp_whatever_else_there_is() {
 }
 
 #[test]
-fn what_a_session_measures_is_kept_over_a_reload() {
+fn reload_keeps_measurements() {
     let pair = Pair::start("[\"tcp\"]", 1, |_| String::new());
     let (client, server, _) = session(&pair.first, |ask| ask);
-    // A thousand segments of loopback.
+    // A thousand segments on loopback.
     exchange(client, server, &pattern(100 << 20, 1), &[]);
     let measured = |status: &Status| status.pools[0].segment.bits_per_s.is_some_and(|rate| rate > 0.0);
     let before = pair.first.until(measured, "the session's rate is known").pools[0].segment.clone();
     assert!(before.loss.is_some(), "{before:?}");
-    // Another pool, since the peer's settings are others; it makes no connection ahead of need.
+    // The peer's settings changed, so there is a new pool, which makes no connection ahead of need.
     let text = format!(
         "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\nsecurity = \"none\"\npool = {{ min = 0 }}\n{ALLOW_ALL}",
         pair.tls[0], pair.addrs[1]
@@ -103,7 +104,7 @@ fn what_a_session_measures_is_kept_over_a_reload() {
 }
 
 #[test]
-fn the_next_transport_is_taken_where_nobody_listens_for_the_first() {
+fn auto_uses_next_transport_if_first_has_no_listener() {
     let pair = Pair::start(UDP, 1, udt);
     let status = pair.until("udt");
     let failed = &status.pools[0].choice.as_ref().unwrap().failed;
@@ -111,11 +112,11 @@ fn the_next_transport_is_taken_where_nobody_listens_for_the_first() {
     let report = pair.carries();
     assert_eq!(by(&report), ("udt", "encrypt"), "never UDT in the clear, though the peer asks for no protection");
     assert!(report.notes[0].contains("auto has udt, since quic could not be had: "), "{report:?}");
-    // It is tried again in the background, and taken up when it is there.
+    // It is tried again in the background, and used when it is available.
     let listens = format!("{}{}", udt(pair.addrs[1]), quic(pair.addrs[1]));
     pair.second.reload("pg2", &Pair::second(&pair.tls[1], pair.addrs[0], &listens));
     let status = pair.until("quic");
-    // UDT may be: the reload has ended its idle connections.
+    // UDT connections may be stale: the reload has closed the idle ones.
     let failed = &status.pools[0].choice.as_ref().unwrap().failed;
     assert!(failed.iter().all(|(transport, _)| transport != "quic"), "{failed:?}");
     let report = pair.carries();
@@ -124,15 +125,15 @@ fn the_next_transport_is_taken_where_nobody_listens_for_the_first() {
 }
 
 #[test]
-fn a_session_that_finds_udp_filtered_goes_by_the_next_transport() {
-    // Whatever comes there is never answered.
+fn session_falls_back_when_udp_is_filtered() {
+    // This socket never answers.
     let filtered = |addr: SocketAddr| {
         let hole = UdpSocket::bind(addr).unwrap();
-        // For as long as the test runs.
+        // Runs until the test's process ends.
         std::mem::forget(hole);
         udt(addr)
     };
-    // Nothing is made ready, so that it is the session that meets the filter.
+    // No connection is made ahead of need, so that the session meets the filter.
     let pair = Pair::start(UDP, 0, filtered);
     let start = Instant::now();
     let report = pair.carries();
@@ -143,7 +144,7 @@ fn a_session_that_finds_udp_filtered_goes_by_the_next_transport() {
 }
 
 #[test]
-fn a_peer_that_is_down_is_told_of_as_such_and_holds_nothing_against_a_transport() {
+fn unreachable_peer_leaves_no_transport_marked_failed() {
     let pair = Pair::start("[\"tcp\", \"quic\"]", 0, quic);
     let Pair { first, second, .. } = pair;
     drop(second);
@@ -154,7 +155,7 @@ fn a_peer_that_is_down_is_told_of_as_such_and_holds_nothing_against_a_transport(
 }
 
 #[test]
-fn an_idle_segment_is_looked_at_again_and_again() {
+fn idle_segment_is_probed_repeatedly() {
     let addrs = [address(), address()];
     let _second = Pg::start_at(addrs[1], "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", addrs[0], 0)));
     let text = format!(
@@ -163,7 +164,7 @@ fn an_idle_segment_is_looked_at_again_and_again() {
         addrs[1]
     );
     let first = Pg::start_at(addrs[0], "pg1", &text);
-    // Each look is a handshake on a connection of its own; the one that is ready stays so.
+    // Each probe is a handshake on a new connection; the ready connection stays.
     let looked = |status: &Status| status.pools[0].dialled >= 4 && status.pools[0].idle == 1;
     let status = first.until(looked, "three looks beside the connection that is ready");
     assert!(status.pools[0].segment.rtt_us > 0 && status.totals.sessions_opened == 0, "{:?}", status.pools[0]);

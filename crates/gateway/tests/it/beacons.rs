@@ -1,4 +1,4 @@
-//! Beacons: what protects them, and what they are believed about (`docs/protocol/session.md` §6.6, invariant 1).
+//! Beacons: their protection, and what they prove (`docs/protocol/session.md` §6.6, invariant 1).
 
 use crate::support;
 use phoebus_gateway::Status;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{ALLOW_ALL, Certificates, PATIENCE, Pg, address, exchange, pattern, reset, session};
 
-/// How pg1 reaches pg2, whose connections need no protection on the part of the configuration, and how pg2 listens for that.
+/// How pg1 reaches pg2 (the configuration requires no protection), and how pg2 listens for that.
 #[derive(Clone, Copy)]
 struct Hop {
     peer: &'static str,
@@ -38,11 +38,11 @@ fn first(hop: Hop, tls: &str, to: SocketAddr) -> String {
 }
 
 #[test]
-fn a_beacon_is_protected_wherever_the_hop_is() {
+fn beacon_is_protected_where_hop_is() {
     for hop in HOPS {
         let (certificates, to) = (Certificates::new(), address());
         let listener = TcpListener::bind(to).unwrap();
-        // There is nothing else that comes here by TCP.
+        // Nothing but the beacon connects here over TCP.
         let _first = Pg::start("pg1", &first(hop, &certificates.issue("pg1"), to));
         let (mut beacon, _) = listener.accept().unwrap();
         beacon.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -52,7 +52,7 @@ fn a_beacon_is_protected_wherever_the_hop_is() {
     }
 }
 
-/// A beacon in the clear that says to be pg1's, and has been answered.
+/// Opens an unencrypted beacon that claims to be pg1's, and waits for the answer.
 fn forged(to: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -69,7 +69,7 @@ fn forged(to: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn a_beacon_in_the_clear_says_nothing_about_what_is_protected() {
+fn unencrypted_beacon_proves_nothing_about_protected_hop() {
     for hop in HOPS {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
         let second = format!(
@@ -86,7 +86,8 @@ fn a_beacon_in_the_clear_says_nothing_about_what_is_protected() {
         let (client, server, _) = session(&gateway, |ask| ask);
         reset(forged(addrs[1]));
         if hop.is_protected {
-            // By then it was read, or the next one would not have been answered; and once more, in case that was served elsewhere.
+            // An answer to the next beacon shows that the last reset was read. Repeat it, in case another thread served
+            // that one.
             for _ in 0..3 {
                 reset(forged(addrs[1]));
             }
@@ -94,21 +95,21 @@ fn a_beacon_in_the_clear_says_nothing_about_what_is_protected() {
             exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
             assert_eq!((gateway.quiet(), second.quiet()), ((1, 0), (1, 0)), "{}", hop.peer);
         } else {
-            // Bare UDT is as easily ended itself, but not by this.
+            // UDT without TLS could be reset as easily itself, but a beacon's reset does not end it.
             exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
         }
     }
 }
 
-/// Somebody between two hosts, who can see and send TCP packets: passes connections on to `to`, and resets them.
+/// An attacker between two hosts who can see and send TCP packets. It forwards connections to `to`, and can reset them.
 struct Observer {
     at: SocketAddr,
-    /// Nobody is there any more.
+    /// The observer refuses connections.
     dead: Arc<AtomicBool>,
-    /// How many connections there were, and before which one all are to be reset.
+    /// The number of connections so far, and the number below which all are reset.
     seen: Arc<AtomicU32>,
     reset_before: Arc<AtomicU32>,
-    /// The near ends hear nothing of an end that a far one makes, before they are reset.
+    /// The near ends do not learn that a far end has closed, before they are reset.
     swallows: Arc<AtomicBool>,
 }
 
@@ -143,15 +144,15 @@ impl Observer {
         observer
     }
 
-    /// Resets the connections that there are, and refuses others.
+    /// Resets all connections, and refuses new ones.
     fn dies(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        // Until it is looked at, the port takes one more.
+        // The listener accepts one more before it checks `dead`.
         while TcpStream::connect(self.at).is_ok() {}
         self.reset_before.store(u32::MAX, Ordering::SeqCst);
     }
 
-    /// Resets the connections that there are, at both ends, and waits until another is there.
+    /// Resets all connections at both ends, and waits for a new one.
     fn reset_all(&self) {
         let seen = self.seen.load(Ordering::SeqCst);
         self.reset_before.store(seen, Ordering::SeqCst);
@@ -163,7 +164,7 @@ impl Observer {
     }
 }
 
-/// Passes bytes on until an end closes, unless somebody `swallows` that, or `is_reset` says so.
+/// Forwards bytes until an end closes (unless `swallows`), or until `is_reset`; then resets both ends.
 fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool, swallows: impl Fn() -> bool) {
     ends.iter().for_each(|end| end.set_nonblocking(true).unwrap());
     let mut piece = [0; 4096];
@@ -182,15 +183,15 @@ fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool, swallows: impl Fn(
     ends.into_iter().for_each(reset);
 }
 
-/// How a path treats datagrams.
+/// The properties of a path for datagrams.
 #[derive(Debug, Default)]
 struct Path {
     drops: AtomicBool,
-    /// For how long each is on its way, in milliseconds.
+    /// One-way delay, in milliseconds.
     takes: AtomicU32,
 }
 
-/// Passes datagrams on between one host and `to`, as the path says.
+/// Forwards datagrams between one host and `to`, with the properties of the path.
 fn datagrams(to: Arc<Mutex<SocketAddr>>) -> (SocketAddr, Arc<Path>) {
     let socket = UdpSocket::bind((to.lock().unwrap().ip(), 0)).unwrap();
     let (here, path) = (socket.local_addr().unwrap(), Arc::new(Path::default()));
@@ -200,7 +201,7 @@ fn datagrams(to: Arc<Mutex<SocketAddr>>) -> (SocketAddr, Arc<Path>) {
         for (due, datagram, next) in arriving {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             if !its_path.drops.load(Ordering::SeqCst) {
-                // What is lost is sent again.
+                // The transport retransmits lost datagrams.
                 let _ = sender.send_to(&datagram, next);
             }
         }
@@ -223,11 +224,11 @@ fn datagrams(to: Arc<Mutex<SocketAddr>>) -> (SocketAddr, Arc<Path>) {
     (here, path)
 }
 
-/// pg1 and pg2, joined by QUIC or UDT, between which somebody sees all packets and a beacon is lit.
+/// pg1 and pg2 with a hop over QUIC or UDT, a beacon beside it, and an observer on the path.
 struct Watched {
     first: Pg,
     second: Option<Pg>,
-    /// Where the second is, and where it was first, with its configuration.
+    /// The current address of the second gateway, its first address, and its configuration.
     to: Arc<Mutex<SocketAddr>>,
     at: SocketAddr,
     text: String,
@@ -237,7 +238,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// pg1 keeps so many connections ready.
+    /// Starts both; pg1 keeps `ready` connections ready.
     fn by(transport: &str, ready: u32, limits: &str) -> Self {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
         let to = Arc::new(Mutex::new(addrs[1]));
@@ -261,12 +262,12 @@ impl Watched {
         let first = Pg::start_at(addrs[0], "pg1", &first);
         let at = addrs[1];
         let watched = Self { first, second, to, at, text, observer, path, _certificates: certificates };
-        watched.until_lit(true);
+        watched.until_beacon(true);
         watched
     }
 
-    /// The second is killed and started again on another host, and all that tells of the death is lost.
-    fn comes_back(&mut self) {
+    /// Kills the second gateway and restarts it on another host. Every packet that would show its death is lost.
+    fn restarts_elsewhere(&mut self) {
         self.observer.swallows.store(true, Ordering::SeqCst);
         self.path.drops.store(true, Ordering::SeqCst);
         drop(self.second.take());
@@ -276,8 +277,8 @@ impl Watched {
         self.path.drops.store(false, Ordering::SeqCst);
     }
 
-    /// Opens sessions until one says that a beacon is lit, or is not.
-    fn until_lit(&self, is_lit: bool) {
+    /// Opens sessions until a report says that there is a beacon, or that there is none.
+    fn until_beacon(&self, is_lit: bool) {
         let start = Instant::now();
         while session(&self.first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it"))
             == is_lit
@@ -287,29 +288,29 @@ impl Watched {
     }
 }
 
-/// Longer than silence has to last, whose longest is `SILENCE`.
+/// Longer than any silence that counts, which `SILENCE` limits.
 const LONG: Duration = Duration::from_secs(3);
 const SILENCE: &str = "silence_timeout = \"2s\"\n";
 
 #[test]
-fn a_forged_reset_ends_no_session() {
+fn forged_reset_ends_no_session() {
     let hop = |transport: &str, refuses: bool| {
         let pair = Watched::by(transport, 1, SILENCE);
         let (client, server, _) = session(&pair.first, |ask| ask);
-        // Whoever can reset a connection can refuse the next one as well.
+        // An attacker who can reset a connection can also refuse the next one.
         if refuses {
             pair.observer.dies()
         } else {
             pair.observer.reset_all()
         }
-        // The session says nothing itself for as long as would do to be taken for dead.
+        // The session is idle for long enough to count as dead.
         std::thread::sleep(LONG);
         exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
     };
     std::thread::scope(|scope| {
         for refuses in [false, true] {
             for transport in ["quic", "udt"] {
-                // What fails says which of them it was.
+                // The thread's name shows which case failed.
                 let name = format!("{transport}, {}", if refuses { "refused" } else { "reset" });
                 std::thread::Builder::new().name(name).spawn_scoped(scope, move || hop(transport, refuses)).unwrap();
             }
@@ -318,12 +319,12 @@ fn a_forged_reset_ends_no_session() {
 }
 
 #[test]
-fn sessions_that_end_in_time_are_no_silence() {
+fn sessions_that_end_do_not_count_as_silence() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 0, SILENCE);
         let (client, server, _) = session(&pair.first, |ask| ask);
         pair.observer.dies();
-        pair.until_lit(false);
+        pair.until_beacon(false);
         let (newer, its_server, _) = session(&pair.first, |ask| ask);
         exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
         std::thread::sleep(LONG);
@@ -331,8 +332,8 @@ fn sessions_that_end_in_time_are_no_silence() {
     }
 }
 
-/// The session goes on although the beacon is reset and no datagram arrives for long.
-fn outlives_a_silent_path(pair: &Watched, client: TcpStream, server: TcpStream) {
+/// Checks that the session continues although the beacon is reset and no datagram arrives for long.
+fn assert_survives_silent_path(pair: &Watched, client: TcpStream, server: TcpStream) {
     pair.path.drops.store(true, Ordering::SeqCst);
     pair.observer.reset_all();
     std::thread::sleep(LONG);
@@ -341,44 +342,44 @@ fn outlives_a_silent_path(pair: &Watched, client: TcpStream, server: TcpStream) 
 }
 
 #[test]
-fn who_lights_another_beacon_lives_however_silent_the_path_is() {
+fn peer_that_opens_new_beacon_survives_silent_path() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 1, SILENCE);
         let (client, server, _) = session(&pair.first, |ask| ask);
-        outlives_a_silent_path(&pair, client, server);
+        assert_survives_silent_path(&pair, client, server);
     }
 }
 
 #[test]
-fn who_lights_another_beacon_lives_whatever_a_reload_has_changed() {
+fn peer_that_opens_new_beacon_survives_silent_path_after_reload() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 1, SILENCE);
         let (client, server, _) = session(&pair.first, |ask| ask);
         let (second, text) = (pair.second.as_ref().unwrap(), pair.text.replace("min = 0", "min = 0, max = 7"));
         assert_ne!(text, pair.text);
         second.reload("pg2", &text);
-        outlives_a_silent_path(&pair, client, server);
+        assert_survives_silent_path(&pair, client, server);
     }
 }
 
 #[test]
-fn a_port_that_refuses_ends_no_opening_whose_peer_still_answers() {
+fn refusing_port_ends_no_opening_while_peer_answers() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 1, "silence_timeout = \"2s\"\nconnect_timeout = \"3s\"\n");
         let deaf = support::Deaf::new();
         pair.observer.dies();
-        pair.until_lit(false);
+        pair.until_beacon(false);
         let no = support::Ask::to(deaf.addr).ask(pair.first.addr).unwrap_err();
-        // That is pg2's own word of the destination.
+        // This is pg2's own report about the destination.
         assert_eq!(no.code, phoebus_proto::session::Code::TimedOut, "{no:?}");
         assert!(!no.reason.contains("refuses connections"), "{no:?}");
     }
 }
 
 #[test]
-fn a_new_session_to_a_peer_that_has_died_is_refused_as_soon_as_its_port_refuses() {
+fn session_to_dead_peer_is_refused_when_port_refuses() {
     for transport in ["quic", "udt"] {
-        // There is more patience than a test has.
+        // Time-outs longer than the test's.
         let long = "handshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\nsilence_timeout = \"600s\"\n";
         let pair = Watched::by(transport, 1, long);
         pair.path.drops.store(true, Ordering::SeqCst);
@@ -393,11 +394,11 @@ fn a_new_session_to_a_peer_that_has_died_is_refused_as_soon_as_its_port_refuses(
 }
 
 #[test]
-fn a_reset_that_comes_late_ends_no_session_with_the_process_that_lives() {
+fn late_reset_ends_no_session_with_new_process() {
     let hop = |transport: &str| {
         let mut pair = Watched::by(transport, 0, SILENCE);
         let (mut client, _server, _) = session(&pair.first, |ask| ask);
-        pair.comes_back();
+        pair.restarts_elsewhere();
         let (listener, to) = support::destination();
         let start = Instant::now();
         let newer = loop {
@@ -409,7 +410,7 @@ fn a_reset_that_comes_late_ends_no_session_with_the_process_that_lives() {
         let (its_server, _) = listener.accept().unwrap();
         its_server.set_read_timeout(Some(PATIENCE)).unwrap();
         pair.observer.reset_all();
-        // What is the dead one's ends.
+        // The session with the dead process ends.
         let error = client.read(&mut [0; 1]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         std::thread::sleep(LONG);
@@ -423,18 +424,18 @@ fn a_reset_that_comes_late_ends_no_session_with_the_process_that_lives() {
 }
 
 #[test]
-fn an_opening_that_asks_a_process_which_has_died_is_made_anew_when_another_takes_its_place() {
+fn opening_restarts_when_dead_process_is_replaced() {
     let hop = |transport: &str| {
-        // Less than the silence after which UDT gives a connection up.
+        // Less than the silence after which UDT closes a connection.
         let mut pair = Watched::by(transport, 1, "handshake_timeout = \"5s\"\nconnect_timeout = \"5s\"\n");
         pair.first.until(|status| status.pools[0].idle > 0, "a connection is ready");
-        pair.comes_back();
+        pair.restarts_elsewhere();
         let ready = |status: &Status| (status.pools[0].idle, status.pools[0].dialled);
         let (before, (listener, to)) = (ready(&pair.first.status()), support::destination());
         let (asked, ask) = (pair.first.addr, support::Ask::to(to));
         let opening = std::thread::spawn(move || ask.ask(asked).unwrap_or_else(|no| panic!("{no:?}")));
         if transport == "udt" {
-            // It has taken a connection that was ready, or has had one made.
+            // The opening has taken a ready connection, or had one made.
             pair.first.until(|status| ready(status) != before, "a connection is taken");
         }
         pair.observer.reset_all();
@@ -450,13 +451,13 @@ fn an_opening_that_asks_a_process_which_has_died_is_made_anew_when_another_takes
 }
 
 #[test]
-fn a_port_that_refuses_at_once_ends_no_opening_over_a_longer_path() {
+fn fast_refusal_ends_no_opening_over_long_path() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 0, SILENCE);
         pair.path.takes.store(100, Ordering::SeqCst);
         pair.observer.dies();
-        pair.until_lit(false);
-        // Some are asked for on connections that have to be made.
+        pair.until_beacon(false);
+        // Some of these need new connections.
         for _ in 0..3 {
             let (client, server, _) = session(&pair.first, |ask| ask);
             exchange(client, server, b"up", b"down");

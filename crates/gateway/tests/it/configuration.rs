@@ -1,4 +1,4 @@
-//! Configurations: every example that is shipped, and what is said about those that cannot be.
+//! Configurations: every shipped example, and the errors about invalid ones.
 
 use phoebus_gateway::config::{Auth, Config, LogFormat, Net, Pattern, Source};
 use phoebus_net::CongestionControl;
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// The least that a configuration needs.
+/// A minimal configuration.
 const LEAST: &str = "name = \"pg1\"\n[[listen]]\naddress = \"127.0.0.1:5006\"\n";
 
 fn parse(text: &str) -> Config {
@@ -58,7 +58,7 @@ fn every_shipped_example_is_valid() {
 }
 
 #[test]
-fn the_default_allows_nothing() {
+fn configuration_allows_nothing_by_default() {
     let config = parse(LEAST);
     assert!(config.rules.is_empty() && config.routes.is_empty() && config.peers.is_empty());
     assert_eq!(config.listeners[0].auth, Auth::None);
@@ -66,7 +66,7 @@ fn the_default_allows_nothing() {
 }
 
 #[test]
-fn a_whole_configuration_is_read() {
+fn complete_configuration_is_read() {
     let config = parse(
         r#"
         name = "PG1.Example"
@@ -115,7 +115,7 @@ fn a_whole_configuration_is_read() {
 }
 
 #[test]
-fn no_more_connections_are_made_ready_than_may_be_kept() {
+fn pool_minimum_defaults_to_at_most_maximum() {
     for (given, expected) in [("", (2, 8)), ("pool = { max = 1 }", (1, 1)), ("pool = { min = 0 }", (0, 8))] {
         let config =
             parse(&format!("{LEAST}[[peer]]\nname = \"pg2\"\naddress = \"pg2.example\"\nsecurity = \"none\"\n{given}"));
@@ -125,7 +125,7 @@ fn no_more_connections_are_made_ready_than_may_be_kept() {
 }
 
 #[test]
-fn auto_chooses_from_what_there_can_be() {
+fn auto_chooses_from_possible_transports() {
     let peer = |more: &str| {
         format!(
             "{LEAST}[[peer]]\nname = \"pg2\"\naddress = \"pg2.example\"\nsecurity = \"none\"\ntransport = \"auto\"\n{more}"
@@ -164,28 +164,28 @@ fn auto_chooses_from_what_there_can_be() {
 }
 
 #[test]
-fn a_bound_on_memory_covers_buffers_and_pipe() {
+fn memory_limit_covers_buffers_and_pipe() {
     let config = parse(&format!("{LEAST}[limits]\nbuffer = \"4MiB\"\npipe = \"1MiB\"\n"));
     let profile = &config.direct;
     let asked = profile.send_buffer.bytes().unwrap() + profile.receive_buffer.bytes().unwrap();
-    // The kernel grants twice what is asked for.
+    // The kernel doubles the requested size.
     assert_eq!(2 * asked + (1 << 20), 4 << 20);
 }
 
 #[test]
-fn what_can_be_forged_is_public_only_for_those_who_say_so_twice() {
+fn forgeable_public_listener_needs_unprotected_key() {
     let bare = format!("{LEAST}transport = \"udt\"\n");
     assert!(error(&format!("{bare}public = true\n")).contains("anyone could forge packets of udt"));
     let config = parse(&format!("{bare}public = true\nunprotected = true\n"));
     assert_eq!((config.listeners[0].transport.as_str(), config.listeners[0].security), ("udt", Security::None));
-    // Nobody has to say anything of what cannot be forged so, or is not public.
+    // A listener that cannot be forged, or is not public, needs neither key.
     for text in [LEAST.to_owned() + "public = true\n", bare] {
         assert_eq!(parse(&text).listeners[0].security, Security::None);
     }
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_name_file_line_and_column() {
     for (more, expected) in [
         (
             "nmae = 1",
@@ -267,7 +267,7 @@ fn what_is_wrong_is_said_with_its_place() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn error_names_unreadable_file() {
     let error = Config::read(Path::new("/nonexistent/pg.toml")).unwrap_err().to_string();
     assert_eq!(error, "/nonexistent/pg.toml: cannot read the configuration: no such file or directory");
 }

@@ -1,5 +1,5 @@
-//! Transports from shared libraries (U9–U12): a hop between gateways over libudt, as the administrator has listed it, and what is
-//! said of a list that cannot be used.
+//! Transports from shared libraries (U9–U12): a hop between gateways over libudt as listed by the administrator, and
+//! errors about a list that is invalid.
 
 use crate::support;
 use phoebus_gateway::Config;
@@ -34,7 +34,7 @@ fn peer(name: &str, addr: SocketAddr) -> String {
 }
 
 #[test]
-fn sessions_pass_over_a_driver_and_each_side_ends_by_itself() {
+fn session_over_driver_delivers_bytes_and_half_closes() {
     let dir = tempfile::tempdir().unwrap();
     let driver = driver(&libudt(&dir), "mss = 1400, flow_window = 8192");
     let addrs = [address(), address()];
@@ -51,7 +51,7 @@ fn sessions_pass_over_a_driver_and_each_side_ends_by_itself() {
 }
 
 #[test]
-fn a_driver_that_cannot_be_used_is_told_with_its_place_in_the_file() {
+fn unusable_driver_is_reported_with_file_position() {
     let dir = tempfile::tempdir().unwrap();
     let library = libudt(&dir);
     let error = |text: &str| {

@@ -1,4 +1,4 @@
-//! Gateways that are drained, ended and reloaded, sessions that are idle for too long, connections that go stale.
+//! Drain, end and reload of gateways; sessions that are idle for too long; stale connections.
 
 use crate::support;
 use phoebus_proto::session::Code;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::*;
 
 #[test]
-fn a_draining_gateway_finishes_what_it_has_and_takes_nothing_new() {
+fn draining_gateway_finishes_sessions_and_refuses_new_ones() {
     let (first, second) = Pg::chain("");
     let (client, server, _) = session(&first, |ask| ask);
     let (addr, idle) = (second.addr, TcpStream::connect(second.addr).unwrap());
@@ -31,7 +31,7 @@ fn a_draining_gateway_finishes_what_it_has_and_takes_nothing_new() {
 }
 
 #[test]
-fn what_does_not_finish_in_time_is_reset_and_told_why() {
+fn drain_resets_sessions_that_exceed_time_limit() {
     let (first, second) = Pg::chain("[limits]\ndrain_timeout = \"100ms\"\n");
     let (mut client, mut server, _) = session(&first, |ask| ask);
     client.write_all(b"x").unwrap();
@@ -43,7 +43,7 @@ fn what_does_not_finish_in_time_is_reset_and_told_why() {
 }
 
 #[test]
-fn a_gateway_that_is_dropped_resets_its_sessions() {
+fn dropped_gateway_resets_its_sessions() {
     let (first, mut second) = Pg::chain("");
     let (mut client, mut server, _) = session(&first, |ask| ask);
     drop(second.gateway.take());
@@ -52,7 +52,7 @@ fn a_gateway_that_is_dropped_resets_its_sessions() {
 }
 
 #[test]
-fn a_session_without_a_byte_is_ended_when_that_is_configured() {
+fn idle_session_is_ended_when_configured() {
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nidle_timeout = \"1s\"\n"));
     let (mut client, mut server, _) = session(&pg, |ask| ask);
     assert_reset(&mut client);
@@ -61,13 +61,13 @@ fn a_session_without_a_byte_is_ended_when_that_is_configured() {
 }
 
 #[test]
-fn a_peer_that_only_stops_reading_is_not_given_up() {
+fn peer_that_stops_reading_is_not_timed_out() {
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[profile.default]\nuser_timeout = \"1s\"\n"));
     let (mut client, mut server, _) = session(&pg, |ask| ask);
     client.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut sent = 0;
-    // The kernel probes a full receiver, ever more rarely, and every probe is acknowledged: of the looks at 4 s and 9 s, the
-    // second falls between two probes that are 6.4 s apart.
+    // The kernel probes a full receiver at growing intervals, and every probe is acknowledged. The gateway checks at 4
+    // s and 9 s, and the second check falls between two probes that are 6.4 s apart.
     while let Ok(n) = client.write(&[1; 65_536]) {
         sent += n;
     }
@@ -82,13 +82,13 @@ fn a_peer_that_only_stops_reading_is_not_given_up() {
 }
 
 #[test]
-fn a_reload_changes_what_comes_and_leaves_what_is() {
+fn reload_applies_to_new_sessions_only() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let (client, server, _) = session(&pg, |ask| ask);
     let (_listener, to) = destination();
     pg.reload("pg1", "");
     assert_eq!(Ask::to(to).ask(pg.addr).unwrap_err().code, Code::NotAllowed);
-    // The listener's settings change: its socket is made anew, at the same address.
+    // The listener's settings change, so its socket is recreated at the same address.
     pg.reload("pg1", &format!("auth = \"anonymous\"\n{ALLOW_ALL}"));
     let start = std::time::Instant::now();
     while Ask::to(to).try_ask(pg.addr) != Some(Code::AuthRequired) {
@@ -104,7 +104,7 @@ fn a_reload_changes_what_comes_and_leaves_what_is() {
 }
 
 #[test]
-fn a_listener_that_a_reload_adds_has_the_limits_that_come_with_it() {
+fn listener_added_by_reload_has_new_limits() {
     let (first, second) = (address(), address());
     let known = format!("{}{ALLOW_ALL}", peer("pg1", first, 0));
     let pg2 = Pg::start_at(second, "pg2", &known);
@@ -117,8 +117,8 @@ fn a_listener_that_a_reload_adds_has_the_limits_that_come_with_it() {
         exchange(client, server, b"up", b"down");
         report.streams[0].0
     };
-    // Connections of UDT cannot share the memory of a session: where that is bounded, there is one. The first listener is there before it
-    // is, and the second comes with it.
+    // UDT connections cannot share the memory of a session, so where that is bounded there is only one. The first
+    // listener exists before the bound, and the second one is added with it.
     pg2.reload("pg2", &over_udt(second));
     assert_eq!(ask(second), 4);
     let other = SocketAddr::new(second.ip(), second.port() + 1000);
@@ -128,7 +128,7 @@ fn a_listener_that_a_reload_adds_has_the_limits_that_come_with_it() {
 }
 
 #[test]
-fn a_reload_keeps_the_connections_of_peers_that_stay() {
+fn reload_keeps_connections_of_unchanged_peers() {
     let second = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let third = Pg::start("pg3", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let (to_second, to_third) = (peer("pg2", second.addr, 1), peer("pg3", third.addr, 1));
@@ -147,7 +147,7 @@ fn a_reload_keeps_the_connections_of_peers_that_stay() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_had_changes_nothing() {
+fn failed_reload_changes_nothing() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let taken = std::net::TcpListener::bind(address()).unwrap();
     let listeners =
@@ -162,7 +162,7 @@ fn a_configuration_that_cannot_be_had_changes_nothing() {
 }
 
 #[test]
-fn more_sessions_than_descriptors_are_refused_at_the_start() {
+fn start_refuses_more_sessions_than_descriptors() {
     let text = format!("[[listen]]\naddress = \"{}\"\n[limits]\nsessions = 1000000000\n", address());
     let config = phoebus_gateway::Config::parse(&text, Path::new("x")).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -175,7 +175,7 @@ fn more_sessions_than_descriptors_are_refused_at_the_start() {
 }
 
 #[test]
-fn idle_connections_are_closed_when_old_and_replaced_when_dead() {
+fn pool_closes_old_connections_and_replaces_dead_ones() {
     let (first_addr, second_addr) = (address(), address());
     let start_second = || Pg::start_at(second_addr, "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", first_addr, 0)));
     let second = start_second();
@@ -193,7 +193,8 @@ fn idle_connections_are_closed_when_old_and_replaced_when_dead() {
     first.until(|status| status.pools[0].dialled > dialled && status.pools[0].idle == 1, "the dead one was replaced");
 }
 
-/// Two gateways with a hop of this transport, both profiles called "hop": what the listener and the peer have as congestion control.
+/// Two gateways with a hop of this transport, whose profiles at both ends are called "hop": they set the congestion
+/// control of the listener and the peer.
 struct Hop {
     addrs: [std::net::SocketAddr; 2],
     tls: [String; 2],
@@ -227,7 +228,7 @@ impl Hop {
     }
 }
 
-/// The congestion controls with which `pg` sends to the client's side of its sessions.
+/// The congestion controls with which `pg` sends towards the client.
 fn controls_back(pg: &Pg) -> Vec<String> {
     let stats = |session: &phoebus_gateway::SessionStatus| session.hops[0].stats.clone();
     let mut all: Vec<_> = pg.status().sessions.iter().filter_map(stats).map(|stats| stats.congestion_control).collect();
@@ -236,7 +237,7 @@ fn controls_back(pg: &Pg) -> Vec<String> {
 }
 
 #[test]
-fn a_listener_has_its_new_profile_at_once_though_old_connections_go_on() {
+fn listener_applies_new_profile_while_old_connections_continue() {
     for (transport, security, old, new) in [
         ("quic", "encrypt", "model", "reno"),
         ("udt", "encrypt", "model", "native"),
@@ -245,7 +246,7 @@ fn a_listener_has_its_new_profile_at_once_though_old_connections_go_on() {
         let hop = Hop::new(transport, security);
         let (second, first) = (hop.start(1, old, ""), hop.start(0, old, ""));
         let (client, server, _) = session(&first, |ask| ask);
-        // Over UDT the next session goes over the connection of the one before.
+        // Over UDT, the next session reuses the previous connection.
         let rounds = if transport == "quic" { 2 } else { 1 };
         for round in 0..rounds {
             second.reload("pg2", &hop.text(1, [new, old][round], ""));
@@ -264,7 +265,7 @@ fn a_listener_has_its_new_profile_at_once_though_old_connections_go_on() {
 }
 
 #[test]
-fn a_listener_has_other_certificates_at_once_though_old_connections_go_on() {
+fn listener_applies_new_certificates_while_old_connections_continue() {
     for (transport, security) in [("quic", "encrypt"), ("udt", "encrypt")] {
         let mut hop = Hop::new(transport, security);
         let (second, first) = (hop.start(1, "model", ""), hop.start(0, "model", ""));
@@ -278,7 +279,7 @@ fn a_listener_has_other_certificates_at_once_though_old_connections_go_on() {
 }
 
 #[test]
-fn quic_that_a_reload_takes_out_can_be_put_back_though_old_connections_go_on() {
+fn reload_restores_removed_quic_while_old_connections_continue() {
     let mut hop = Hop::new("quic", "encrypt");
     let (second, first) = (hop.start(1, "model", ""), hop.start(0, "model", ""));
     let (client, server, _) = session(&first, |ask| ask);
@@ -293,18 +294,18 @@ fn quic_that_a_reload_takes_out_can_be_put_back_though_old_connections_go_on() {
 }
 
 #[test]
-fn quic_that_a_reload_takes_out_refuses_new_connections_at_once_though_old_ones_go_on() {
+fn removed_quic_refuses_new_connections_while_old_ones_continue() {
     let hop = Hop::new("quic", "encrypt");
     let (second, first) = (hop.start(1, "model", ""), hop.start(0, "model", ""));
     let (client, server, _) = session(&first, |ask| ask);
     second.reload("pg2", &format!("{}{ALLOW_ALL}", hop.tls[1]));
     let no = Ask::to(destination().1).ask(first.addr).unwrap_err();
-    assert!(no.reason.contains("the peer takes no new connections over QUIC"), "{no:?}");
+    assert!(no.reason.contains("the peer accepts no new connections over QUIC"), "{no:?}");
     exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
 }
 
 #[test]
-fn a_peer_is_reached_with_its_new_profile_though_old_connections_go_on() {
+fn peer_is_dialled_with_new_profile_while_old_connections_continue() {
     let hop = Hop::new("quic", "encrypt");
     let (second, first) = (hop.start(1, "model", ""), hop.start(0, "model", ""));
     let (client, server, report) = session(&first, |ask| ask);
@@ -312,7 +313,7 @@ fn a_peer_is_reached_with_its_new_profile_though_old_connections_go_on() {
     first.reload("pg1", &hop.text(0, "reno", ""));
     let again = session(&first, |ask| ask);
     assert_eq!(again.2.congestion_controls[0], "reno");
-    // What a connection cannot change while it is open is a matter of the profile, too.
+    // The profile also has settings that an open connection cannot change.
     first.reload("pg1", &hop.text(0, "reno", "receive_buffer = \"4MiB\"\n"));
     let third = session(&first, |ask| ask);
     let buffers = |status: &phoebus_gateway::Status| -> Vec<_> {
@@ -327,9 +328,9 @@ fn a_peer_is_reached_with_its_new_profile_though_old_connections_go_on() {
 }
 
 #[test]
-fn openings_over_quic_that_were_refused_count_no_longer_than_they_last() {
+fn refused_quic_openings_free_their_slots() {
     let hop = Hop::new("quic", "encrypt");
-    // Whoever comes here is a stranger, and shares an address with others.
+    // All clients here are strangers with the same address.
     let few = format!(
         "{}[[listen]]\naddress = \"{}\"\ntransport = \"quic\"\n[[allow]]\nfrom = [\"certificate:other\"]\n\
          to = [\"127.0.0.0/8\"]\n[limits]\nhandshakes_per_source = 8\nhandshake_timeout = \"600s\"\n",
@@ -337,7 +338,7 @@ fn openings_over_quic_that_were_refused_count_no_longer_than_they_last() {
     );
     let second = Pg::start_at(hop.addrs[1], "pg2", &few);
     let (_listener, to) = destination();
-    // Each keeps what it is left with. Their beacons, which ask for nothing, are counted.
+    // Each keeps its connection. Their beacons, which request nothing, are counted.
     let start = |addr: std::net::SocketAddr| {
         Pg::start_at(addr, "pg1", &hop.text(0, "auto", "").replace(&hop.addrs[0].to_string(), &addr.to_string()))
     };
@@ -349,11 +350,11 @@ fn openings_over_quic_that_were_refused_count_no_longer_than_they_last() {
 }
 
 #[test]
-fn a_gateway_that_drains_says_so_at_once_over_any_transport() {
+fn draining_gateway_refuses_at_once_over_any_transport() {
     for transport in ["quic", "udt"] {
         let hop = Hop::new(transport, "encrypt");
         let second = hop.start(1, "model", "");
-        // There is patience for more than a test's.
+        // Time-outs longer than the test's.
         let first = hop.start(0, "model", "[limits]\nhandshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\n");
         let start = std::time::Instant::now();
         while session(&first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it")) {
@@ -365,7 +366,7 @@ fn a_gateway_that_drains_says_so_at_once_over_any_transport() {
             second.until(|status| status.draining, "it drains");
             let (_listener, to) = destination();
             let no = Ask::to(to).ask(first.addr).unwrap_err();
-            // It says so itself where it can still be asked; otherwise its port does.
+            // The gateway says so itself where it still answers; otherwise its port refuses.
             assert!([Code::Draining, Code::Refused].contains(&no.code) && no.hop == "pg2", "{transport}: {no:?}");
             assert!(no.reason.contains("shutting down"), "{transport}: {no:?}");
             exchange(client, server, &pattern(300_000, 3), &pattern(300_000, 5));

@@ -1,4 +1,4 @@
-//! Rates: of segments, shared by sessions, changed while they are open, promised to those who ask.
+//! Rates of segments: shared by sessions, changed while sessions are open, promised on request.
 
 use crate::support;
 use phoebus_proto::session::Code;
@@ -11,14 +11,14 @@ fn profile(rate: &str) -> String {
     format!("{ALLOW_ALL}[profile.default]\nrate = \"{rate}\"\n")
 }
 
-/// What the kernel lets the hops to the destination send, in bits per second, in the order of opening.
+/// The pacing rates of the hops to the destination, in bits per second, in the order of opening.
 fn paced(pg: &Pg, hop: usize) -> Vec<u64> {
     let mut sessions = pg.status().sessions;
     sessions.reverse();
     sessions.iter().map(|session| session.hops[hop].stats.as_ref().unwrap().pacing_rate * 8).collect()
 }
 
-/// Two sessions to one destination.
+/// Opens two sessions to one destination.
 fn two(pg: &Pg) -> [(TcpStream, TcpStream); 2] {
     let (listener, addr) = destination();
     [0; 2].map(|_| {
@@ -31,7 +31,7 @@ fn two(pg: &Pg) -> [(TcpStream, TcpStream); 2] {
 fn sessions_to_one_neighbour_share_its_rate() {
     let pg = Pg::start("pg1", &profile("80mbit"));
     let sessions = two(&pg);
-    // On loopback, whose segments are long, nearly all of a rate is payload.
+    // Loopback has long segments, so nearly all of a rate is payload.
     for hop in [0, 1] {
         let rates = paced(&pg, hop);
         assert!(rates.iter().sum::<u64>() <= 80_000_000, "{rates:?}");
@@ -44,7 +44,7 @@ fn sessions_to_one_neighbour_share_its_rate() {
 }
 
 #[test]
-fn a_reload_changes_the_rates_of_open_sessions() {
+fn reload_changes_rates_of_open_sessions() {
     let pg = Pg::start("pg1", &profile("80mbit"));
     let sessions = two(&pg);
     pg.reload("pg1", &profile("8mbit"));
@@ -52,14 +52,14 @@ fn a_reload_changes_the_rates_of_open_sessions() {
     assert!(slow.iter().sum::<u64>() <= 8_000_000, "{slow:?}");
     pg.reload("pg1", ALLOW_ALL);
     let [(client, server), _other] = sessions;
-    // At 4 Mbit/s this would take far longer than a test may.
+    // At 4 Mbit/s this would exceed the test's time limit by far.
     exchange(client, server, &pattern(200_000_000, 3), &[]);
     pg.reload("pg1", &profile("8mbit"));
     assert!(paced(&pg, 1)[0] <= 8_000_000);
 }
 
 #[test]
-fn a_session_gets_the_bandwidth_that_it_asks_for_or_is_told_what_there_is() {
+fn session_gets_requested_bandwidth_or_learns_the_limit() {
     let pg = Pg::start("pg1", &profile("80mbit"));
     let (listener, addr) = destination();
     let ask =
@@ -79,7 +79,7 @@ fn a_session_gets_the_bandwidth_that_it_asks_for_or_is_told_what_there_is() {
 }
 
 #[test]
-fn without_a_rate_no_bandwidth_can_be_promised() {
+fn hop_without_rate_promises_no_bandwidth() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let (_listener, addr) = destination();
     let requirements = Requirements { rate: Some(1), ..Requirements::default() };
@@ -88,7 +88,7 @@ fn without_a_rate_no_bandwidth_can_be_promised() {
     assert!(no.reason.contains("has no rate"), "{no:?}");
 }
 
-/// Two gateways with a hop of this transport between them, to whose ends the rate belongs.
+/// Two gateways with a hop of this transport between them, whose ends both have the rate.
 fn circuit(transport: &str, rate: &str) -> (Pg, Pg) {
     let (certificates, addrs) = (Certificates::new(), [address(), address()]);
     let tls = ["pg1", "pg2"].map(|name| certificates.issue(name));
@@ -102,7 +102,7 @@ fn circuit(transport: &str, rate: &str) -> (Pg, Pg) {
         "[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"encrypt\"\nprofile = \"circuit\"\n",
         addrs[1]
     );
-    // What is promised has to be had on the last hop too.
+    // The last hop must be able to promise the rate too.
     let last = "[profile.default]\nrate = \"1gbit\"\n";
     let second = Pg::start_at(addrs[1], "pg2", &format!("{}{listener}{}{last}", tls[1], peer("pg1", addrs[0], 0)));
     let route = "[[route]]\nto = \"*\"\nvia = \"pg2\"\n";
@@ -112,7 +112,7 @@ fn circuit(transport: &str, rate: &str) -> (Pg, Pg) {
 }
 
 #[test]
-fn sessions_share_the_rate_of_a_hop_by_quic_and_by_udt() {
+fn sessions_share_rate_of_quic_and_udt_hops() {
     for transport in ["quic", "udt"] {
         let (first, second) = circuit(transport, "40mbit");
         let sessions = two(&first);
@@ -120,7 +120,8 @@ fn sessions_share_the_rate_of_a_hop_by_quic_and_by_udt() {
             assert!(rates.iter().sum::<u64>() <= 40_000_000, "{transport}: {rates:?}");
             assert!(rates.iter().all(|rate| *rate > 0), "{transport}: {rates:?}");
         }
-        // Both at once, and each way: 2.5 MB of each at 40 Mbit/s take a second together. That it takes no longer is not asserted.
+        // Both sessions at once, in both directions: 2.5 MB each at 40 Mbit/s take one second together. The test does
+        // not assert the time.
         let begin = Instant::now();
         std::thread::scope(|scope| {
             for (client, server) in sessions {
@@ -132,7 +133,7 @@ fn sessions_share_the_rate_of_a_hop_by_quic_and_by_udt() {
 }
 
 #[test]
-fn bandwidth_is_promised_once_on_a_hop_by_quic_or_udt() {
+fn bandwidth_is_promised_once_on_quic_and_udt_hops() {
     for transport in ["quic", "udt"] {
         let (first, second) = circuit(transport, "40mbit");
         let (listener, addr) = destination();

@@ -1,4 +1,4 @@
-//! Sessions that are refused: each code, where it comes from, and that others are none the worse for it.
+//! Refused sessions: each code, the hop that it names, and that other sessions are not affected.
 
 use crate::support;
 use phoebus_proto::session::Code;
@@ -7,14 +7,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use support::*;
 
-/// Asks, expects this refusal from this hop, and returns it.
+/// Sends the request, and expects this refusal from this hop. Returns the refusal.
 fn refused(pg: &Pg, ask: &Ask, code: Code, hop: &str) -> No {
     let no = ask.ask(pg.addr).err().unwrap_or_else(|| panic!("not refused; expected {code:?}"));
     assert_eq!((no.code, no.hop.as_str()), (code, hop), "{no:?}");
     no
 }
 
-/// Counted under its code.
+/// Checks how many refusals are counted under the code.
 fn counted(pg: &Pg, code: Code, times: u64) {
     pg.until(
         |status| status.totals.refusals.get(&code.number()) == Some(&times),
@@ -23,7 +23,7 @@ fn counted(pg: &Pg, code: Code, times: u64) {
 }
 
 #[test]
-fn nothing_is_allowed_by_default() {
+fn default_configuration_allows_nothing_to_anyone() {
     let pg = Pg::start("pg1", "");
     let (_listener, addr) = destination();
     let no = refused(&pg, &Ask::to(addr), Code::NotAllowed, "pg1");
@@ -32,7 +32,7 @@ fn nothing_is_allowed_by_default() {
 }
 
 #[test]
-fn rules_look_at_source_destination_and_port() {
+fn rules_check_source_destination_and_port() {
     let (_listener, addr) = destination();
     let rule = |from: &str, to: &str, port: u16| {
         format!("[[allow]]\nfrom = [\"{from}\"]\nto = [\"{to}\"]\nports = [{port}]\n")
@@ -40,20 +40,24 @@ fn rules_look_at_source_destination_and_port() {
     let host = addr.ip().to_string();
     let allowed = Pg::start("pg1", &rule("127.0.0.1", &host, addr.port()));
     assert!(Ask::to(addr).ask(allowed.addr).is_ok());
-    for wrong in [
-        rule("10.0.0.0/8", &host, addr.port()),
-        rule("127.0.0.1", "10.0.0.0/8", addr.port()),
-        rule("127.0.0.1", &host, addr.port() ^ 1),
-        // All addresses, but not the gateway's own.
-        rule("127.0.0.1", "0.0.0.0/0", addr.port()),
-        rule("127.0.0.1", "*", addr.port()),
+    for (wrong, for_own) in [
+        (String::new(), false),
+        (rule("10.0.0.0/8", &host, addr.port()), false),
+        (rule("10.0.0.0/8", "*", addr.port()), false),
+        (rule("127.0.0.1", "10.0.0.0/8", addr.port()), false),
+        (rule("127.0.0.1", &host, addr.port() ^ 1), false),
+        // All addresses, except the gateway's own.
+        (rule("127.0.0.1", "0.0.0.0/0", addr.port()), true),
+        (rule("127.0.0.1", "*", addr.port()), true),
     ] {
-        refused(&Pg::start("pg1", &wrong), &Ask::to(addr), Code::NotAllowed, "pg1");
+        let no = refused(&Pg::start("pg1", &wrong), &Ask::to(addr), Code::NotAllowed, "pg1");
+        // The hint applies only to a rule that would otherwise admit the request.
+        assert_eq!(no.reason.contains("own host"), for_own, "{wrong}: {no:?}");
     }
 }
 
 #[test]
-fn a_name_does_not_lead_where_an_address_may_not() {
+fn name_does_not_bypass_address_rules() {
     let rule = |to: &str| format!("[[allow]]\nfrom = [\"127.0.0.1\"]\nto = [{to}]\n");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let ask = || Ask::to(format!("localhost:{}", listener.local_addr().unwrap().port()));
@@ -66,8 +70,8 @@ fn a_name_does_not_lead_where_an_address_may_not() {
     }
 }
 
-/// Runs the ignored test `name` of this program in a network namespace of its own, whose addresses it may change, and where
-/// `here.example` is `address`. Needs root.
+/// Runs the ignored test `name` of this program in a network namespace of its own, whose addresses it may change, and
+/// where `here.example` is `address`. Needs root.
 fn in_own_network(name: &str, address: &str) {
     let own = std::env::current_exe().unwrap();
     let hosts = tempfile::NamedTempFile::new().unwrap();
@@ -81,13 +85,13 @@ fn in_own_network(name: &str, address: &str) {
 }
 
 #[test]
-fn services_of_the_gateways_own_host_have_to_be_named() {
-    in_own_network("refusals::own_addresses_of_a_host_that_is_alone", "192.0.2.7");
+fn rule_must_name_own_host_services() {
+    in_own_network("refusals::own_addresses_in_isolated_namespace", "192.0.2.7");
 }
 
 #[test]
-#[ignore = "changes addresses of the host; services_of_the_gateways_own_host_have_to_be_named runs it in a namespace"]
-fn own_addresses_of_a_host_that_is_alone() {
+#[ignore = "changes addresses of the host; rule_must_name_own_host_services runs it in a namespace"]
+fn own_addresses_in_isolated_namespace() {
     let ip = |arguments: &str| {
         let output = std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap();
         assert!(output.status.success(), "ip {arguments}: {output:?}");
@@ -113,7 +117,7 @@ fn own_addresses_of_a_host_that_is_alone() {
     for host in ["192.0.2.7", "[2001:db8::7]", "here.example"] {
         assert!(Ask::to(format!("{host}:{v4}")).ask(named.addr).is_ok(), "{host}");
     }
-    // Addresses come and go while the gateway runs.
+    // Addresses change while the gateway runs.
     ip("address add 198.51.100.1/32 dev lo");
     refused(&generous, &Ask::to(format!("198.51.100.1:{v4}")), Code::NotAllowed, "pg1");
     ip("address del 198.51.100.1/32 dev lo");
@@ -122,23 +126,23 @@ fn own_addresses_of_a_host_that_is_alone() {
 }
 
 #[test]
-fn what_the_destination_says_reaches_the_client_through_both_gateways() {
+fn refusal_of_destination_reaches_client_through_both_gateways() {
     let (first, second) = Pg::chain("[limits]\nconnect_timeout = \"500ms\"\n");
     let (listener, closed) = destination();
     drop(listener);
     let no = refused(&first, &Ask::to(closed), Code::Refused, &closed.to_string());
-    assert_eq!(no.reason, format!("cannot connect to {closed}: connection refused"));
+    assert_eq!(no.reason, format!("pg2 cannot connect to {closed}: connection refused"));
     let deaf = Deaf::new();
     refused(&first, &Ask::to(deaf.addr), Code::TimedOut, &deaf.addr.to_string());
     counted(&first, Code::Refused, 1);
     counted(&second, Code::TimedOut, 1);
-    // The connection between the gateways has survived both.
+    // The connection between the gateways has survived both refusals.
     let (client, server, _) = session(&first, |ask| ask);
     exchange(client, server, b"up", b"down");
 }
 
 #[test]
-fn a_next_hop_must_be_a_known_peer() {
+fn next_hop_must_be_a_known_peer() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let (_listener, addr) = destination();
     let no = refused(&pg, &Ask::to(addr).path("10.9.9.9/5006"), Code::NoRoute, "pg1");
@@ -146,7 +150,7 @@ fn a_next_hop_must_be_a_known_peer() {
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_the_hop_that_refused() {
+fn unreachable_peer_is_named_as_refusing_hop() {
     let (listener, gone) = destination();
     drop(listener);
     let pg = Pg::start("pg1", &format!("{}{ALLOW_ALL}", peer("pg2", gone, 0)));
@@ -156,14 +160,14 @@ fn a_peer_that_is_not_there_is_the_hop_that_refused() {
 }
 
 #[test]
-fn loops_are_found() {
+fn gateway_refuses_loops() {
     let (first, second) = (address(), address());
     let all = "[[route]]\nto = \"*\"\n";
     let text = |other: &str, addr| format!("{}{all}via = \"{other}\"\n{ALLOW_ALL}", peer(other, addr, 0));
     let pg1 = Pg::start_at(first, "pg1", &text("pg2", second));
     let pg2 = Pg::start_at(second, "pg2", &text("pg1", first));
     let (_listener, addr) = destination();
-    // Each sends everything to the other: the second sees that it would go back.
+    // Each routes everything to the other. The second notices that the session would return.
     refused(&pg1, &Ask::to(addr), Code::Loop, "pg2");
     refused(&pg1, &Ask::to(addr).path("pg1/5006"), Code::Loop, "pg1");
     refused(&pg1, &Ask { visited: vec!["pg1".to_owned()], ..Ask::to(addr) }, Code::Loop, "pg1");
@@ -172,7 +176,7 @@ fn loops_are_found() {
 }
 
 #[test]
-fn an_identifier_is_taken_once() {
+fn gateway_refuses_duplicate_session_identifier() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let (_listener, addr) = destination();
     let ask = Ask::to(addr);
@@ -181,7 +185,7 @@ fn an_identifier_is_taken_once() {
 }
 
 #[test]
-fn sessions_are_limited_in_all_and_for_each_source() {
+fn sessions_are_limited_in_total_and_per_source() {
     for (limit, named) in [
         ("sessions = 2\nsessions_per_source = 2", "limits.sessions)"),
         ("sessions_per_source = 2", "limits.sessions_per_source)"),
@@ -193,7 +197,7 @@ fn sessions_are_limited_in_all_and_for_each_source() {
         let no = refused(&pg, &Ask::to(addr), Code::Limit, "pg1");
         assert!(no.reason.ends_with(named), "{no:?}");
         reset(one.0);
-        // Its place is free when its connections are gone, which is after the session.
+        // Its slot is freed when its connections have closed, which is after the session.
         let start = std::time::Instant::now();
         while Ask::to(addr).try_ask(pg.addr).is_some() {
             assert!(start.elapsed() < PATIENCE, "its place is never free");
@@ -202,7 +206,7 @@ fn sessions_are_limited_in_all_and_for_each_source() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_with_what_can() {
+fn refusal_of_requirements_states_limits() {
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nbuffer = \"16MiB\"\n"));
     let (_listener, addr) = destination();
     let with = |requirements| Ask { requirements, ..Ask::to(addr) };
@@ -223,7 +227,7 @@ fn what_cannot_be_had_is_refused_with_what_can() {
 }
 
 #[test]
-fn a_listener_may_want_an_address_to_write_to() {
+fn listener_may_require_email_address() {
     let addr = address();
     let text = |more: &str| format!("auth = \"anonymous\"\n{more}{ALLOW_ALL}");
     let pg2 = Pg::start_at(addr, "pg2", &text(&peer("pg1", address(), 0)));
@@ -235,7 +239,7 @@ fn a_listener_may_want_an_address_to_write_to() {
     assert_eq!(pg2.status().sessions[0].identity, "user@example.org");
     drop(open);
 
-    // A gateway gives its contact, if it has one.
+    // A gateway sends its contact address, if it has one.
     let route = "[[route]]\nto = \"*\"\nvia = \"pg2\"\n";
     let without = Pg::start("pg1", &format!("{}{route}{ALLOW_ALL}", peer("pg2", addr, 0)));
     refused(&without, &Ask::to(to), Code::AuthRequired, "pg2");
@@ -249,7 +253,7 @@ fn a_listener_may_want_an_address_to_write_to() {
 }
 
 #[test]
-fn a_refused_client_may_ask_for_something_else() {
+fn refused_client_may_send_another_request() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let (listener, closed) = destination();
     drop(listener);
@@ -262,7 +266,7 @@ fn a_refused_client_may_ask_for_something_else() {
 }
 
 #[test]
-fn strangers_are_refused_at_the_first_wrong_byte() {
+fn stranger_is_refused_at_first_wrong_byte() {
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nhandshake_timeout = \"300ms\"\n"));
     let preface = [0x89, b'P', b'H', b'B', b'\r', b'\n', 0x1a, b'\n'];
     let long = [&preface[..], &[0, 0x98, 0x96, 0x80]].concat();
@@ -287,11 +291,11 @@ fn strangers_are_refused_at_the_first_wrong_byte() {
 }
 
 #[test]
-fn one_source_cannot_take_all_handshakes() {
+fn single_source_cannot_take_all_handshakes() {
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nhandshakes_per_source = 10\n"));
     let quiet: Vec<_> = (0..10).map(|_| TcpStream::connect(pg.addr).unwrap()).collect();
     pg.until(|status| status.handshakes == 10, "ten are waiting");
-    // The reset may come before `connect` returns.
+    // The reset may arrive before `connect` returns.
     match TcpStream::connect(pg.addr) {
         Ok(mut more) => assert_reset(&mut more),
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),

@@ -1,5 +1,6 @@
-//! Certificates that are replaced or expire while connections are open: what was made with the old ones takes no new sessions, at
-//! either end and over every transport that has certificates, and what is open on it ends in peace (P2, P9, invariant 1).
+//! Certificates that are replaced or expire while connections are open. Connections made with the old ones take no new
+//! sessions, at either end and over every transport with certificates, and their open sessions finish normally (P2, P9,
+//! invariant 1).
 
 use crate::support;
 use phoebus_proto::session::Code;
@@ -8,10 +9,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
 use support::{ALLOW_ALL, Ask, Certificates, Pg, address, destination, exchange, expect, pattern, session};
 
-/// Transports and protections that prove who is at the other end.
+/// Transports and protections that authenticate the peer.
 const HOPS: [(&str, &str); 4] = [("tcp", "encrypt"), ("tcp", "auth"), ("udt", "encrypt"), ("quic", "encrypt")];
 
-/// pg1 and pg2 with such a hop between them, and connections ready.
+/// pg1 and pg2 with such a hop between them, and ready connections.
 struct Pair {
     hop: (&'static str, &'static str),
     addrs: [SocketAddr; 2],
@@ -20,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The certificate of pg1 counts for `life`.
+    /// The certificate of pg1 is valid for `life`.
     fn start(hop: (&'static str, &'static str), life: Duration) -> Self {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
         let tls = [certificates.issue_until("pg1", life), certificates.issue("pg2")];
@@ -42,7 +43,7 @@ impl Pair {
             ),
         };
         let (other, addr) = (["pg2", "pg1"][own], addrs[1 - own]);
-        // Only one of them connects, and has connections ready.
+        // Only one of them connects and keeps connections ready.
         let (by, min, route) = match own {
             0 => (transport, 2, "[[route]]\nto = \"*\"\nvia = \"pg2\"\n"),
             _ => ("tcp", 0, ""),
@@ -60,7 +61,7 @@ impl Pair {
     }
 
     fn until_ready(&self) {
-        // Streams of QUIC have one connection in common.
+        // QUIC streams share one connection.
         let least = if self.hop.0 == "quic" { 1 } else { 2 };
         self.gateways[0].until(|status| status.pools[0].idle >= least, "connections are ready");
     }
@@ -71,7 +72,7 @@ impl Pair {
         (client, server)
     }
 
-    /// What is said to whoever asks for a session now.
+    /// The refusal of a new session.
     fn refused(&self) -> (Code, String) {
         let (_listener, addr) = destination();
         let no = Ask::to(addr).ask(self.gateways[0].addr).map(drop).expect_err("certificates are not those any more");
@@ -96,7 +97,7 @@ fn both_ways((client, server): &mut (TcpStream, TcpStream), seed: u64) {
     }
 }
 
-/// Calls `test` for every hop, at the same time.
+/// Calls `test` for every hop concurrently.
 fn for_each(test: impl Fn((&'static str, &'static str)) + Sync) {
     std::thread::scope(|scope| {
         for hop in HOPS {
@@ -107,9 +108,9 @@ fn for_each(test: impl Fn((&'static str, &'static str)) + Sync) {
 }
 
 #[test]
-fn a_replaced_authority_holds_for_connections_that_are_ready() {
+fn replaced_authority_applies_to_ready_connections() {
     for_each(|hop| {
-        // Once the one that connects has replaced it, once the one that is connected to.
+        // Replace it first at the connecting end, then at the accepting end.
         for own in [0, 1] {
             let mut pair = Pair::start(hop, Duration::from_secs(3600));
             let mut open = pair.open();
@@ -135,13 +136,13 @@ fn a_replaced_authority_holds_for_connections_that_are_ready() {
 }
 
 #[test]
-fn certificates_that_are_renewed_cost_no_session() {
+fn certificate_renewal_costs_no_session() {
     for_each(|hop| {
         let pair = Pair::start(hop, Duration::from_secs(3600));
         let mut open = pair.open();
         for (turn, own) in [1, 0, 1].into_iter().enumerate() {
             pair.reload(own);
-            // At once, on connections that are made anew, or that the peer has let go a moment ago.
+            // At once, on new connections, or on ones that the peer has just closed.
             for _ in 0..3 {
                 let (client, server) = pair.open();
                 exchange(client, server, &pattern(50_000, 7), &pattern(60_000, 8));
@@ -156,13 +157,13 @@ fn certificates_that_are_renewed_cost_no_session() {
 }
 
 #[test]
-fn an_expired_certificate_takes_no_sessions_on_connections_from_before() {
+fn expired_certificate_ends_reuse_of_connections() {
     for_each(|hop| {
         const LIFE: Duration = Duration::from_secs(20);
         let pair = Pair::start(hop, LIFE);
         let mut open = pair.open();
         both_ways(&mut open, 1);
-        // It counts for LIFE from before the start, and to the end of that second.
+        // The certificate is valid for LIFE from before the start, rounded up to a full second.
         let until = SystemTime::now() + LIFE + Duration::from_secs(1);
         while let Ok(left) = until.duration_since(SystemTime::now()) {
             std::thread::sleep(left);
@@ -180,14 +181,14 @@ fn an_expired_certificate_takes_no_sessions_on_connections_from_before() {
 }
 
 #[test]
-fn other_files_hold_for_connections_that_are_ready_too() {
+fn changed_certificate_files_apply_to_ready_connections() {
     let mut pair = Pair::start(("tcp", "encrypt"), Duration::from_secs(3600));
     let mut open = pair.open();
     pair.until_ready();
     pair.certificates.replace_authority();
     let tls = pair.certificates.issue_as("elsewhere", "pg2", 365);
     pair.gateways[1].reload("pg2", &Pair::text(pair.hop, pair.addrs, 1, &tls));
-    // The address is given up and had again meanwhile: until then nobody is there.
+    // The address is closed and bound again; until then, nothing listens.
     let codes = std::iter::repeat_with(|| {
         std::thread::sleep(Duration::from_millis(50));
         pair.refused().0
@@ -203,7 +204,7 @@ fn other_files_hold_for_connections_that_are_ready_too() {
 }
 
 #[test]
-fn a_reload_that_fails_leaves_the_certificates_as_they_are() {
+fn failed_reload_keeps_certificates() {
     let pair = Pair::start(("tcp", "encrypt"), Duration::from_secs(3600));
     let (_taken, addr) = destination();
     let renewed = pair.certificates.issue_as("pg2", "pg2.example", 365);
@@ -213,7 +214,7 @@ fn a_reload_that_fails_leaves_the_certificates_as_they_are() {
     assert_eq!(pair.gateways[1].status().certificate.unwrap().names, ["pg2"]);
     let (client, server) = pair.open();
     exchange(client, server, b"up", b"down");
-    // And without what was wrong it is taken.
+    // Without the error, the reload succeeds.
     pair.gateways[1].reload("pg2", &text);
     assert_eq!(pair.gateways[1].status().certificate.unwrap().names, ["pg2.example"]);
     let (code, reason) = pair.refused();

@@ -1,4 +1,5 @@
-//! What protects a hop: who may come how, who has to prove what, and how credentials change while the gateway runs (P2, P9).
+//! Protection of hops: which protection is required, what certificates prove, and how credentials change while the
+//! gateway runs (P2, P9).
 
 use crate::support;
 use phoebus_proto::session::Code;
@@ -14,7 +15,7 @@ fn peer(name: &str, addr: SocketAddr, security: &str) -> String {
     )
 }
 
-/// pg1 and pg2, whose sections `[tls]` are given, each with what it wants of the hop between them.
+/// pg1 and pg2 with these `[tls]` sections, each with its own requirement for the hop between them.
 fn pair(tls: [&str; 2], wants: [&str; 2]) -> (Pg, Pg) {
     let addrs = [address(), address()];
     let second = Pg::start_at(addrs[1], "pg2", &format!("{}{}{ALLOW_ALL}", tls[1], peer("pg1", addrs[0], wants[1])));
@@ -29,7 +30,7 @@ fn refused(gateway: &Pg) -> No {
 }
 
 #[test]
-fn a_peer_that_comes_with_less_than_is_configured_is_refused() {
+fn peer_with_less_protection_than_configured_is_refused() {
     let certificates = Certificates::new();
     let tls = [certificates.issue("pg1"), certificates.issue("pg2")];
     for (comes, wanted) in [("none", "auth"), ("none", "encrypt"), ("auth", "encrypt")] {
@@ -43,7 +44,7 @@ fn a_peer_that_comes_with_less_than_is_configured_is_refused() {
 }
 
 #[test]
-fn a_peer_may_come_with_more_than_is_configured() {
+fn peer_may_use_more_protection_than_configured() {
     let certificates = Certificates::new();
     let tls = [certificates.issue("pg1"), certificates.issue("pg2")];
     let (first, _second) = pair([&tls[0], &tls[1]], ["encrypt", "none"]);
@@ -53,21 +54,21 @@ fn a_peer_may_come_with_more_than_is_configured() {
 }
 
 #[test]
-fn a_certificate_proves_the_name_that_it_is_for_and_no_other() {
+fn certificate_proves_only_its_own_name() {
     let certificates = Certificates::new();
     let own = [certificates.issue("pg1"), certificates.issue("pg2")];
     let other = certificates.issue("mallory");
-    // The one that connects.
+    // The connecting end.
     let (first, _second) = pair([&other, &own[1]], ["encrypt", "encrypt"]);
     let no = refused(&first);
     assert_eq!(no.code, Code::AuthRequired);
     assert_eq!(no.reason, "the certificate of this connection is for mallory, and not for pg1");
-    // The one that is connected to.
+    // The accepting end.
     let (first, _second) = pair([&own[0], &other], ["encrypt", "encrypt"]);
     let no = refused(&first);
     assert_eq!((no.code, no.hop.as_str()), (Code::AuthFailed, "pg2"));
     assert!(no.reason.starts_with("cannot trust pg2 at "), "{}", no.reason);
-    // One that nobody trusts.
+    // An untrusted certificate.
     let others = Certificates::new();
     let strange = others.issue("pg1");
     let (first, _second) = pair([&strange, &own[1]], ["encrypt", "encrypt"]);
@@ -75,12 +76,12 @@ fn a_certificate_proves_the_name_that_it_is_for_and_no_other() {
 }
 
 #[test]
-fn a_listener_can_turn_away_whoever_comes_in_the_clear() {
+fn listener_can_refuse_unencrypted_connections() {
     let certificates = Certificates::new();
     let inside = address();
     let more = format!("{}[[listen]]\naddress = \"{inside}\"\nsecurity = \"encrypt\"\n", certificates.issue("pg1"));
     let gateway = Pg::start("pg1", &(more + ALLOW_ALL));
-    // What comes back, if anything does, is no word of the session protocol: a TLS alert, or an end.
+    // Any answer is no session protocol: a TLS alert, or an end.
     let (listener, addr) = destination();
     let stream = TcpStream::connect(inside).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
@@ -96,7 +97,7 @@ fn a_listener_can_turn_away_whoever_comes_in_the_clear() {
 }
 
 #[test]
-fn certificates_change_with_a_reload_and_their_end_is_told_in_time() {
+fn reload_replaces_certificates_and_status_warns_of_expiry() {
     let certificates = Certificates::new();
     let tls = certificates.issue_as("own", "pg1", 365);
     let gateway = Pg::start("pg1", &format!("{tls}{ALLOW_ALL}"));

@@ -1,4 +1,4 @@
-//! Sessions through one gateway and through two, and what the gateways say about them.
+//! Sessions through one gateway and through two, and the gateways' reports.
 
 use crate::support;
 use phoebus_proto::session::Code;
@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use support::*;
 
 #[test]
-fn one_gateway_carries_both_streams_whole() {
+fn gateway_delivers_both_streams() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let (client, server, report) = session(&pg, |ask| ask);
     assert_eq!(report.hops, [("pg1".to_owned(), server.local_addr().unwrap().to_string(), false)]);
@@ -18,7 +18,7 @@ fn one_gateway_carries_both_streams_whole() {
 }
 
 #[test]
-fn two_gateways_carry_both_streams_whole_and_report_each_hop() {
+fn two_gateways_deliver_both_streams_and_report_each_hop() {
     let (first, second) = Pg::chain("");
     let (client, server, report) = session(&first, |ask| ask);
     let to = server.local_addr().unwrap().to_string();
@@ -30,7 +30,7 @@ fn two_gateways_carry_both_streams_whole_and_report_each_hop() {
 }
 
 #[test]
-fn a_connection_between_gateways_is_used_again_with_its_window() {
+fn connection_between_gateways_is_reused_with_its_window() {
     let (first, second) = Pg::chain("");
     let (client, server, _) = session(&first, |ask| ask);
     exchange(client, server, &pattern(20_000_000, 9), &[]);
@@ -44,13 +44,13 @@ fn a_connection_between_gateways_is_used_again_with_its_window() {
         first.quiet();
     }
     let pool = &first.status().pools[0];
-    // One that carried all sessions, and one to be ready while it did.
+    // One carried all sessions, and one was ready meanwhile.
     assert_eq!((pool.dialled, pool.reused), (2, 21), "{pool:?}");
     assert_eq!(second.status().totals.connections, 2);
 }
 
 #[test]
-fn a_closed_direction_leaves_the_other_open() {
+fn half_close_keeps_other_direction_open() {
     let (first, _second) = Pg::chain("");
     let (mut client, mut server, _) = session(&first, |ask| ask);
     client.write_all(b"request").unwrap();
@@ -69,7 +69,7 @@ fn a_closed_direction_leaves_the_other_open() {
 }
 
 #[test]
-fn bytes_that_follow_the_request_at_once_belong_to_the_stream() {
+fn bytes_behind_request_belong_to_stream() {
     let (first, _second) = Pg::chain("");
     let (client, mut server, _) = session(&first, |ask| Ask { early: b"early".to_vec(), ..ask });
     expect(&mut server, b"early");
@@ -77,7 +77,7 @@ fn bytes_that_follow_the_request_at_once_belong_to_the_stream() {
 }
 
 #[test]
-fn resets_pass_both_ways_and_are_blamed_on_the_right_hop() {
+fn resets_pass_both_ways_and_name_the_failed_hop() {
     let (first, second) = Pg::chain("");
     let (mut client, mut server, _) = session(&first, |ask| ask);
     client.write_all(b"x").unwrap();
@@ -92,7 +92,7 @@ fn resets_pass_both_ways_and_are_blamed_on_the_right_hop() {
 }
 
 #[test]
-fn the_client_chooses_the_way_by_address_or_by_name() {
+fn client_chooses_path_by_address_or_name() {
     let second = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let first = Pg::start("pg1", &format!("{}{ALLOW_ALL}", peer("pg2", second.addr, 0)));
     for path in [second.addr.to_string(), "pg2/5006".to_owned()] {
@@ -106,7 +106,7 @@ fn the_client_chooses_the_way_by_address_or_by_name() {
 }
 
 #[test]
-fn the_client_may_name_an_address_that_a_peers_name_resolves_to() {
+fn client_may_name_resolved_address_of_peer() {
     let second = Pg::start_at(([127, 0, 0, 1], 0).into(), "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let at = second.gateway().addresses()[0];
     let peers = format!(
@@ -115,7 +115,7 @@ fn the_client_may_name_an_address_that_a_peers_name_resolves_to() {
         peer("pg0", address(), 0)
     );
     let first = Pg::start("pg1", &format!("{peers}{ALLOW_ALL}"));
-    // It has resolved the name when it has a connection.
+    // A ready connection shows that the name was resolved.
     first.until(|status| status.pools.iter().any(|pool| pool.idle > 0), "a connection is ready");
     for path in [at.to_string(), format!("[::ffff:127.0.0.1]:{}", at.port()), format!("localhost:{}", at.port())] {
         let (client, server, report) = session(&first, |ask| ask.path(&path));
@@ -130,7 +130,7 @@ fn the_client_may_name_an_address_that_a_peers_name_resolves_to() {
 }
 
 #[test]
-fn the_closest_route_counts() {
+fn most_specific_route_applies() {
     let second = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let (near, near_addr) = destination();
     let routes = format!(
@@ -147,7 +147,7 @@ fn the_closest_route_counts() {
 }
 
 #[test]
-fn names_are_resolved_by_the_last_gateway() {
+fn last_gateway_resolves_names() {
     let (first, _second) = Pg::chain("");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let name = format!("localhost:{}", listener.local_addr().unwrap().port());
@@ -160,7 +160,7 @@ fn names_are_resolved_by_the_last_gateway() {
 }
 
 #[test]
-fn a_peer_that_was_restarted_is_asked_again_on_a_new_connection() {
+fn restarted_peer_is_asked_on_new_connection() {
     let (first, second) = Pg::chain("");
     let (addr, first_addr) = (second.addr, first.addr);
     drop(second);
@@ -171,7 +171,7 @@ fn a_peer_that_was_restarted_is_asked_again_on_a_new_connection() {
 }
 
 #[test]
-fn who_hangs_up_while_the_destination_is_being_connected_costs_nothing_more() {
+fn client_that_hangs_up_cancels_connect() {
     let pg = Pg::start("pg1", ALLOW_ALL);
     let deaf = Deaf::new();
     let asking = std::net::TcpStream::connect(pg.addr).unwrap();

@@ -1,5 +1,5 @@
-//! Sessions over every pair of transports: pg1 and pg2 share one hop, pg2 and pg3 another, so that pg2 relays from one transport
-//! to the other (S12, S15, S21, S22, P22).
+//! Sessions over every pair of transports. pg1 and pg2 share one hop, pg2 and pg3 another, so that pg2 relays from one
+//! transport to the other (S12, S15, S21, S22, P22).
 
 use crate::support;
 use phoebus_gateway::Status;
@@ -27,7 +27,7 @@ const HOPS: [By; 6] = [
 ];
 
 impl By {
-    /// A peer's section; `min` connections are kept ready.
+    /// A `[[peer]]` section with `min` ready connections.
     fn peer(self, name: &str, addr: SocketAddr, min: u32) -> String {
         let Self { transport, security } = self;
         format!(
@@ -36,7 +36,7 @@ impl By {
         )
     }
 
-    /// The listener beside that of TCP.
+    /// A listener in addition to that of TCP.
     fn listener(self, addr: SocketAddr) -> String {
         if self.transport == "tcp" {
             return String::new();
@@ -46,7 +46,7 @@ impl By {
     }
 }
 
-/// Gateways pg1, pg2, … with these hops between them, each ready for sessions to all that lies behind it.
+/// Gateways pg1, pg2, … with these hops between them, each ready for sessions to everything behind it.
 fn line(hops: &[By]) -> Vec<Pg> {
     line_at(hops, &(0..=hops.len()).map(|_| address()).collect::<Vec<_>>())
 }
@@ -88,23 +88,23 @@ fn for_each(pairs: impl Iterator<Item = [By; 2]>, test: impl Fn(&[Pg], [By; 2]))
     }
 }
 
-/// Every hop beside every other.
+/// All pairs of hops.
 fn all_pairs() -> impl Iterator<Item = [By; 2]> {
     HOPS.into_iter().flat_map(|first| HOPS.map(|second| [first, second]))
 }
 
-/// Every hop once as the first and once as the second.
+/// Pairs in which every hop is once the first and once the second.
 fn some_pairs() -> impl Iterator<Item = [By; 2]> {
     (0..HOPS.len()).map(|n| [HOPS[n], HOPS[(n + 1) % HOPS.len()]])
 }
 
-/// A session over all gateways, from the first.
+/// Opens a session from the first gateway over all others.
 fn session(gateways: &[Pg]) -> (TcpStream, TcpStream, support::Report) {
     support::session(&gateways[0], |ask| ask)
 }
 
 #[test]
-fn every_byte_arrives_and_each_side_ends_by_itself() {
+fn session_delivers_all_bytes_and_half_closes() {
     for_each(all_pairs(), |gateways, hops| {
         let sizes = [(0, 0), (1, 0), (0, 70_001), (3_000_017, 15), (1_234_567, 2_345_679)];
         for (turn, (up, down)) in sizes.into_iter().enumerate() {
@@ -122,7 +122,7 @@ fn every_byte_arrives_and_each_side_ends_by_itself() {
 }
 
 #[test]
-fn one_side_ends_long_before_the_other() {
+fn half_closed_session_stays_open() {
     for_each(some_pairs(), |gateways, _| {
         let (mut client, mut server, _) = session(gateways);
         client.write_all(b"question").unwrap();
@@ -141,7 +141,7 @@ fn one_side_ends_long_before_the_other() {
 }
 
 #[test]
-fn an_abort_reaches_the_other_end_and_the_hop_serves_the_next() {
+fn reset_reaches_other_end_and_hop_serves_next_session() {
     for_each(some_pairs(), |gateways, _| {
         for turn in 0..4 {
             let (mut client, mut server, _) = session(gateways);
@@ -160,7 +160,7 @@ fn an_abort_reaches_the_other_end_and_the_hop_serves_the_next() {
 }
 
 #[test]
-fn a_receiver_that_stops_stops_the_sender_and_loses_nothing() {
+fn stalled_receiver_stalls_sender_over_every_transport() {
     for_each(some_pairs(), |gateways, _| {
         let (listener, addr) = destination();
         let (client, _) = Ask::to(addr).ask(gateways[0].addr).unwrap_or_else(|no| panic!("{no:?}"));
@@ -169,7 +169,7 @@ fn a_receiver_that_stops_stops_the_sender_and_loses_nothing() {
         let mut source = client.try_clone().unwrap();
         let block = pattern(1 << 20, 3);
         let mut sent = 0;
-        // More than all buffers between the two together: those of two UDT hops, and of the kernel.
+        // More than all buffers between the two: those of two UDT hops, and the kernel's.
         let stopped = loop {
             match source.write(&block[sent % block.len()..]) {
                 Ok(n) => sent += n,
@@ -193,10 +193,10 @@ fn a_receiver_that_stops_stops_the_sender_and_loses_nothing() {
     });
 }
 
-/// A port of ::1 that is free for TCP and UDP, and stays so: it is below those that the kernel gives away.
+/// A port of ::1 that is free for TCP and UDP, and stays so because it is below the kernel's ephemeral range.
 fn port_of_ipv6() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Processes that are beside each other begin far from each other.
+    // Concurrent test processes start far from each other.
     let begin = std::process::id().wrapping_mul(997) as u16;
     loop {
         let port = 10_240 + begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
@@ -208,7 +208,7 @@ fn port_of_ipv6() -> SocketAddr {
 }
 
 #[test]
-fn every_hop_goes_over_ipv6_as_well() {
+fn every_transport_works_over_ipv6() {
     for hop in HOPS {
         println!("{hop:?}");
         let gateways = line_at(&[hop], &[port_of_ipv6(), port_of_ipv6()]);
@@ -220,14 +220,14 @@ fn every_hop_goes_over_ipv6_as_well() {
 }
 
 #[test]
-fn bytes_are_spliced_where_both_sides_are_sockets_in_the_clear_and_nowhere_else() {
+fn gateway_splices_only_between_unencrypted_sockets() {
     for hop in HOPS {
         let gateways = line(&[hop]);
         let (client, server, _) = session(&gateways);
         exchange(client, server, &pattern(3 << 20, 1), &pattern(2 << 20, 2));
         for gateway in &gateways {
             gateway.quiet();
-            // Pipes are made when they are first needed, and nothing but a splice needs one.
+            // Pipes are created on first use, and only splicing needs one.
             let pipes = gateway.status().pipes.0;
             assert_eq!(pipes > 0, hop.transport == "tcp" && hop.security != "encrypt", "{hop:?}: {pipes} pipes");
         }
@@ -235,7 +235,7 @@ fn bytes_are_spliced_where_both_sides_are_sockets_in_the_clear_and_nowhere_else(
 }
 
 #[test]
-fn what_a_transport_knows_of_a_hop_is_in_the_status() {
+fn status_shows_transport_counters_of_hop() {
     for hop in HOPS {
         let gateways = line(&[hop]);
         let (client, mut server, _) = session(&gateways);
@@ -263,7 +263,7 @@ fn what_a_transport_knows_of_a_hop_is_in_the_status() {
             };
             let status = gateways[0].until(knows, &format!("{hop:?}: all is known"));
             let stats = status.sessions[0].hops[1].stats.clone().unwrap();
-            // The mean may stay below the least of late only for as long as it takes to follow.
+            // The mean may stay below the recent minimum only until it has caught up.
             assert!(stats.min_rtt_us < 1_000_000 && stats.rtt_us < 60_000_000, "{hop:?}: {stats:?}");
             let received = |status: &Status| {
                 let stats = status.sessions[0].hops[0].stats.as_ref().unwrap();
@@ -275,7 +275,7 @@ fn what_a_transport_knows_of_a_hop_is_in_the_status() {
     }
 }
 
-/// Has the sender of a test stop, also of one that fails.
+/// Stops the sender of a test on drop, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -285,16 +285,16 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn a_configured_transport_is_never_replaced_by_another() {
+fn configured_transport_is_never_replaced() {
     for by in HOPS.into_iter().filter(|by| by.transport != "tcp") {
         for is_filtered in [false, true] {
             let (certificates, addrs) = (Certificates::new(), [address(), address()]);
             let tls = ["pg1", "pg2"].map(|name| certificates.issue(name));
-            // TCP is to be had there, and would do.
+            // TCP would be available there.
             let tcp = By { transport: "tcp", ..by };
             let second = format!("{}{}{ALLOW_ALL}", tls[1], tcp.peer("pg1", addrs[0], 0));
             let second = Pg::start_at(addrs[1], "pg2", &second);
-            // Whatever comes here is never answered.
+            // This socket never answers.
             let _hole = is_filtered.then(|| UdpSocket::bind(addrs[1]).unwrap());
             let first = format!(
                 "{}{}[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}[limits]\nhandshake_timeout = \"2s\"\n",

@@ -1,74 +1,94 @@
-//! The names that drafts have on servers, and which of them this machine has begun: the draft of a source that has changed since has
-//! another name, and the one before it would lie there for ever. Nothing on the server tells whose a draft is, so that none is taken away
-//! but those that were noted here.
+//! Records which drafts this machine has begun on servers. A source that has changed gets a draft with another name,
+//! and the earlier draft would stay for ever. Nothing on the server shows the owner of a draft, so only recorded drafts
+//! are removed.
 
 use super::listing::drafts_in;
-use super::marks::Marks;
 use super::remote::Remote;
+use super::upload_journal::UploadJournal;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Spec, Store};
-use phoebus_files::{Error, Sort, is_engines};
+use phoebus_files::{Error, ErrorKind, is_engines};
+use phoebus_proto::hex::{hex, unhex};
 use ring::rand::SecureRandom;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// What such a note begins with.
+/// First line of a record.
 const MAGIC: &str = "phoebus begun 1";
 
-/// How long one may be.
+/// Longest record, in bytes.
 const MAX_FILE: u64 = 64 << 10;
 
-/// How many drafts are remembered that could not be taken away.
+/// Most drafts that are remembered because they could not be removed.
 const MOST: usize = 8;
 
-/// The drafts of one destination that were begun from one source, whenever that was modified.
+/// The drafts from one source to one destination, for any modification time of the source.
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     file: PathBuf,
-    /// The source and the destination.
+    /// Identifies the source and the destination.
     what: String,
 }
 
 impl Begun {
-    /// Those from `source` to `dest`, noted in the directory `dir`.
+    /// The drafts from `source` to `dest`, recorded in the directory `dir`.
     fn of(dir: &Path, source: &str, dest: &str) -> Self {
         let what = format!("{} {}", source.escape_debug(), dest.escape_debug());
         let digest = ring::digest::digest(&ring::digest::SHA256, what.as_bytes());
         Self { file: dir.join(format!("{}.begun", hex(&digest.as_ref()[..16]))), what }
     }
 
-    /// Those that are begun as this one, if that can be noted.
+    /// The record for the draft of the current source, if records are kept.
     pub(super) fn of_draft(remote: &Remote, key: &Key, spec: &Spec) -> Option<Self> {
         let (dir, (source, _)) = (remote.options().state.as_ref()?, spec.source.as_ref()?);
         Some(Self::of(dir, source, &remote.label(key)))
     }
 
-    /// Notes that `part` is begun, and takes away what was begun before it; what cannot be taken away now is tried again the next time.
+    /// Records that `part` is begun, and removes earlier drafts. Drafts that cannot be removed now are tried again the
+    /// next time.
     pub(super) async fn begin(&self, remote: &Remote, part: &Key) {
         let mut noted = vec![part.clone()];
-        for before in self.read().into_iter().filter(|before| before != part) {
-            match forget(remote, &before).await {
-                Ok(()) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "the draft of what the source was before stays for now");
-                    noted.push(before);
-                }
-            }
-        }
+        noted.extend(self.forget_others(remote, part, self.read()).await);
         noted.truncate(MOST);
         if let Err(error) = self.write(&noted) {
             tracing::debug!(path = %self.file.display(), %error, "what is begun cannot be noted");
         }
     }
 
-    /// Notes that nothing is left of it.
-    pub(super) fn end(&self, part: &Key) {
-        let left: Vec<Key> = self.read().into_iter().filter(|one| one != part).collect();
-        // If it stays, it speaks of a draft that is not there.
+    /// Removes earlier drafts before `part`, which is too short to be resumed and is not recorded.
+    pub(super) async fn clear(&self, remote: &Remote, part: &Key) {
+        let known = self.read();
+        if known.is_empty() {
+            return;
+        }
+        let left = self.forget_others(remote, part, known).await;
+        // A record that stays names drafts that do not exist, which does no harm.
         let _ = if left.is_empty() { fs::remove_file(&self.file) } else { self.write(&left) };
     }
 
-    /// What was begun, the last first; nothing, if what is there is of something else or makes no sense.
+    /// Removes the drafts in `known` except `part`. Returns those that could not be removed.
+    async fn forget_others(&self, remote: &Remote, part: &Key, known: Vec<Key>) -> Vec<Key> {
+        let mut left = Vec::new();
+        for before in known.into_iter().filter(|before| before != part) {
+            match forget(remote, &before).await {
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the draft of what the source was before stays for now");
+                    left.push(before);
+                }
+            }
+        }
+        left
+    }
+
+    /// Removes the record after the draft is complete.
+    pub(super) fn end(&self, part: &Key) {
+        let left: Vec<Key> = self.read().into_iter().filter(|one| one != part).collect();
+        // A record that stays names a draft that does not exist, which does no harm.
+        let _ = if left.is_empty() { fs::remove_file(&self.file) } else { self.write(&left) };
+    }
+
+    /// Reads the record, the last draft first. Empty if the record is invalid or of another transfer.
     fn read(&self) -> Vec<Key> {
         let known = || {
             let size = fs::metadata(&self.file).ok()?.len();
@@ -76,7 +96,7 @@ impl Begun {
             let mut lines = text.lines();
             let mine = lines.next() == Some(MAGIC) && lines.next() == Some(&self.what);
             let keys: Vec<&str> = lines.collect();
-            // The last line says that those before it are whole.
+            // The last line marks a complete record.
             let (last, keys) = keys.split_last().filter(|_| mine)?;
             (*last == "end").then(|| keys.iter().map(|key| Key::parse(unhex(key)?).ok()).collect::<Option<Vec<_>>>())?
         };
@@ -94,18 +114,18 @@ impl Begun {
     }
 }
 
-/// Takes away the draft `part`, with what a server of ours keeps of it.
+/// Removes the draft `part` and its journals.
 async fn forget(remote: &Remote, part: &Key) -> Result<(), Error> {
     if let Some(dir) = &remote.options().state {
-        Marks::of(dir, remote.label(part)).remove();
+        UploadJournal::of(dir, remote.label(part)).remove();
     }
     let gone = |removed: Result<(), Error>| match removed {
-        Err(error) if error.sort() == Sort::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
     };
     if remote.has("XDRAFTS") {
         let (dir, stem) = (part.parent(), [b".", part.name(), b"."].concat());
-        // The draft itself comes before its journals, and says whether somebody writes it.
+        // Removing the draft itself comes first: it is refused while somebody writes it.
         let mut names: Vec<_> = drafts_in(remote, &dir).await?.into_iter().map(|entry| entry.name).collect();
         names.sort();
         for name in names.iter().filter(|name| is_engines(name) && name.starts_with(&stem)) {
@@ -116,10 +136,10 @@ async fn forget(remote: &Remote, part: &Key) -> Result<(), Error> {
     gone(remote.discard(part, None).await)
 }
 
-/// What tells drafts of different sources apart, and those that are sent in blocks from others.
+/// The tag in a draft's name, which differs for each source, and for uploads in extended blocks.
 pub(super) fn tag(spec: &Spec, in_blocks: bool) -> String {
     let Some((source, modified)) = &spec.source else {
-        // It cannot be gone on with, and others may write the same.
+        // Such a draft cannot be resumed, and others may write one at the same time.
         let mut random = [0; 8];
         let _ = ring::rand::SystemRandom::new().fill(&mut random);
         return hex(&random);
@@ -130,21 +150,12 @@ pub(super) fn tag(spec: &Spec, in_blocks: bool) -> String {
     hex(&ring::digest::digest(&ring::digest::SHA256, what.as_bytes()).as_ref()[..8])
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2).map(|pair| str::from_utf8(pair).ok().filter(|pair| pair.len() == 2));
-    digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_read_and_nothing_else() {
+    fn journal_reads_back_exactly_what_was_noted() {
         let dir = tempfile::tempdir().unwrap();
         let begun = Begun::of(&dir.path().join("deep/er"), "file:///a\nb", "ftp://h/x");
         assert!(begun.read().is_empty());

@@ -1,15 +1,15 @@
-//! Where data connections lead, and what protects them (RFC 959, 2428, 4217; GFD.20, section 3).
+//! Data connections of the client: endpoints and protection (RFC 959, 2428, 4217; GFD.20, section 3).
 
-use super::error::{passing, refused, senseless, sort, words};
+use super::ahead::Ahead;
+use super::error::{kind, passing, refused, senseless, words};
 use super::inside::Relays;
 use super::options::{Grid, Options, Security};
-use super::pipe::Ahead;
 use super::session::Session;
-use super::stack::{NetStack, Told};
+use super::stack::{AcceptedStack, NetStack};
 use super::tls::server_name;
-use crate::data::pinned::Own;
-use crate::data::{Channel, Guard, Losses, Mode, Peers, Protection, Settings};
-use phoebus_files::{Error, Sort};
+use crate::data::pinned::OwnKey;
+use crate::data::{Channel, ChannelSecurity, Losses, Mode, Peers, Protection, Settings};
+use phoebus_files::{Error, ErrorKind};
 use phoebus_gsi::context::Expect;
 use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::address::{find_epsv, find_pasv, parse_stripes, print_eprt, print_port, print_stripe};
@@ -20,16 +20,16 @@ use phoebus_proto::gridftp::reply::Reply;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How much is protected at once under GSI: what is asked for is more than any record has.
+/// PBSZ under GSI, in bytes. Larger than any record.
 const PROTECTED_BLOCK: u64 = 1 << 20;
 
-/// What holds for all data connections of a server.
+/// Settings of all data connections to a server.
 #[derive(Debug)]
 pub(super) struct DataPlan<'a> {
     options: &'a Options,
-    /// Where is counted what becomes of what is sent.
+    /// Counts what was sent again.
     losses: Option<Arc<Losses>>,
-    /// Over how many connections a transfer goes.
+    /// Connections of a transfer.
     connections: u32,
 }
 
@@ -38,17 +38,17 @@ impl<'a> DataPlan<'a> {
         Self { options, losses: None, connections: 1 }
     }
 
-    /// The same, which counts what becomes of what is sent.
+    /// The same, counting what was sent again.
     pub(super) fn counting(self, losses: Arc<Losses>) -> Self {
         Self { losses: Some(losses), ..self }
     }
 
-    /// The same for a transfer over so many connections.
+    /// The same for a transfer over `streams` connections.
     pub(super) fn over(self, connections: u32) -> Self {
         Self { connections, ..self }
     }
 
-    /// Whether bytes go as they are.
+    /// Whether data goes without protection.
     pub(super) fn is_plain(&self) -> bool {
         match &self.options.security {
             _ if self.options.inside().is_some() => false,
@@ -59,14 +59,15 @@ impl<'a> DataPlan<'a> {
         }
     }
 
-    /// Tells the server what protects data.
+    /// Sets the protection of data (PBSZ, PROT, DCAU).
     pub(super) async fn announce(&self, session: &mut Session) -> Result<(), Error> {
         let name = session.name.clone();
         match &self.options.security {
             Security::None => Ok(()),
             Security::Tls { .. } => {
                 session.must("PBSZ 0", &name, "use").await?;
-                // What was asked for is had or refused: data in clear beside commands under TLS would be neither.
+                // There is no fallback: data in clear despite TLS on the control connection would be a silent
+                // downgrade.
                 session.must("PROT P", &name, "protect the data of").await.map(drop)
             }
             Security::Grid(Grid { data_auth: false, .. }) => session.must("DCAU N", &name, "use").await.map(drop),
@@ -85,29 +86,29 @@ impl<'a> DataPlan<'a> {
         }
     }
 
-    /// How connections are made for a transfer of this session.
+    /// Settings of the data channel for a transfer of this session.
     fn settings(&self, session: &Session) -> Result<Settings, Error> {
-        let guard = match &self.options.security {
+        let security = match &self.options.security {
             Security::None | Security::Grid(Grid { data_auth: false, .. }) => None,
             Security::Tls { config, .. } => {
                 let config = session.tls.as_ref().unwrap_or(config).clone();
-                Some(Guard::TlsClient(config, server_name(&self.options.server.host, &session.name)?))
+                Some(ChannelSecurity::TlsClient(config, server_name(&self.options.server.host, &session.name)?))
             }
-            Security::Grid(grid) => Some(Guard::Gsi {
+            Security::Grid(grid) => Some(ChannelSecurity::Gsi {
                 endpoint: grid.identity.clone(),
                 peer: Expect::Subject(grid.subject()),
                 protection: grid.protection,
             }),
         };
-        let proved = matches!(guard, Some(Guard::Gsi { .. }));
+        let proved = matches!(security, Some(ChannelSecurity::Gsi { .. }));
         let from = if proved || self.options.data_elsewhere || self.is_striped(session) {
             Peers::Anyone
         } else {
             Peers::Only(session.peer.ip())
         };
-        let (patience, stall) = (self.options.patience, self.options.stall);
+        let (reply_timeout, stall_timeout) = (self.options.reply_timeout, self.options.stall_timeout);
         let ports = self.options.ports.clone();
-        let mut settings = Settings { from, guard, ports, patience, stall, ..Settings::default() };
+        let mut settings = Settings { from, security, ports, reply_timeout, stall_timeout, ..Settings::default() };
         if let Some(transport) = &session.data {
             settings.transport = transport.clone();
         }
@@ -115,22 +116,22 @@ impl<'a> DataPlan<'a> {
             settings.transport = told.transport.clone();
             settings.profile = told.profile(settings.profile, self.connections);
             if let Some(pinned) = &told.pinned {
-                settings.guard = Some(Guard::Pinned(pinned.clone()));
+                settings.security = Some(ChannelSecurity::Pinned(pinned.clone()));
             }
             if told.keyed {
-                // Whoever has the key is who he should be, wherever he comes from.
+                // A pinned key authenticates the peer, whatever its address.
                 settings.from = Peers::Anyone;
             }
         }
         Ok(settings)
     }
 
-    /// Whether the ends of data connections prove who they are by certificates.
+    /// Whether certificates authenticate data connections.
     fn is_proved(&self) -> bool {
         matches!(&self.options.security, Security::Grid(Grid { data_auth: true, .. }))
     }
 
-    /// Has the server carry data by the stack that was asked for, unless it does already.
+    /// Sets the configured stack of drivers on the server, unless it is set.
     pub(super) async fn carry(&self, session: &mut Session, listing: bool) -> Result<(), Error> {
         if self.options.inside().is_some() {
             return self.carry_inside(session).await;
@@ -147,7 +148,7 @@ impl<'a> DataPlan<'a> {
             return Ok(());
         }
         let theirs = match self.tell(session, stack, &line).await {
-            Err(Error::Store { sort: Sort::Request, .. }) if stack.optional => {
+            Err(Error::Store { kind: ErrorKind::Request, .. }) if stack.optional => {
                 session.refuses = true;
                 return Ok(());
             }
@@ -160,20 +161,20 @@ impl<'a> DataPlan<'a> {
         Ok(())
     }
 
-    /// Has the server take data that comes inside SSH.
+    /// Switches the server to data inside SSH.
     pub(super) async fn carry_inside(&self, session: &mut Session) -> Result<(), Error> {
         if session.told.as_ref().is_some_and(|told| told.line == inside::DRIVER) {
             return Ok(());
         }
-        let failed = |name: &str, reason, sort| Error::Store { name: name.to_owned(), reason, sort };
+        let failed = |name: &str, reason, kind| Error::Store { name: name.to_owned(), reason, kind };
         let Some(way) = &self.options.way else {
             return Err(failed(
                 &session.name,
                 "only servers that ssh starts take data inside it".to_owned(),
-                Sort::Request,
+                ErrorKind::Request,
             ));
         };
-        // Where to connect to is said of another one.
+        // The data endpoint belongs to the previous stack.
         session.foreseen().await?;
         (session.told, session.met) = (None, None);
         let reply = session.ask(format!("SITE SETNETSTACK {}", inside::DRIVER)).await?;
@@ -182,33 +183,33 @@ impl<'a> DataPlan<'a> {
                 "the far side's server takes no data inside SSH: it answers SITE SETNETSTACK with {}",
                 words(&reply)
             );
-            return Err(failed(&session.name, reason, Sort::Request));
+            return Err(failed(&session.name, reason, ErrorKind::Request));
         }
         let ticket = inside::Ticket::of_answer(&reply);
-        let ticket = ticket.map_err(|error| failed(&session.name, error.to_string(), Sort::Other))?;
+        let ticket = ticket.map_err(|error| failed(&session.name, error.to_string(), ErrorKind::Other))?;
         let relays: Arc<dyn Transport> = Arc::new(Relays::new(way.clone(), ticket));
-        // Nobody connects to this end so.
+        // No data connection comes from the network then.
         session.data = Some(relays.clone());
-        session.told = Some(Told::inside(relays));
+        session.told = Some(AcceptedStack::inside(relays));
         Ok(())
     }
 
-    /// This end's key of a session.
-    fn own_key<'s>(&self, session: &'s mut Session) -> Result<&'s Own, Error> {
+    /// This end's key for the session.
+    fn own_key<'s>(&self, session: &'s mut Session) -> Result<&'s OwnKey, Error> {
         if session.own.is_none() {
-            let own = Own::new().map_err(|error| passing(&session.name, error.to_string()))?;
+            let own = OwnKey::new().map_err(|error| passing(&session.name, error.to_string()))?;
             session.own = Some(own);
         }
         session.own.as_ref().ok_or_else(|| passing(&session.name, "there is no key"))
     }
 
-    /// Tells the server by what to carry data, and gives its key, if it has to have one.
+    /// Sets the stack, with this end's key if it needs one.
     async fn tell(&self, session: &mut Session, stack: &NetStack, line: &str) -> Result<Option<Pin>, Error> {
-        // Where to connect to is said of one of them.
+        // The data endpoint belongs to the previous stack.
         session.foreseen().await?;
         (session.told, session.met) = (None, None);
         let reply = session.ask(format!("SITE SETNETSTACK {line}")).await?;
-        let failed = |reason| Error::Store { name: session.name.to_string(), reason, sort: Sort::Request };
+        let failed = |reason| Error::Store { name: session.name.to_string(), reason, kind: ErrorKind::Request };
         if !reply.is_success() {
             let (text, words) = (stack.text(), words(&reply));
             return Err(failed(format!(
@@ -216,15 +217,15 @@ impl<'a> DataPlan<'a> {
             )));
         }
         let theirs = stack.keyed().map(|driver| Pin::of_answer(driver, &reply)).transpose();
-        // The server carries data so from here on, and this end could not.
+        // The server now uses the stack, but this end cannot.
         theirs.map_err(|error| {
             let (name, reason) = (session.name.to_string(), error.to_string());
-            Error::Store { name, reason, sort: Sort::Other }
+            Error::Store { name, reason, kind: ErrorKind::Other }
         })
     }
 
-    /// Has this server and that of `other` carry data between them by the stack, for which they have to know each other's keys, unless
-    /// they do.
+    /// Sets the stack on this server and on that of `other`, for data between the two. If the stack needs keys, each
+    /// server learns the other's, unless it has it.
     pub(super) async fn introduce(&self, session: &mut Session, other: &mut Session) -> Result<(), Error> {
         let Some(stack) = self.options.stack.as_ref().filter(|stack| stack.keyed().is_some()) else { return Ok(()) };
         if session.was_at(other.met.as_ref()) {
@@ -238,7 +239,7 @@ impl<'a> DataPlan<'a> {
         Ok(())
     }
 
-    /// Prepares for a file that goes in `mode` to another server or comes from one. Keys are told in their time ([`Self::introduce`]).
+    /// Prepares a transfer in `mode` between two servers. Keys are exchanged by [`Self::introduce`].
     pub(super) async fn enter_between(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
         if self.options.stack.as_ref().is_some_and(|stack| stack.keyed().is_none()) {
             self.carry(session, false).await?;
@@ -246,14 +247,14 @@ impl<'a> DataPlan<'a> {
         self.go_to(session, mode).await
     }
 
-    /// Prepares for a file that goes in `mode`.
+    /// Prepares a transfer in `mode`.
     pub(super) async fn enter(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
         self.carry(session, false).await?;
         self.go_to(session, mode).await
     }
 
-    /// Prepares for a file that goes to the server in `mode`, and tells it of its `size` if that is given: by one round trip, if the
-    /// server takes commands `ahead`. `file` is it in errors. Says over how many connections it is to go.
+    /// Prepares an upload in `mode`, and announces its `size` if given. Takes one round trip if commands can be
+    /// pipelined (`ahead`). Errors name `file`. Returns the number of connections.
     pub(super) async fn enter_to_send(
         &self,
         session: &mut Session,
@@ -263,11 +264,11 @@ impl<'a> DataPlan<'a> {
         file: &str,
     ) -> Result<u32, Error> {
         self.carry(session, false).await?;
-        // Where to connect to depends on the mode.
+        // The data endpoint depends on the mode.
         let known = session.foreseen().await?.filter(|_| session.mode == mode);
         let asked = known.is_none() && !(self.options.striped && mode == Mode::Extended);
         let change = (session.mode != mode).then(|| mode_line(mode));
-        // One that has a limit would cut what comes over more.
+        // A server with a limit of connections would reset those beyond it.
         let over =
             (mode == Mode::Extended && session.parallel != self.connections).then(|| parallel_line(self.connections));
         let size = size.map(|size| format!("ALLO {size}").into_bytes());
@@ -282,7 +283,7 @@ impl<'a> DataPlan<'a> {
             Some(reply) => self.agree(session, reply).await?,
             None => self.connections,
         };
-        // Many have no such command, and some no need of it.
+        // Many servers lack ALLO, or do not need it.
         if let Some(reply) = reply_to(&size).filter(|reply| matches!(reply.code, 452 | 552)) {
             return Err(refused(file, "make room for", "ALLO", &reply));
         }
@@ -292,13 +293,13 @@ impl<'a> DataPlan<'a> {
         Ok(streams)
     }
 
-    /// Over how many connections a file goes to the server, which has answered with `reply` whether it may be as many as were meant:
-    /// over fewer, if nobody has asked for so many.
+    /// The number of connections of an upload, after the server's `reply` to the intended number. Fewer are used only
+    /// if the user has asked for no number.
     async fn agree(&self, session: &mut Session, reply: Reply) -> Result<u32, Error> {
         let (mut streams, mut reply) = (self.connections, reply);
         while !reply.is_success() {
             match reply.code {
-                // Who does not know the command takes what comes.
+                // A server that does not know the command accepts any number.
                 500 | 502 => return Ok(self.connections),
                 _ if self.options.streams.is_none() && streams > 1 => streams /= 2,
                 _ => return Err(too_many(session, streams, &reply)),
@@ -309,31 +310,32 @@ impl<'a> DataPlan<'a> {
         Ok(streams)
     }
 
-    /// Prepares for a listing.
+    /// Prepares a listing.
     pub(super) async fn enter_to_list(&self, session: &mut Session) -> Result<(), Error> {
         self.carry(session, true).await?;
         self.go_to(session, Mode::Stream).await
     }
 
-    /// Goes to `mode`, if the session is not there.
+    /// Sets `mode`, unless the session has it.
     async fn go_to(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
         if session.mode == mode {
             return Ok(());
         }
-        // Where to connect to depends on it.
+        // The data endpoint depends on the mode.
         session.foreseen().await?;
         let reply = session.ask(mode_line(mode)).await?;
         changed(session, mode, &reply)
     }
 
-    /// The command that asks where to connect to.
+    /// The command that asks for the server's data endpoint.
     fn where_to(&self, session: &Session) -> &'static str {
-        // Only PASV can say another address than the control connection's, which is asked for where that is believed.
+        // Only the reply to PASV has an address, which matters if data may go elsewhere.
         let told = self.options.data_elsewhere && session.peer.is_ipv4();
         if !told && session.epsv { "EPSV" } else { "PASV" }
     }
 
-    /// Asks where to connect to for the next transfer, without waiting for the answer, where that is the same for all.
+    /// Asks for the data endpoint of the next transfer without waiting for the reply, if the endpoint does not depend
+    /// on the transfer.
     pub(super) async fn ask_ahead(&self, session: &mut Session) -> Result<(), Error> {
         if session.mode == Mode::Stream {
             session.send_ahead(self.where_to(session)).await?;
@@ -341,7 +343,7 @@ impl<'a> DataPlan<'a> {
         Ok(())
     }
 
-    /// Where the server listens for data, as it says.
+    /// Asks where the server listens for data.
     pub(super) async fn ask(&self, session: &mut Session) -> Result<SocketAddr, Error> {
         let name = session.name.clone();
         let verb = self.where_to(session);
@@ -355,7 +357,7 @@ impl<'a> DataPlan<'a> {
                     let port = find_epsv(&reply.text()).map_err(|error| passing(&name, error.to_string()))?;
                     return Ok(SocketAddr::new(session.peer.ip(), port));
                 }
-                // Of IPv4 there is another way.
+                // IPv4 has PASV as well.
                 500..=599 if session.peer.ip().to_canonical().is_ipv4() => session.epsv = false,
                 _ => return Err(refused(&name, "open a data connection to", "EPSV", &reply)),
             }
@@ -368,14 +370,15 @@ impl<'a> DataPlan<'a> {
         if addr.port() == 0 {
             return Err(passing(&name, format!("the server says to connect to {addr}")));
         }
-        // Behind a translator servers say what nobody can reach, and hostile ones whom they want to be reached.
+        // The address in the reply may be a private one behind address translation, or one that a hostile server wants
+        // to be attacked.
         if !self.options.data_elsewhere || addr.ip().is_unspecified() {
             addr.set_ip(session.peer.ip());
         }
         Ok(addr)
     }
 
-    /// Where the server, or each of its data nodes, listens for data, as it says.
+    /// Asks where the server, or each of its data nodes, listens for data.
     pub(super) async fn ask_all(&self, session: &mut Session) -> Result<Vec<SocketAddr>, Error> {
         if !self.is_striped(session) {
             return Ok(vec![self.ask(session).await?]);
@@ -400,12 +403,12 @@ impl<'a> DataPlan<'a> {
         }
     }
 
-    /// Whether data nodes move what comes next.
+    /// Whether data nodes move the next transfer.
     fn is_striped(&self, session: &Session) -> bool {
         self.options.striped && session.mode == Mode::Extended
     }
 
-    /// A data channel that connects to where the server listens.
+    /// Makes a data channel that connects to the server.
     pub(super) async fn passive(&self, session: &mut Session) -> Result<Channel, Error> {
         let to = self.ask_all(session).await?;
         let channel = Channel::connecting(to, self.settings(session)?);
@@ -415,7 +418,7 @@ impl<'a> DataPlan<'a> {
         })
     }
 
-    /// A data channel that the server is to connect to.
+    /// Makes a data channel that the server connects to.
     pub(super) async fn active(&self, session: &mut Session) -> Result<Channel, Error> {
         let name = session.name.clone();
         if session.data.is_some() {
@@ -431,7 +434,7 @@ impl<'a> DataPlan<'a> {
         Ok(channel)
     }
 
-    /// Tells the server where to connect to.
+    /// Sends the addresses that the server is to connect to.
     pub(super) async fn aim(&self, session: &mut Session, to: &[SocketAddr]) -> Result<(), Error> {
         let name = session.name.clone();
         let line = match to {
@@ -444,7 +447,7 @@ impl<'a> DataPlan<'a> {
         session.must(line, &name, "have data connections from").await.map(drop)
     }
 
-    /// Says over how many connections the server is to send.
+    /// Sets the number of connections over which the server sends.
     pub(super) async fn parallel(&self, session: &mut Session, streams: u32) -> Result<(), Error> {
         if session.parallel == streams {
             return Ok(());
@@ -458,31 +461,30 @@ impl<'a> DataPlan<'a> {
     }
 }
 
-/// The command for a mode.
+/// The command that sets a mode.
 fn mode_line(mode: Mode) -> Vec<u8> {
     match mode {
         Mode::Stream => b"MODE S".into(),
         Mode::Extended => b"MODE E".into(),
-        Mode::ExtendedBoth => b"MODE X".into(),
     }
 }
 
-/// The command for so many connections.
+/// The command that sets the number of connections.
 fn parallel_line(streams: u32) -> Vec<u8> {
     let options = RetrOptions { parallelism: Some((streams, streams, streams)), ..RetrOptions::default() };
     format!("OPTS RETR {options}").into_bytes()
 }
 
-/// The server does not have as many connections for a file as were asked for, and will not have them a second later.
+/// The error for a server that offers fewer connections than the user asked for. Trying again does not help.
 fn too_many(session: &Session, streams: u32, reply: &Reply) -> Error {
     let words = words(reply);
     let reason =
         format!("{streams} connections for a file were asked for, and the server answers OPTS RETR with {words}");
-    let sort = if sort(reply) == Sort::Passing { Sort::Passing } else { Sort::Request };
-    Error::Store { name: session.name.to_string(), reason, sort }
+    let kind = if kind(reply) == ErrorKind::Passing { ErrorKind::Passing } else { ErrorKind::Request };
+    Error::Store { name: session.name.to_string(), reason, kind }
 }
 
-/// Notes the mode that a session is in, if `reply` to its command says so.
+/// Records the session's mode, if `reply` confirms it.
 fn changed(session: &mut Session, mode: Mode, reply: &Reply) -> Result<(), Error> {
     if reply.is_success() {
         session.mode = mode;
@@ -490,5 +492,5 @@ fn changed(session: &mut Session, mode: Mode, reply: &Reply) -> Result<(), Error
     }
     let command = String::from_utf8_lossy(&mode_line(mode)).into_owned();
     let reason = format!("the server has no parallel streams: it answers {command} with {}", words(reply));
-    Err(Error::Store { name: session.name.to_string(), reason, sort: Sort::Request })
+    Err(Error::Store { name: session.name.to_string(), reason, kind: ErrorKind::Request })
 }

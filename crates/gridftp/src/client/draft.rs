@@ -1,81 +1,73 @@
-//! A file of a server that is being written: under a hidden name beside its own, until it is complete and verified.
+//! An upload in progress: a file on the server under a hidden name, until it is complete and verified.
 //!
-//! What tells drafts apart is a tag of what they are of: the source, when it was modified, its size, and this machine. So the
-//! same command finds what it had sent, and no other takes it for its own.
+//! The name has a tag of the source, its modification time, its size and this machine. So a repeated command finds its
+//! draft, and no other command takes it for its own.
 
 use super::begun::Begun;
 use super::error::{bare, passing};
-use super::given::{Given, Noted, Queue};
-use super::lost::Unsure;
-use super::marks::Marks;
+use super::known::EarlyRefusal;
+use super::ledger::{Queue, UploadLedger};
 use super::modes::{Mode, keeps_own};
-use super::object::RemoteObject;
 use super::remote::Remote;
-use super::resume::{is_long, is_resumable, kept, marks_of, way};
+use super::resume::{is_long, kept, marks_of, way};
 use super::store::{Sending, Upload};
-use super::third;
+use super::upload_journal::UploadJournal;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Meta, Object, Spec, Store};
-use phoebus_files::sum::{Algorithm, Sum};
-use phoebus_files::{Error, Sort};
+use phoebus_files::store::{Attributes, Draft, Flow, Kind, Meta, Spec};
+use phoebus_files::sum::Sum;
+use phoebus_files::{Error, ErrorKind};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
-/// Files of at most so many bytes are sent sooner than it would be known whether that makes sense.
+/// Files up to this size are sent without first asking about an earlier draft.
 const BLIND: u64 = 1 << 20;
 
-/// How long a server has to say what is safe of what is given up.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// How long removing what is given up may take.
-const FAREWELL: Duration = Duration::from_secs(10);
-
-/// A file that is being written.
+/// An upload in progress.
 pub(super) struct RemoteDraft {
-    remote: Remote,
-    key: Key,
-    /// The name that it has until it is complete.
-    part: Key,
-    spec: Spec,
-    /// Over how many connections it goes as extended blocks, if it does.
-    streams: Option<u32>,
-    kept: Ranges,
-    safe: Arc<Mutex<Ranges>>,
-    marks: Option<Marks>,
-    /// Where it is noted that it was begun.
-    begun: Option<Begun>,
-    given: Given,
-    state: tokio::sync::Mutex<State>,
-    /// Whether it is a device, of which nothing can be asked.
-    device: bool,
-    /// Whether the server was asked for a checksum of all of it, without which nobody compares anything but sizes.
-    summed: AtomicBool,
-    /// What the server told.
-    told: Mutex<Option<Sum>>,
-    /// What has its name, if that was looked at.
-    before: Option<Option<Meta>>,
-    /// The permissions that are to be set, until that is asked for.
-    mode: Mutex<Option<Mode>>,
-    /// Whether it is not known if the server gave it its name: then its bytes may be under that alone.
-    unsure: AtomicBool,
-    /// Whether it was made to be written in place, with nothing in it.
-    made: bool,
+    pub(super) remote: Remote,
+    pub(super) key: Key,
+    /// Name until it is complete.
+    pub(super) part: Key,
+    pub(super) spec: Spec,
+    /// Connections for extended blocks; `None` for a stream.
+    pub(super) streams: Option<u32>,
+    pub(super) kept: Ranges,
+    pub(super) safe: Arc<Mutex<Ranges>>,
+    pub(super) marks: Option<UploadJournal>,
+    /// Record that it was begun.
+    pub(super) begun: Option<Begun>,
+    pub(super) given: UploadLedger,
+    pub(super) state: tokio::sync::Mutex<State>,
+    /// Whether the destination is a device, about which queries make no sense.
+    pub(super) device: bool,
+    /// Whether a checksum of the whole was requested. Without it, only sizes are compared.
+    pub(super) summed: AtomicBool,
+    /// Checksum that the server computed.
+    pub(super) told: Mutex<Option<Sum>>,
+    /// Metadata of the destination, if they were read.
+    pub(super) before: Option<Option<Meta>>,
+    /// Permissions that are still to be set.
+    pub(super) mode: Mutex<Option<Mode>>,
+    /// Whether a rename may have succeeded although its reply was lost. Then the bytes may be under the final name.
+    pub(super) unsure: AtomicBool,
+    /// Whether the draft may hold bytes that did not come through here, such as from another server.
+    pub(super) is_made: AtomicBool,
+    /// The server's refusal to make it private before its first byte.
+    pub(super) open: EarlyRefusal,
 }
 
 #[derive(Debug)]
-enum State {
+pub(super) enum State {
     Idle,
-    /// Blocks that come one by one go into the queue, which is none once all were given or where they are taken from elsewhere.
+    /// The queue of blocks that come one by one. `None` after the last, or if a flow is sent.
     Sending(Upload, Option<mpsc::Sender<Block>>),
     Sent,
-    /// Why, for all who ask after the first.
-    Failed(String, Sort),
+    /// The failure, for later calls.
+    Failed(String, ErrorKind),
 }
 
 impl fmt::Debug for RemoteDraft {
@@ -88,15 +80,15 @@ impl RemoteDraft {
     pub(super) async fn begin(remote: Remote, key: Key, spec: Spec) -> Result<Self, Error> {
         let name = remote.label(&key);
         let (mut spec, mut device) = (spec, false);
-        // What is short is sent without looking: if something else than a file has its name, it does not get it in the end.
+        // Small files are sent without a look. The final rename still refuses to replace anything but a file.
         let mut before = None;
         let own = keeps_own(&spec) && !remote.options().in_place;
         let looks = own || !spec.replace || remote.options().in_place || spec.size.is_none_or(|size| size > BLIND);
         if looks {
-            // Where nothing may be replaced, what counts is what is there now.
+            // Without permission to replace, the current state counts.
             let found = if spec.replace { remote.recall(&key).await } else { remote.look(&key).await };
             match found {
-                // Nothing takes its place, and what is written to it is not kept.
+                // A device is not replaced, and keeps nothing that is written.
                 Ok(meta) if meta.kind == Kind::Device => {
                     (device, spec.source, spec.attributes) = (true, None, Attributes::default());
                 }
@@ -106,7 +98,7 @@ impl RemoteDraft {
                 Ok(_) if !spec.replace => return Err(Error::Exists { name }),
                 Ok(meta) if own => before = Some(Some(remote.with_mode(&key, meta).await?)),
                 Ok(meta) => before = Some(Some(meta)),
-                Err(error) if error.sort() == Sort::NotFound => before = Some(None),
+                Err(error) if error.kind() == ErrorKind::NotFound => before = Some(None),
                 Err(error) => return Err(error),
             }
         }
@@ -124,18 +116,26 @@ impl RemoteDraft {
             }
         };
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
-        let begun = Begun::of_draft(&remote, &key, &spec).filter(|_| part != key && is_long(&spec));
-        if let Some(begun) = &begun {
-            begun.begin(&remote, &part).await;
-        }
+        let begun = match Begun::of_draft(&remote, &key, &spec).filter(|_| part != key) {
+            Some(begun) if is_long(&spec) => {
+                begun.begin(&remote, &part).await;
+                Some(begun)
+            }
+            // The source may have been longer when a draft was cut.
+            Some(begun) => {
+                begun.clear(&remote, &part).await;
+                None
+            }
+            None => None,
+        };
         if part == key {
             before = remote.0.new_in_place.before(&key, before);
         }
         let mode = Mode::of(&spec, before, part == key);
-        let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
+        let given = UploadLedger::beyond(name, kept.clone(), streams.is_none(), spec.sum);
         let state = tokio::sync::Mutex::new(State::Idle);
         let (safe, summed, unsure) = (Arc::default(), AtomicBool::new(false), AtomicBool::new(false));
-        let mut draft = Self {
+        let draft = Self {
             remote,
             key,
             part,
@@ -152,49 +152,58 @@ impl RemoteDraft {
             told: Mutex::default(),
             before,
             mode: Mutex::new(mode),
-            made: false,
+            is_made: AtomicBool::new(false),
+            open: EarlyRefusal::default(),
             unsure,
         };
-        draft.made = draft.be_private(mode).await?;
-        Ok(draft)
+        let made_private = draft.be_private(mode).await;
+        if made_private.is_err() && draft.is_made.load(Ordering::Relaxed) {
+            draft.abandon(false).await;
+        }
+        made_private.map(|()| draft)
     }
 
     pub(super) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Whether nothing had its name.
+    /// Whether the destination did not exist.
     pub(super) fn is_new(&self) -> bool {
         matches!(self.before, Some(None))
+    }
+
+    /// Whether this client created the file that it writes.
+    pub(super) fn is_ours(&self) -> bool {
+        self.part != self.key || self.is_new()
     }
 
     pub(super) fn remote(&self) -> &Remote {
         &self.remote
     }
 
-    /// As errors call it.
+    /// Name in errors.
     pub(super) fn label(&self) -> String {
         self.remote.label(&self.key)
     }
 
-    /// The name that it has until it is complete.
+    /// Name until it is complete.
     pub(super) fn part(&self) -> &Key {
         &self.part
     }
 
-    /// The same as the server knows it.
+    /// The same as a path of the server.
     pub(super) fn path(&self) -> Result<Vec<u8>, Error> {
         self.remote.path(&self.part)
     }
 
-    /// Begins to send all of `flow`, adding to `moved` what has gone.
-    fn send(&self, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<Upload, Error> {
+    /// Starts to send all of `flow`. Adds sent bytes to `moved`.
+    pub(super) fn send(&self, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<Upload, Error> {
         Ok(Upload::begin(self.remote.clone(), self.sending()?, flow, moved))
     }
 
-    /// What goes to the server, from here or from another one.
+    /// The upload, from here or from another server.
     pub(super) fn sending(&self) -> Result<Sending, Error> {
-        // A name that cannot be said is the file's own.
+        // A name that cannot be sent fails as the file's error.
         self.remote.path(&self.key)?;
         Ok(Sending {
             name: self.name(),
@@ -204,26 +213,39 @@ impl RemoteDraft {
             kept: self.kept.clone(),
             safe: self.safe.clone(),
             marks: self.marks.clone(),
-            first: self.first(*self.mode.lock().unwrap_or_else(PoisonError::into_inner))?,
+            no_data: Arc::default(),
+            refused: Arc::default(),
+            private_line: self.private_line_at_begin(*self.mode.lock().unwrap_or_else(PoisonError::into_inner))?,
+            open: self.open.clone(),
         })
     }
 
-    /// Begins to send what is then given block by block.
-    fn send_queued(&self) -> Result<State, Error> {
+    /// Starts an upload of blocks that follow one by one.
+    pub(super) fn send_queued(&self) -> Result<State, Error> {
         let (queue, blocks) = Queue::new();
         Ok(State::Sending(self.send(Arc::new(blocks), Arc::default())?, Some(queue)))
     }
 
-    /// The failure that ended it, for whoever asks once more.
-    fn again(&self, reason: &str, sort: Sort) -> Error {
-        Error::Store { name: self.name(), reason: reason.to_owned(), sort }
+    /// The failure, for a repeated call.
+    pub(super) fn again(&self, reason: &str, kind: ErrorKind) -> Error {
+        Error::Store { name: self.name(), reason: reason.to_owned(), kind }
     }
 
-    /// Waits until the server has all that was given.
-    async fn finish(&self) -> Result<(), Error> {
+    /// The error of a draft that is no longer there: another transfer to the same name has published or removed it, and
+    /// a new attempt may succeed.
+    pub(super) fn gone(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::NotFound {
+            return error;
+        }
+        let reason = "its draft is gone; another transfer to the same name may have published or removed it";
+        passing(&self.name(), reason)
+    }
+
+    /// Waits until the server has everything.
+    pub(super) async fn finish(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         if matches!(*state, State::Idle) {
-            // A file of no bytes, or one of which the server has all.
+            // The file is empty, or the server had all of it.
             let all = self.spec.size.is_some_and(|size| size > 0 && self.kept.covers(Extent::first(size)));
             *state = if all { State::Sent } else { self.send_queued()? };
         }
@@ -233,28 +255,28 @@ impl RemoteDraft {
                 let ended = upload.end().await;
                 *state = match &ended {
                     Ok(()) => State::Sent,
-                    Err(error) => State::Failed(bare(error, &self.name()), error.sort()),
+                    Err(error) => State::Failed(bare(error, &self.name()), error.kind()),
                 };
                 ended
             }
-            State::Failed(reason, sort) => Err(self.again(reason, *sort)),
+            State::Failed(reason, kind) => Err(self.again(reason, *kind)),
             State::Idle | State::Sent => Ok(()),
         }
     }
 
-    /// The permissions that are to be set, once.
-    fn mode_to_set(&self) -> Option<Mode> {
+    /// The permissions to set, once.
+    pub(super) fn mode_to_set(&self) -> Option<Mode> {
         self.mode.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Makes sure that what has its name now is what was compared, where others may have given it another while it had none.
-    async fn is_what_came(&self, size: u64) -> Result<(), Error> {
+    /// Verifies that the published file is the one that was compared, if others could replace it after the rename.
+    pub(super) async fn is_what_came(&self, size: u64) -> Result<(), Error> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(expected) = told else {
             return match self.remote.look(&self.key).await?.size {
                 Some(there) if there != size => {
                     let reason = format!("the server has {there} bytes of it now, and {size} were sent");
-                    Err(Error::Store { name: self.name(), reason, sort: Sort::Verification })
+                    Err(Error::Store { name: self.name(), reason, kind: ErrorKind::Verification })
                 }
                 _ => Ok(()),
             };
@@ -263,209 +285,8 @@ impl RemoteDraft {
         if found == expected { Ok(()) } else { Err(Error::Mismatch { name: self.name(), expected, found }) }
     }
 
-    fn complete(&self, size: u64) -> Result<(), Error> {
+    pub(super) fn complete(&self, size: u64) -> Result<(), Error> {
         let missing = self.given.ranges().missing(Extent::first(size)).total();
         if missing > 0 { Err(Error::Incomplete { name: self.name(), missing, size }) } else { Ok(()) }
-    }
-}
-
-impl Draft for RemoteDraft {
-    fn name(&self) -> String {
-        self.label()
-    }
-
-    fn kept(&self) -> Ranges {
-        self.kept.clone()
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.streams.is_none()
-    }
-
-    fn fetch<'a>(
-        &'a self,
-        object: &'a dyn Object,
-        missing: &'a Ranges,
-        moved: &'a (dyn Fn(u64) + Send + Sync),
-    ) -> Fallible<'a, bool> {
-        Box::pin(async move {
-            let Some(object) = object.as_any().and_then(|any| any.downcast_ref::<RemoteObject>()) else {
-                return Ok(false);
-            };
-            if let Some(marks) = self.marks.as_ref().filter(|_| self.kept.is_empty()) {
-                marks.remove();
-            }
-            if !third::fetch(self, object, missing, moved).await? {
-                return Ok(false);
-            }
-            self.given.has(missing);
-            *self.state.lock().await = State::Sent;
-            Ok(true)
-        })
-    }
-
-    fn takes_lent(&self) -> bool {
-        self.remote.plan().is_plain()
-    }
-
-    fn is_resumable(&self) -> bool {
-        self.marks.is_some() || is_resumable(&self.remote, &self.spec, self.streams)
-    }
-
-    fn drain(&self, flow: &Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Option<Fallible<'_, ()>> {
-        let flow = Arc::new(Noted::of(flow.clone(), self.given.clone()));
-        let moved = moved.clone();
-        Some(Box::pin(async move {
-            {
-                let mut state = self.state.lock().await;
-                let State::Idle = &*state else {
-                    return Err(Error::Beyond { name: self.name(), extent: Extent::first(u64::MAX) });
-                };
-                *state = State::Sending(self.send(flow.clone(), moved)?, None);
-            }
-            tokio::select! {
-                biased;
-                taken = flow.taken() => taken,
-                // Before all was taken it can only have failed; or it lacks something, which is found in the end.
-                ended = self.finish() => ended,
-            }
-        }))
-    }
-
-    fn write(&self, block: Block) -> Fallible<'_, ()> {
-        Box::pin(async move {
-            let queue = {
-                let mut state = self.state.lock().await;
-                if matches!(*state, State::Idle) {
-                    *state = self.send_queued()?;
-                }
-                match &*state {
-                    State::Sending(_, Some(queue)) => queue.clone(),
-                    State::Failed(reason, sort) => return Err(self.again(reason, *sort)),
-                    _ => {
-                        let extent = block.extent().unwrap_or(Extent::first(u64::MAX));
-                        return Err(Error::Beyond { name: self.name(), extent });
-                    }
-                }
-            };
-            if !self.given.note(&block)? {
-                return Ok(());
-            }
-            match queue.send(block).await {
-                Ok(()) => Ok(()),
-                // The upload has ended before all was given, and says why.
-                Err(_) => {
-                    drop(queue);
-                    self.finish().await?;
-                    Err(passing(&self.name(), "the server took no more before all was sent"))
-                }
-            }
-        })
-    }
-
-    fn flush(&self) -> Fallible<'_, ()> {
-        Box::pin(self.finish())
-    }
-
-    fn checkpoint(&self) -> Fallible<'_, Ranges> {
-        Box::pin(async {
-            let mut safe = self.kept.clone();
-            safe.extend(self.safe.lock().unwrap_or_else(PoisonError::into_inner).iter());
-            Ok(safe)
-        })
-    }
-
-    fn given(&self, size: u64) -> Option<Sum> {
-        Some(&self.given).filter(|_| self.kept.is_empty())?.total(size)
-    }
-
-    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
-        Box::pin(async move {
-            self.finish().await?;
-            self.summed.store(true, Ordering::Relaxed);
-            let size = self.given.ranges().total();
-            // What its owner may not read has no checksum: that comes after it.
-            let mode = {
-                let mut set = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
-                let mode = set.map(Mode::readable);
-                set.take_if(|set| Some(*set) == mode);
-                mode
-            };
-            let sum = self.remote.checksum_with(&self.part, &self.key, mode, algorithm, size).await?;
-            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(sum.clone());
-            Ok(sum)
-        })
-    }
-
-    fn publish(&self, size: u64) -> Fallible<'_, ()> {
-        Box::pin(async move {
-            self.complete(size)?;
-            self.finish().await?;
-            let bytes = size;
-            // A checksum says more than a size, and a device has none.
-            let size = Some(size).filter(|_| !self.device && !self.summed.load(Ordering::Relaxed));
-            let set = (self.mode_to_set(), self.spec.attributes.modified);
-            self.remote.finish(&self.part, &self.key, set, size).await?;
-            if let Some(marks) = &self.marks {
-                marks.remove();
-            }
-            if self.part == self.key {
-                self.remote.forget(&self.key);
-                self.remote.0.new_in_place.forget(&self.key);
-                return Ok(());
-            }
-            if !self.spec.replace {
-                self.remote.must_be_free(&self.key).await?;
-            }
-            let (part, key, spec) = (self.part.clone(), self.key.clone(), self.spec.clone());
-            let sum = self.given.total(bytes).filter(|_| self.kept.is_empty());
-            let one = Unsure { part, key, spec, size: bytes, before: self.before, sum };
-            let named = self.remote.give_name(one).await;
-            let unsure = named.as_ref().is_err_and(|error| error.sort() == Sort::Passing);
-            self.unsure.store(unsure, Ordering::Relaxed);
-            if let Some(begun) = self.begun.as_ref().filter(|_| named.is_ok()) {
-                begun.end(&self.part);
-            }
-            named?;
-            if self.remote.may_be_anybodys(&self.part.parent()) { self.is_what_came(bytes).await } else { Ok(()) }
-        })
-    }
-
-    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            let before = {
-                let mut state = self.state.lock().await;
-                std::mem::replace(&mut *state, State::Failed("it was given up".to_owned(), Sort::Other))
-            };
-            let begun = !matches!(before, State::Idle);
-            if self.part != self.key {
-                self.remote.0.partial_dirs.forget(&self.part.parent());
-            }
-            // What is under way is cut, once the server has said what it has.
-            if let State::Sending(upload, _) = before
-                && keep
-                && self.marks.is_some()
-            {
-                upload.stop(LAST_WORDS).await;
-            }
-            // A server that was cut off may still be about to give it its name.
-            if self.unsure.load(Ordering::Relaxed)
-                || (keep && self.is_resumable())
-                || (!begun && !self.made && self.kept.is_empty())
-            {
-                return;
-            }
-            if let Some(marks) = &self.marks {
-                marks.remove();
-            }
-            if self.device {
-                return;
-            }
-            // What is left behind is in nobody's way but that of a listing of hidden names.
-            let removed = timeout(FAREWELL, self.remote.remove(&self.part)).await;
-            if let Some(begun) = self.begun.as_ref().filter(|_| removed.is_ok_and(|removed| removed.is_ok())) {
-                begun.end(&self.part);
-            }
-        })
     }
 }

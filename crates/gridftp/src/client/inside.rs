@@ -1,7 +1,7 @@
-//! This end of data inside SSH (`docs/protocol/gridftp.md`): where data connections to a server that SSH has started do not get
-//! through, they go over further connections of SSH, each of which carries one at a time.
+//! The client's end of data inside SSH (`docs/protocol/gridftp.md`). If data connections to a server that SSH has
+//! started do not get through, data goes over further SSH connections, one data connection at a time on each.
 
-use super::way::{Beside, Way};
+use super::route::{RelayStream, Route};
 use crate::data::inside::{carry, next, say};
 use phoebus_net::pair::{Ends, Pair};
 use phoebus_net::transport::{Boxed, Listener, Target, Transport};
@@ -16,55 +16,55 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// How many bytes a connection of OpenSSH lets be under way: the window of a channel (`CHAN_SES_WINDOW_DEFAULT`).
+/// Bytes that OpenSSH allows in flight: the window of a channel (`CHAN_SES_WINDOW_DEFAULT`).
 pub(super) const WINDOW: u64 = 2 << 20;
 
-/// Whether data goes inside SSH: decided once for a server. Clones share the decision.
+/// Whether data goes inside SSH, decided once for a server. Clones share the decision.
 #[derive(Debug, Clone, Default)]
 pub struct Inside(Arc<OnceLock<Option<String>>>);
 
 impl Inside {
-    /// Inside if data connections do not get through.
+    /// Inside SSH if data connections do not get through.
     pub fn if_needed() -> Self {
         Self::default()
     }
 
-    /// Inside in any case.
+    /// Always inside SSH.
     pub fn always() -> Self {
         Self(Arc::new(OnceLock::from(Some(String::new()))))
     }
 
-    /// Why data goes inside, if it does: a sentence's end, empty if it was asked for.
+    /// The reason, as the end of a sentence. Empty if the user asked for it.
     pub(super) fn why(&self) -> Option<&str> {
         self.0.get()?.as_deref()
     }
 
-    /// Whether it is known how data goes.
+    /// Whether the decision was made.
     pub(super) fn is_decided(&self) -> bool {
         self.0.get().is_some()
     }
 
-    /// Decides: why data goes inside, or none if it does not. Whoever was first counts.
+    /// Decides: the reason, or `None` for data outside SSH. The first decision counts.
     pub(super) fn decide(&self, why: Option<String>) {
         let _ = self.0.set(why);
     }
 }
 
-/// Connections beside a control connection, which carry data to its server.
+/// SSH connections that carry data.
 #[derive(Debug)]
 pub(super) struct Relays {
-    way: Arc<dyn Way>,
+    way: Arc<dyn Route>,
     ticket: Ticket,
-    /// Those that carry nothing at the moment.
-    idle: Arc<Mutex<Vec<Beside>>>,
+    /// Idle connections.
+    idle: Arc<Mutex<Vec<RelayStream>>>,
 }
 
 impl Relays {
-    pub(super) fn new(way: Arc<dyn Way>, ticket: Ticket) -> Self {
+    pub(super) fn new(way: Arc<dyn Route>, ticket: Ticket) -> Self {
         Self { way, ticket, idle: Arc::default() }
     }
 
-    async fn start(&self, limit: Duration) -> Result<Beside, Error> {
+    async fn start(&self, limit: Duration) -> Result<RelayStream, Error> {
         let mut beside = self.way.beside(limit).await?;
         let agreed = timeout(limit, self.agree(&mut beside));
         match agreed.await {
@@ -82,8 +82,8 @@ impl Relays {
         }
     }
 
-    /// Shows the ticket; whether it was taken.
-    async fn agree(&self, beside: &mut Beside) -> io::Result<bool> {
+    /// Presents the ticket. Returns whether the server accepted it.
+    async fn agree(&self, beside: &mut RelayStream) -> io::Result<bool> {
         let io = &mut beside.io;
         let mut greeting = [0; GREETING.len()];
         io.read_exact(&mut greeting).await?;
@@ -100,12 +100,12 @@ impl Relays {
     }
 }
 
-fn of(idle: &Mutex<Vec<Beside>>) -> MutexGuard<'_, Vec<Beside>> {
+fn of(idle: &Mutex<Vec<RelayStream>>) -> MutexGuard<'_, Vec<RelayStream>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for a connection to `port`.
-async fn open(beside: &mut Beside, port: u16) -> io::Result<bool> {
+/// Requests a connection to `port`.
+async fn open(beside: &mut RelayStream, port: u16) -> io::Result<bool> {
     say(&mut beside.io, Frame::Open(port)).await?;
     match next(&mut beside.io).await? {
         Frame::Opened => Ok(true),
@@ -133,7 +133,7 @@ impl Transport for Relays {
                 Ok(false) => return Err(failed(io::ErrorKind::ConnectionRefused.into())),
                 Err(error) => return Err(failed(error)),
             }
-            let (pair, other) = Pair::within().map_err(failed)?;
+            let (pair, other) = Pair::in_process().map_err(failed)?;
             let ends = Arc::new(Ends::default());
             let local = SocketAddr::new(to.addr.ip(), 0);
             let stream = pair.into_stream_with_ends((local, to.addr), ends.clone());

@@ -1,40 +1,34 @@
-//! Directories of a server: MLSD (RFC 3659, section 7), or where there is none, LIST as `ls -l` writes it.
+//! Listings: MLSD (RFC 3659, section 7), or LIST in the form of `ls -l`.
 
 use super::error::{refused, senseless};
+use super::known::Lists;
 use super::remote::Remote;
 use super::retrieve::Retrieval;
+use super::session::Session;
 use super::unix;
-use phoebus_files::key::Key;
-use phoebus_files::store::{Entry, Fallible, Flow, Kind, Listing, Meta, Time};
-use phoebus_files::{Error, Sort, is_ours};
+use phoebus_files::key::{Key, MAX_NAME};
+use phoebus_files::store::{BytesFlow, Entry, Fallible, Kind, Listing, Meta, Time};
+use phoebus_files::{Error, ErrorKind, is_ours};
 use phoebus_proto::gridftp::facts::{Facts, Type};
 use std::collections::HashSet;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
-/// How many entries are given at a time.
+/// Entries in a batch.
 const PAGE: usize = 1000;
 
-/// How many entries of a listing are held back until it is known what was listed.
+/// Most entries that are held back until it is known what was listed.
 const HELD: usize = 100_000;
 
-/// How many names of a directory are looked at.
-pub(super) const MOST: usize = 1_000_000;
+/// Most names of one directory.
+const MOST: usize = 1_000_000;
 
-/// How long a line may be.
+/// Most bytes of the names of one directory: a million names of usual length.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Longest line, in bytes.
 const MAX_LINE: usize = 64 << 10;
 
-/// How a server lists without MLSD: `LIST -a` has names that begin with a dot, too, but some take `-a` for a path, and list that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lists {
-    /// `LIST -a` has what there is, the directory itself among it.
-    Itself,
-    /// `LIST -a` has what there is.
-    All,
-    /// `LIST -a` is something else, and LIST has what there is.
-    Plain,
-}
-
-/// How a directory is listed.
+/// The command of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// MLSD.
@@ -45,38 +39,70 @@ enum Form {
     Plain,
 }
 
-/// The entries of a directory, on their way.
+/// Number and bytes of the names of a directory.
+#[derive(Debug, Default)]
+pub(super) struct KeptNames {
+    number: usize,
+    bytes: usize,
+}
+
+impl KeptNames {
+    /// Counts a name of the directory that errors call `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Limit`]: too many names, or too many bytes.
+    pub(super) fn count(&mut self, name: &[u8], dir: impl FnOnce() -> String) -> Result<(), Error> {
+        self.number += 1;
+        self.bytes += name.len();
+        let (what, limit) = match self {
+            Self { number, .. } if *number > MOST => ("the number of its names", MOST),
+            Self { bytes, .. } if *bytes > MOST_BYTES => ("the length of all its names in bytes", MOST_BYTES),
+            _ => return Ok(()),
+        };
+        Err(Error::Limit { name: dir(), what, limit: limit as u64 })
+    }
+}
+
+/// Whether a local file can have a name of this length.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    name.len() <= MAX_NAME
+}
+
+/// A listing in progress.
 #[derive(Debug)]
 pub(super) struct RemoteListing {
     remote: Remote,
     dir: Key,
-    flow: Retrieval,
+    flow: BytesFlow,
     form: Form,
-    /// Whether drafts are among what is given.
+    /// Whether drafts are included.
     drafts: bool,
-    /// Whether names alone are wanted: then nobody is asked for times.
+    /// Whether only names are needed, so that no times are requested.
     undated: bool,
-    /// Whether it is known that this is the directory's listing.
+    /// Whether the listing is known to be that of the directory.
     sure: bool,
-    /// Whether the directory itself was among it.
+    /// Whether the listing had an entry for the directory itself.
     itself: bool,
-    /// Whether lines that make no sense are passed over.
+    /// The permissions of the directory itself, if listed.
+    own_mode: Option<u32>,
+    /// Whether invalid lines are skipped.
     lenient: bool,
-    /// Names beyond ASCII that were listed.
+    /// Listed names beyond ASCII.
     odd: HashSet<Vec<u8>>,
-    /// What is given before all else.
+    odd_kept: KeptNames,
+    /// Entries to return first.
     first: Vec<Entry>,
-    /// What has come and is not a whole line.
+    /// Received bytes of an incomplete line.
     rest: Vec<u8>,
     ended: bool,
-    /// The first line that lists nothing, of which is told when all others have been given: a name with a line end in it is two.
+    /// The first invalid line. It is reported after all entries: a name with a line end becomes two lines.
     wrong: Option<Error>,
 }
 
 impl RemoteListing {
-    /// A listing with drafts and their journals.
+    /// Lists with drafts and their journals.
     pub(super) async fn with_drafts(remote: Remote, dir: Key) -> Result<Self, Error> {
-        // A server of ours lists its drafts only when it is asked for them.
+        // `phoebus serve` lists drafts only on request.
         let drafts = if remote.has("XDRAFTS") { drafts_in(&remote, &dir).await? } else { Vec::new() };
         let mut listing = Self::begin(remote, dir).await?;
         (listing.drafts, listing.first) = (true, drafts);
@@ -92,7 +118,7 @@ impl RemoteListing {
         Self::begin_as(remote, dir, form).await
     }
 
-    /// What LIST has, drafts among it, whatever else there is; lines that make no sense are passed over.
+    /// Lists by LIST, including drafts. Skips invalid lines.
     pub(super) async fn by_list(remote: Remote, dir: Key) -> Result<Self, Error> {
         let form = if remote.lists() == Some(Lists::Plain) { Form::Plain } else { Form::All };
         let listing = Self::begin_as(remote, dir, form).await?;
@@ -102,8 +128,10 @@ impl RemoteListing {
     async fn begin_as(remote: Remote, dir: Key, form: Form) -> Result<Self, Error> {
         let (name, path) = (remote.label(&dir), remote.path(&dir)?);
         let mut session = remote.beside_in_time().await?;
-        if form != Form::Facts {
-            // A path after LIST may be taken for a pattern or an option; and of one that is not there many list nothing.
+        if form == Form::Facts {
+            session.leave_dir().await?;
+        } else {
+            // Servers may take a path after LIST for a pattern or an option, and many list nothing for a missing one.
             let reply = session.ask([b"CWD ", &path[..]].concat()).await?;
             if !reply.is_success() {
                 remote.keep(session);
@@ -115,13 +143,35 @@ impl RemoteListing {
             Form::All => b"LIST -a".to_vec(),
             Form::Plain => b"LIST".to_vec(),
         };
-        let flow = Retrieval::of_listing(remote.clone(), session, name, command);
+        let flow = BytesFlow::over(Arc::new(Retrieval::of_listing(remote.clone(), session, name, command)));
         let sure = form != Form::All || remote.lists() == Some(Lists::All);
-        let (drafts, undated, itself, lenient, odd, first, rest, ended, wrong) = Default::default();
-        Ok(Self { remote, dir, flow, form, drafts, undated, sure, itself, lenient, odd, first, rest, ended, wrong })
+        let (drafts, undated, itself, own_mode, lenient, odd, odd_kept, first, rest, ended, wrong) = Default::default();
+        Ok(Self {
+            remote,
+            dir,
+            flow,
+            form,
+            drafts,
+            undated,
+            sure,
+            itself,
+            own_mode,
+            lenient,
+            odd,
+            odd_kept,
+            first,
+            rest,
+            ended,
+            wrong,
+        })
     }
 
-    /// More entries, of what is known to be the directory's listing.
+    /// The permissions of the directory itself, if received.
+    pub(super) fn own_mode(&self) -> Option<u32> {
+        self.own_mode
+    }
+
+    /// More entries, once the listing is known to be that of the directory.
     pub(super) async fn page(&mut self) -> Result<Vec<Entry>, Error> {
         if self.sure {
             return self.some().await;
@@ -131,7 +181,7 @@ impl RemoteListing {
             match self.some().await {
                 Ok(page) if page.is_empty() && !self.itself => break,
                 Ok(page) => held.extend(page),
-                Err(error) if error.sort() == Sort::Passing => return Err(error),
+                Err(error) if error.kind() == ErrorKind::Passing => return Err(error),
                 Err(error) if self.itself => return Err(error),
                 Err(_) => {
                     held.clear();
@@ -150,7 +200,8 @@ impl RemoteListing {
         self.plainly(held).await
     }
 
-    /// What there is where `LIST -a` has listed `held`, without the directory itself: that, if it has all that LIST has.
+    /// Combines LIST with `held`, the result of `LIST -a` without an entry for the directory itself: `held` counts if
+    /// it has everything in LIST.
     async fn plainly(&mut self, held: Vec<Entry>) -> Result<Vec<Entry>, Error> {
         let mut plain = Self::begin_as(self.remote.clone(), self.dir.clone(), Form::Plain).await?;
         (plain.drafts, plain.undated, plain.lenient) = (self.drafts, self.undated, self.lenient);
@@ -162,7 +213,7 @@ impl RemoteListing {
             }
             listed.extend(page);
             if listed.len() > held.len() {
-                // There is more than `LIST -a` says. What follows comes as it is read.
+                // LIST has entries that `LIST -a` lacks. The rest is returned as it comes.
                 self.remote.note_lists(Lists::Plain);
                 *self = plain;
                 return Ok(listed);
@@ -180,12 +231,12 @@ impl RemoteListing {
         Ok(if all { held } else { listed })
     }
 
-    /// A directory of which nothing is listed: some say nothing else of one that may not be read. Where others have themselves in their
-    /// listing, this one was not read.
+    /// Handles an empty listing. Some servers send one for an unreadable directory. If other directories list
+    /// themselves, this one was not read.
     async fn empty(&self) -> Result<Vec<Entry>, Error> {
         if self.remote.lists().is_none() && !self.dir.is_root() {
             let mut root = Self::begin_as(self.remote.clone(), Key::ROOT, Form::All).await?;
-            // What cannot be listed says nothing of others.
+            // An unlistable directory says nothing about the server's listings.
             while !root.itself && root.some().await.is_ok_and(|page| !page.is_empty()) {}
             if root.itself {
                 self.remote.note_lists(Lists::Itself);
@@ -200,7 +251,7 @@ impl RemoteListing {
         Err(Error::Denied { name: self.remote.label(&self.dir), act: "list", source })
     }
 
-    /// More entries, as they come.
+    /// More entries, as received.
     async fn some(&mut self) -> Result<Vec<Entry>, Error> {
         let mut page = Vec::new();
         while page.is_empty() && !self.ended {
@@ -211,7 +262,7 @@ impl RemoteListing {
                     page.extend(self.entry_or_wrong(&last));
                 }
                 Some(block) => {
-                    self.rest.extend_from_slice(block.bytes()?);
+                    self.rest.extend_from_slice(&block.body);
                     let mut from = 0;
                     let bytes = std::mem::take(&mut self.rest);
                     while let Some(end) = bytes[from..].iter().position(|&b| b == b'\n') {
@@ -242,18 +293,18 @@ impl RemoteListing {
         })
     }
 
-    /// What a line lists, unless it is not to be seen.
+    /// Parses a line. `None` for entries that are not shown.
     fn entry(&mut self, line: &[u8]) -> Result<Option<Entry>, Error> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
             return Ok(None);
         }
-        let entry = if self.form == Form::Facts {
+        let mut entry = if self.form == Form::Facts {
             let parsed = Facts::parse(line);
             let (facts, name) = parsed.map_err(|error| senseless(&self.remote.label(&self.dir), error.to_string()))?;
             match facts.kind {
                 Some(Type::Current | Type::Parent) => None,
-                // Some list whole paths.
+                // Some servers list full paths.
                 _ => Some(Entry { name: last(&name).to_vec(), meta: meta_of(&facts) }),
             }
         } else if self.lenient {
@@ -262,27 +313,35 @@ impl RemoteListing {
             let text: String = String::from_utf8_lossy(line).chars().take(100).collect();
             unix::parse(line).map_err(|()| {
                 let reason = format!("the server lists \"{}\", which is not as ls -l has it", text.escape_debug());
-                Error::Store { name: self.remote.label(&self.dir), reason, sort: Sort::Request }
+                Error::Store { name: self.remote.label(&self.dir), reason, kind: ErrorKind::Request }
             })?
         };
-        if let Some(entry) = &entry {
-            self.itself |= entry.name == b".";
-            if !entry.name.is_ascii() && !self.odd.insert(entry.name.clone()) {
-                let shown = String::from_utf8_lossy(&entry.name).escape_debug().to_string();
-                let reason =
-                    format!("the server calls more than one file \"{shown}\", so that none of them can be asked for");
-                return Err(senseless(&self.remote.label(&self.dir), reason));
+        if let Some(entry) = &mut entry {
+            if entry.name == b"." {
+                (self.itself, self.own_mode) = (true, entry.meta.mode);
             }
+            if is_name(&entry.name) && !entry.name.is_ascii() {
+                self.odd_kept.count(&entry.name, || self.remote.label(&self.dir))?;
+                if !self.odd.insert(entry.name.clone()) {
+                    let shown = String::from_utf8_lossy(&entry.name).escape_debug().to_string();
+                    let reason = format!(
+                        "the server calls more than one file \"{shown}\", so that none of them can be asked for"
+                    );
+                    return Err(senseless(&self.remote.label(&self.dir), reason));
+                }
+            }
+            // A prefix shows that a line is too long. The whole line is not kept.
+            entry.name.truncate(MAX_NAME + 1);
         }
         Ok(entry.filter(|entry| (self.drafts || !is_ours(&entry.name)) && !matches!(&entry.name[..], b"." | b"..")))
     }
 
-    /// Asks for the times of files, which LIST does not tell.
+    /// Requests the modification times of files, which LIST lacks.
     async fn date(&self, page: &mut [Entry]) -> Result<(), Error> {
         for some in page.chunks_mut(PAGE) {
             let files: Vec<&mut Entry> = some.iter_mut().filter(|entry| entry.meta.kind == Kind::File).collect();
             let keys: Result<Vec<Key>, _> = files.iter().map(|entry| self.dir.join(&entry.name)).collect();
-            // What cannot be a name is for others to complain of.
+            // Invalid names are reported elsewhere.
             let Ok(keys) = keys else { continue };
             let times = self.remote.all_modified(&keys).await?;
             files.into_iter().zip(times).for_each(|(entry, time)| entry.meta.modified = time);
@@ -292,33 +351,45 @@ impl RemoteListing {
 }
 
 impl Remote {
-    /// The names in `dir`, unless the server keeps all names as they are said, as our own does.
+    /// The names in `dir`, unless the server keeps names unaltered, as `phoebus serve` does.
     pub(super) async fn names_in(&self, dir: &Key) -> Result<Option<HashSet<Vec<u8>>>, Error> {
         if self.has("XDRAFTS") {
             return Ok(None);
         }
         let (mut listing, mut names) = (RemoteListing::begin(self.clone(), dir.clone()).await?, HashSet::new());
+        let mut kept = KeptNames::default();
         listing.undated = true;
         loop {
             let page = listing.page().await?;
             if page.is_empty() {
                 return Ok(Some(names));
             }
-            names.extend(page.into_iter().map(|entry| entry.name));
-            if names.len() > MOST {
-                let what = "the names of a directory that are looked at";
-                return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
+            for Entry { name, .. } in page.into_iter().filter(|entry| is_name(&entry.name)) {
+                kept.count(&name, || self.label(dir))?;
+                names.insert(name);
             }
         }
     }
 
-    /// How it lists without MLSD, as far as is known.
+    /// How the server lists without MLSD, as far as known.
     fn lists(&self) -> Option<Lists> {
         *self.0.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_lists(&self, lists: Lists) {
         *self.0.lists.lock().unwrap_or_else(PoisonError::into_inner) = Some(lists);
+    }
+}
+
+impl Session {
+    /// Makes the server leave the current directory. pure-ftpd enters the directory of MLSD and returns, and closes the
+    /// connection if the directory to return to was removed.
+    async fn leave_dir(&mut self) -> Result<(), Error> {
+        // If the server refuses the root, the session stays where it is.
+        if self.is_elsewhere && self.ask("CWD /").await?.is_success() {
+            self.is_elsewhere = false;
+        }
+        Ok(())
     }
 }
 
@@ -332,18 +403,18 @@ impl Listing for RemoteListing {
     }
 }
 
-/// The drafts in `dir` of a server that keeps them to itself.
+/// Lists the drafts in `dir` of a server that hides them.
 pub(super) async fn drafts_in(remote: &Remote, dir: &Key) -> Result<Vec<Entry>, Error> {
     let name = remote.label(dir);
     let reply = remote.about("SITE DRAFTS", dir).await?;
     match reply.code {
         250 => {}
-        // An older version, which has no way to list them.
+        // An older version cannot list drafts.
         500..=504 => return Ok(Vec::new()),
         _ => return Err(refused(&name, "list the drafts in", "SITE DRAFTS", &reply)),
     }
     let mut drafts = Vec::new();
-    // The first line and the last one frame the others.
+    // The first and last lines frame the entries.
     let lines = reply.lines.iter().skip(1).take(reply.lines.len().saturating_sub(2));
     for line in lines {
         let line = line.strip_prefix(b" ").unwrap_or(line);
@@ -360,10 +431,10 @@ fn last(name: &[u8]) -> &[u8] {
     trimmed.rsplit(|&b| b == b'/').next().unwrap_or(trimmed)
 }
 
-/// What facts say.
+/// Parses a line of facts.
 pub(super) fn meta_of(facts: &Facts) -> Meta {
     let kind = match &facts.kind {
-        // What says nothing of its type has bytes, or is found to have none.
+        // An entry without a type counts as a file; reading it shows the truth.
         None | Some(Type::File) => Kind::File,
         Some(Type::Dir | Type::Current | Type::Parent) => Kind::Dir,
         Some(Type::Link(_)) => Kind::Link,

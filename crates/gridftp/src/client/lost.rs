@@ -1,45 +1,28 @@
-//! Commands whose answers were lost with the control connection: whether what they ask for was done is looked at over another one,
-//! before anything is called a failure or done once more.
+//! Commands whose replies were lost with the control connection. Over another connection, the client finds out whether
+//! they were carried out, before it reports a failure or repeats them.
 
 use super::error::{passing, refused, words};
+use super::known::Unsure;
 use super::listing::RemoteListing;
 use super::remote::Remote;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Listing, Meta, Spec, Store};
-use phoebus_files::sum::Sum;
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, ErrorKind};
 use std::sync::{MutexGuard, PoisonError};
 
-/// A file of which is not known whether the server gave it its name.
-#[derive(Debug, Clone)]
-pub(super) struct Unsure {
-    /// The name that it had.
-    pub(super) part: Key,
-    /// The name that it was to have.
-    pub(super) key: Key,
-    /// Of what it was.
-    pub(super) spec: Spec,
-    /// How many bytes it has.
-    pub(super) size: u64,
-    /// What had the name that it was to have, if that was looked at: nothing, or something.
-    pub(super) before: Option<Option<Meta>>,
-    /// The checksum of it, if it is known.
-    pub(super) sum: Option<Sum>,
-}
-
-/// What became of such a file.
+/// The outcome of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     Yes,
-    /// It was not given the name, or that cannot be told.
+    /// It did not happen, or that cannot be decided.
     No,
-    /// Another file came to the name.
+    /// Another file has the name.
     Another,
 }
 
 impl Unsure {
-    /// Whether `there`, a file of its size, is it by its time: what was there before is known to be another, and where times are set, the
-    /// time is the one that was set.
+    /// Whether `there`, a file of the right size, is the renamed one by its time. The earlier file at that name is
+    /// known; if times are set, the time must match.
     fn is_what_came(&self, there: &Meta, sets_times: bool) -> bool {
         let another = self.before.is_some_and(|before| before.is_none_or(|was| !is_same(&was, there)));
         let set = self.spec.attributes.modified.filter(|_| sets_times);
@@ -47,12 +30,13 @@ impl Unsure {
     }
 }
 
-/// Whether both are one file that was not changed, as far as servers tell. What it may be read by is told by one command and not by another.
+/// Whether two metadata describe the same unchanged file. Permissions are left out, since commands report them
+/// differently.
 fn is_same(one: &Meta, other: &Meta) -> bool {
     (one.kind, one.size, one.modified) == (other.kind, other.size, other.modified)
 }
 
-/// How many of them are kept in mind: more than are ever under way at once.
+/// Most undecided renames that are remembered: more than are in progress at once.
 const MOST: usize = 1000;
 
 impl Remote {
@@ -60,7 +44,7 @@ impl Remote {
         self.0.unsure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that it is not known whether a file was given its name, for the next attempt at it.
+    /// Records an undecided rename for the next attempt.
     fn note_unsure(&self, one: Unsure) {
         let mut all = self.unsure();
         if all.len() < MOST {
@@ -68,10 +52,10 @@ impl Remote {
         }
     }
 
-    /// Whether an attempt at `key` whose end is not known had come to it.
+    /// Whether an earlier, undecided rename to `key` succeeded.
     ///
     /// # Errors
-    /// The server cannot be asked, or another file came to the name, which must not be written over without a word.
+    /// The server cannot be asked, or another file has the name and must not be overwritten silently.
     pub(super) async fn was_published(&self, key: &Key, spec: &Spec) -> Result<bool, Error> {
         let found = self.unsure().iter().rfind(|one| one.key == *key && one.spec == *spec).cloned();
         let Some(one) = found else { return Ok(false) };
@@ -83,15 +67,16 @@ impl Remote {
             Named::Another => {
                 let reason = "the connection broke while the file was given its name, and what has that name now is another one, which stays; \
                               the same command replaces it";
-                Err(Error::Store { name: self.label(key), reason: reason.to_owned(), sort: Sort::Other })
+                Err(Error::Store { name: self.label(key), reason: reason.to_owned(), kind: ErrorKind::Other })
             }
         }
     }
 
-    /// Has the server give `one` its name. Where the answer is lost, and looking does not tell either, that is noted for the next attempt.
+    /// Renames `one` to its final name. If the reply is lost and the result cannot be decided, records it for the next
+    /// attempt.
     pub(super) async fn give_name(&self, one: Unsure) -> Result<(), Error> {
         let error = match self.ask_to_move(&one.part, &one.key).await {
-            Err(error) if error.sort() == Sort::Passing => error,
+            Err(error) if error.kind() == ErrorKind::Passing => error,
             named => return named,
         };
         if matches!(self.has_its_name(&one).await, Ok(Named::Yes)) {
@@ -101,15 +86,15 @@ impl Remote {
         Err(error)
     }
 
-    /// Whether the server has given `one` its name. What cannot be told for certain was not done: then all of it is sent once more, which
-    /// takes time and loses nothing.
+    /// Whether the server has renamed `one`. An undecided case counts as not done: the file is sent again, which costs
+    /// time but loses nothing.
     async fn has_its_name(&self, one: &Unsure) -> Result<Named, Error> {
         if !self.says_gone(&one.part).await? {
             return Ok(Named::No);
         }
         let there = match self.look(&one.key).await {
             Ok(meta) => meta,
-            Err(error) if error.sort() == Sort::NotFound => return Ok(Named::No),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Named::No),
             Err(error) => return Err(error),
         };
         let is_as_before = one.before.flatten().is_some_and(|was| is_same(&was, &there));
@@ -117,7 +102,7 @@ impl Remote {
             if one.is_what_came(&there, self.has("MFMT")) {
                 return Ok(Named::Yes);
             }
-            // The size alone says nothing: the file that was to be replaced may have the same.
+            // The size proves nothing: the replaced file may have had the same.
             let Some(sum) = one.sum.as_ref().filter(|sum| self.algorithms().contains(&sum.algorithm())) else {
                 return Ok(Named::No);
             };
@@ -128,34 +113,36 @@ impl Remote {
         Ok(if is_as_before { Named::No } else { Named::Another })
     }
 
-    /// Whether `moved`, which had the name `from`, has the name `to`, now that a server has failed to answer with `error`.
+    /// Whether `moved` has moved from `from` to `to`, after the server failed to reply (`error`).
     pub(super) async fn was_moved(&self, from: &Key, to: &Key, moved: &Meta, error: &Error) -> bool {
         let same_time = |time| moved.modified.is_none() || time == moved.modified;
-        error.sort() == Sort::Passing
+        error.kind() == ErrorKind::Passing
             && self.is_gone(from).await
             && matches!(self.look(to).await, Ok(meta)
                 if meta.kind == moved.kind && meta.size == moved.size && same_time(meta.modified))
     }
 
-    /// Whether there is nothing that has the name `key`.
+    /// Whether nothing has the name `key`.
     async fn is_gone(&self, key: &Key) -> bool {
         matches!(self.says_gone(key).await, Ok(true))
     }
 
-    /// What came of removing `key`.
+    /// The outcome of a lost removal of `key`.
     pub(super) async fn removed(&self, key: &Key, asked: Result<(), Error>) -> Result<(), Error> {
         match asked {
-            Err(error) if error.sort() == Sort::Passing && self.is_gone(key).await => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Passing && self.is_gone(key).await => Ok(()),
             other => other,
         }
     }
 
-    /// What came of making the directory `key`.
+    /// The outcome of a lost MKD of `key`.
     pub(super) async fn made(&self, key: &Key, asked: Result<(), Error>) -> Result<(), Error> {
         let Err(error) = asked else { return Ok(()) };
         match self.look(key).await {
-            // One that was there before may have something in it; if it has nothing, it is as if it were made.
-            Ok(meta) if error.sort() == Sort::Passing && meta.kind == Kind::Dir && self.is_empty(key).await? => Ok(()),
+            // An earlier directory may have entries. An empty one is as good as new.
+            Ok(meta) if error.kind() == ErrorKind::Passing && meta.kind == Kind::Dir && self.is_empty(key).await? => {
+                Ok(())
+            }
             Ok(_) => Err(Error::Exists { name: self.label(key) }),
             Err(_) => Err(error),
         }
@@ -165,15 +152,16 @@ impl Remote {
         Ok(RemoteListing::begin(self.clone(), dir.clone()).await?.more().await?.is_empty())
     }
 
-    /// Gives `from`, which is `moved`, the name `to`, in place of what has it.
-    pub(super) async fn move_to(&self, from: &Key, to: &Key, moved: &Meta) -> Result<(), Error> {
+    /// Renames `from`, which is `moved`, to `to`; with `replace`, over an existing file.
+    pub(super) async fn move_to(&self, from: &Key, to: &Key, moved: &Meta, replace: bool) -> Result<(), Error> {
         match self.ask_to_move(from, to).await {
+            Ok(()) if replace && moved.kind != Kind::Dir => self.leave_other_name(from, to).await,
             Err(error) if self.was_moved(from, to, moved, &error).await => Ok(()),
             other => other,
         }
     }
 
-    async fn ask_to_move(&self, from: &Key, to: &Key) -> Result<(), Error> {
+    pub(super) async fn ask_to_move(&self, from: &Key, to: &Key) -> Result<(), Error> {
         self.forget(from);
         self.forget(to);
         let replies = self.ask_all(vec![self.line("RNFR", from)?, self.line("RNTO", to)?]).await?;
@@ -185,7 +173,7 @@ impl Remote {
         if after.is_success() {
             return Ok(());
         }
-        // That nothing has the name yet is no reason.
+        // A missing destination decides nothing.
         match self.look(to).await {
             Ok(meta) if meta.kind == Kind::Dir => {
                 let name = self.label(to);
@@ -195,7 +183,7 @@ impl Remote {
                             "it is there, and no directory takes its place: RNTO is answered with {}",
                             words(after)
                         );
-                        Error::Store { name, reason, sort: Sort::Other }
+                        Error::Store { name, reason, kind: ErrorKind::Other }
                     }
                     _ => Error::Kind { name, is: meta.kind.described(), expected: "a file" },
                 })

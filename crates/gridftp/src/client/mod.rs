@@ -7,61 +7,76 @@
 //! ```
 //!
 //! - [`Options`]: which server, who logs in, what protects it, how data goes.
-//! - [`Remote`]: the store. It has as many control connections as it needs, and keeps them for the next that need one.
-//!   `pool` has them and `pipe` those that many files share; `orders` is what goes over them in a line or two, `modes` the permissions that
-//!   files get, `partial` the directories that drafts may have.
+//! - [`Remote`]: a server that is logged in to (`known`: what is found out of it), of which `as_store` makes the store.
+//!   It has as many control connections as it needs, and keeps them for the next that need one. `pool` has them and
+//!   `pipe` those that many files share; `commands` is what goes over them in a line or two, `modes` the permissions
+//!   that files get, `source_modes` those that files have where MLST tells none, `partial` the directories that drafts
+//!   may have.
+//! - `draft` is a file that is being written, of which `as_draft` makes the file engine's.
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
-//! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a server send,
-//!   `take` what becomes of what it sends), `third` has them carried between servers; `listing` is of directories. `marks` is what is
-//!   remembered of files that were cut, `begun` by what names, and `resume` what of them is gone on with; `lost` looks what became of
-//!   commands whose answers did not come, and `absent` whether a server says that something is not there.
-//! - [`Way`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data goes in the
-//!   place of TCP, where the server has it, too.
+//! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a
+//!   server send, `take` what becomes of what it sends, `preliminary` how long replies alone keep this end waiting),
+//!   `third` has them carried between servers; `listing` is of directories. `upload_journal` is what is remembered of
+//!   files that were cut, `begun` by what names, and `resume` what of them is gone on with; `lost` looks what became of
+//!   commands whose answers did not come, `absent` whether a server says that something is not there, and `twins`
+//!   whether two names are one file's.
+//! - [`Route`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data
+//!   goes in the place of TCP, where the server has it, too.
 //!
 //! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
 //! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
 
 mod absent;
+mod ahead;
+mod as_draft;
+mod as_store;
 mod begun;
+mod commands;
 mod data;
 mod draft;
 mod error;
 mod farewell;
-mod given;
-mod in_place;
+mod gated;
 mod inside;
+mod known;
+mod ledger;
+mod lines;
 mod links;
 mod listing;
 mod login;
 mod lost;
-mod marks;
 mod modes;
 mod names;
 mod object;
 mod options;
-mod orders;
 mod partial;
 mod pipe;
 mod places;
 mod pool;
+mod preliminary;
+mod private;
 mod remote;
+mod request;
 mod resume;
 mod retrieve;
+mod route;
 mod session;
 mod sessions;
+mod source_modes;
 mod stack;
 mod store;
 mod take;
 mod task;
 mod third;
 mod tls;
+mod twins;
 mod unix;
-mod way;
+mod upload_journal;
 
 pub use farewell::farewells;
 pub use inside::Inside;
 pub use options::{Grid, Login, Options, Password, Security, Segment};
 pub use remote::Remote;
+pub use route::{ControlStream, RelayStream, Route};
 pub use stack::NetStack;
 pub use tls::{TlsError, trusting};
-pub use way::{Beside, Reached, Way};

@@ -1,22 +1,23 @@
-//! A file of a server, to be read.
+//! A file on a server, as an object of the file engine.
 
 use super::remote::Remote;
-use super::retrieve::{Retrieval, Wanted};
+use super::request::ReadRequest;
+use super::retrieve::Retrieval;
 use super::take::only;
 use bytes::{Bytes, BytesMut};
 use phoebus_files::Error;
 use phoebus_files::block::Pool;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Fallible, Flow, Kind, Meta, Object, Shape, Store};
+use phoebus_files::store::{BytesFlow, Fallible, Flow, Kind, Meta, Object, Shape, Store};
 use phoebus_files::sum::{Algorithm, Sum};
 use std::any::Any;
 use std::sync::Arc;
 
-/// How many bytes can be asked for at once by [`Object::read`].
+/// Most bytes of one [`Object::read`].
 const MAX_READ: u64 = 256 << 20;
 
-/// A file of a server.
+/// A file on a server.
 #[derive(Debug)]
 pub(super) struct RemoteObject {
     pub(super) remote: Remote,
@@ -29,16 +30,16 @@ impl RemoteObject {
         self.meta.size.unwrap_or_default()
     }
 
-    fn wanted(&self, ranges: Ranges, shape: &Shape) -> Result<Wanted, Error> {
-        // A device has as many bytes as are asked for.
+    fn wanted(&self, ranges: Ranges, shape: &Shape) -> Result<ReadRequest, Error> {
+        // A device has no size.
         let endless = self.meta.kind == Kind::Device;
         let size = if endless { ranges.iter().next_back().map_or(0, Extent::end) } else { self.size() };
         if let Some(extent) = ranges.iter().next_back().filter(|extent| extent.end() > size) {
             return Err(Error::Beyond { name: self.name(), extent });
         }
         let path = self.remote.path(&self.key)?;
-        let into = shape.into.clone().map(|landing| only(landing, ranges.clone()));
-        Ok(Wanted { name: self.name(), path, size, ranges, sum: shape.sum, ordered: shape.ordered, endless, into })
+        let into = shape.into.clone().map(|direct_writer| only(direct_writer, ranges.clone()));
+        Ok(ReadRequest { name: self.name(), path, size, ranges, sum: shape.sum, ordered: shape.ordered, endless, into })
     }
 }
 
@@ -67,26 +68,16 @@ impl Object for RemoteObject {
             }
             let mut parts: Vec<(Extent, BytesMut)> = Vec::new();
             for extent in ranges.iter() {
-                // Below MAX_READ.
+                // At most MAX_READ.
                 parts.push((extent, BytesMut::zeroed(extent.len() as usize)));
             }
             if !parts.is_empty() {
-                let shape = Shape {
-                    pool: Pool::new(256 << 10, 8),
-                    readers: 1,
-                    ordered: false,
-                    sum: None,
-                    lend: false,
-                    holes: false,
-                    into: None,
-                };
-                let flow = self.flow(ranges, shape).await?;
+                let flow = BytesFlow::of(self, ranges, Pool::new(256 << 10, 8), false).await?;
                 while let Some(block) = flow.next().await? {
                     for (extent, bytes) in &mut parts {
                         if let Some(part) = block.part(*extent) {
                             let at = (part.offset - extent.start()) as usize;
-                            let part = part.bytes()?;
-                            bytes[at..at + part.len()].copy_from_slice(part);
+                            bytes[at..at + part.body.len()].copy_from_slice(&part.body);
                         }
                     }
                 }

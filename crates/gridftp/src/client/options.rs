@@ -1,8 +1,8 @@
-//! What a client is told: which server, who logs in, and how.
+//! The options of the client: server, login, protection, limits.
 
 use super::inside::Inside;
+use super::route::Route;
 use super::stack::NetStack;
-use super::way::Way;
 use crate::data::Protection;
 use phoebus_files::key::Key;
 use phoebus_gsi::context::Endpoint as Identity;
@@ -14,64 +14,66 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which server, and how it is spoken with.
+/// Options of a connection to a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// As errors and journals name the server, without credentials: `ftp://host`.
+    /// The server's name in errors and journals, without credentials: `ftp://host`.
     pub name: String,
     /// The server.
     pub server: Endpoint,
-    /// Who logs in.
+    /// The login.
     pub login: Login,
-    /// What protects the connections.
+    /// Protection of the connections.
     pub security: Security,
-    /// Over how many connections extended blocks go (MODE E); files go as streams (MODE S) if that is not said.
+    /// Connections of extended blocks (MODE E). `None`: files go as streams (MODE S).
     pub streams: Option<u32>,
-    /// Where that is not said: over how many connections a file goes, where the server knows how. What is written then goes as
-    /// extended blocks, and what is read as so many parts (ERET), over connections that this end makes.
+    /// Chooses the number of connections for a file if `streams` is `None` and the server supports it. Uploads then use
+    /// extended blocks, and downloads as many parts (ERET) over connections that this end makes.
     pub choose: Option<fn(&Segment) -> u32>,
-    /// How many control connections are used at a time for what is read, and for what is written. 16 by default: below what
-    /// servers let one user have.
+    /// Most control connections for reading, and as many for writing. 16 by default, below the usual limit of servers
+    /// per user.
     pub sessions: usize,
-    /// How connections come about; by TCP, directly, if that is not said.
-    pub way: Option<Arc<dyn Way>>,
-    /// What carries data connections in the place of TCP, where servers are to be told so.
+    /// Opens connections through gateways. `None`: directly, by TCP.
+    pub way: Option<Arc<dyn Route>>,
+    /// The stack of drivers for data connections, which servers are told. `None`: TCP.
     pub stack: Option<NetStack>,
-    /// Whether data may go inside SSH, which has started the server; not if there is none.
+    /// Whether data may go inside SSH, for a server that SSH has started.
     pub inside: Option<Inside>,
-    /// Whether all data nodes of a server move each file, where it has several (SPAS, SPOR): data then goes as extended blocks, to
-    /// and from whatever addresses the server names.
+    /// Whether all data nodes of a server move each file (SPAS, SPOR), as extended blocks, to and from the addresses
+    /// that the server names.
     pub striped: bool,
-    /// Whether data connections may lead to other addresses than the server's own, as those of striped servers do. A server
-    /// that is not to be believed could have others attacked so (RFC 2577).
+    /// Whether data connections may go to other addresses than the server's, as with striped servers. A hostile server
+    /// could then have other hosts attacked (RFC 2577).
     pub data_elsewhere: bool,
-    /// Whether files are written under their own names, for servers that let nobody rename: a file that is cut is then there
-    /// in part.
+    /// Whether files are written under their final names, for servers that forbid renaming. A cut upload then leaves a
+    /// partial file.
     pub in_place: bool,
-    /// In a directory of which name beside each file its draft is until it is complete, made where there is none; beside the file itself
-    /// if there is none. It has one component.
+    /// Name of the directory, beside each file, for its draft. It is created if missing. `None`: the draft is beside
+    /// the file.
     pub partial_dir: Option<Key>,
-    /// Whether what the server lists as a directory is taken for one by those who remove what is in it, also where the server may list
-    /// symbolic links so.
+    /// Whether directories in listings are trusted to be no symbolic links, when their contents are removed.
     pub trust_listings: bool,
-    /// Where is noted what servers say is safe of files that go to them as extended blocks, if such are to be gone on with.
+    /// Directory for records of what servers have synced of extended blocks, needed to resume them.
     pub state: Option<PathBuf>,
-    /// On which ports this end listens for data (extended blocks that are got); any that is free, if none are given.
+    /// Ports on which this end listens for data (downloads of extended blocks). `None`: any free port.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How long connecting, agreeing and each answer may take, unless the server says meanwhile that it is at work. 60 s by
-    /// default.
-    pub patience: Duration,
-    /// How long data may not move. 60 s by default.
-    pub stall: Duration,
+    /// Limit for connecting, for handshakes, and for each reply; preliminary replies extend it. 60 s by default.
+    pub reply_timeout: Duration,
+    /// Longest time without progress of data. 60 s by default.
+    pub stall_timeout: Duration,
+    /// How long a private upload waits for the server's preliminary reply and for a second control connection that
+    /// makes the file private; longer with a distant server. 5 s by default. Without them, two round trips more are
+    /// needed.
+    pub beside: Duration,
 }
 
 impl Options {
-    /// Why data goes inside SSH, if it does: a sentence's end, empty if it was asked for.
+    /// Why data goes inside SSH, as the end of a sentence. Empty if the user asked for it.
     pub(super) fn inside(&self) -> Option<&str> {
         self.inside.as_ref()?.why()
     }
 
-    /// Anonymous and in clear.
+    /// Anonymous, in clear.
     pub fn new(name: impl Into<String>, server: Endpoint) -> Self {
         Self {
             name: name.into(),
@@ -91,35 +93,36 @@ impl Options {
             trust_listings: false,
             state: None,
             ports: None,
-            patience: Duration::from_secs(60),
-            stall: Duration::from_secs(60),
+            reply_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(60),
+            beside: Duration::from_secs(5),
         }
     }
 }
 
-/// What is known of a file's way.
+/// Measurements of a file's path, for choosing the number of connections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Segment {
-    /// How many bytes are to be carried.
+    /// Bytes to move.
     pub size: u64,
-    /// How long the server takes to answer.
+    /// Round trip of the server's replies.
     pub rtt: Duration,
-    /// How many bytes this machine's kernel lets be under way on one connection.
+    /// Bytes that the kernel allows in flight on one connection.
     pub window: u64,
-    /// How many of the segments that this end has sent had to be sent again; 0 before it has sent many.
+    /// Fraction of segments that were retransmitted. 0 before many were sent.
     pub loss: f64,
 }
 
-/// Who logs in.
+/// The login.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user; `anonymous` if there is none, or under GSI whom the server takes the certificate's holder for.
+    /// The user. `None`: `anonymous`, or under GSI the user that the server maps the certificate to.
     pub user: Option<String>,
     /// The password.
     pub password: Option<Password>,
 }
 
-/// A password, which is shown to nobody.
+/// A password. Debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(pub String);
 
@@ -129,32 +132,32 @@ impl fmt::Debug for Password {
     }
 }
 
-/// What protects the connections.
+/// Protection of the connections.
 #[derive(Debug, Clone)]
 pub enum Security {
-    /// Nothing.
+    /// None.
     None,
     /// TLS (RFC 4217), for commands and data.
     Tls {
-        /// Whom to believe. What it remembers is not used: data connections resume the session of their own control connection,
-        /// as many servers demand.
+        /// The trusted authorities. Its session store is not used: data connections resume the session of their own
+        /// control connection, as many servers require.
         config: Arc<ClientConfig>,
-        /// Whether it begins with the connection, and not by `AUTH TLS`.
+        /// Whether TLS begins with the connection instead of `AUTH TLS`.
         implicit: bool,
     },
     /// Certificates and proxies (GSI; RFC 2228, GFD.20).
     Grid(Grid),
 }
 
-/// How GSI is used.
+/// Settings of GSI.
 #[derive(Clone)]
 pub struct Grid {
-    /// Who this end is, and whom it believes.
+    /// The credential of the client, and the trusted authorities.
     pub identity: Identity,
-    /// Whether both ends of data connections prove who they are (DCAU A), for which rights are lent to the server; otherwise
-    /// nobody does (DCAU N).
+    /// Whether both ends of data connections authenticate (DCAU A), for which a credential is delegated to the server.
+    /// Otherwise neither does (DCAU N).
     pub data_auth: bool,
-    /// What protects data (PROT); only with `data_auth`.
+    /// Protection of data (PROT), with `data_auth` only.
     pub protection: Protection,
 }
 
@@ -166,7 +169,7 @@ impl fmt::Debug for Grid {
 }
 
 impl Grid {
-    /// The subject of whoever the credential speaks for: that of the certificate which its proxies were made from.
+    /// The subject that the credential stands for: that of the end-entity certificate behind its proxies.
     pub fn subject(&self) -> String {
         let chain = self.identity.credential.chain();
         let own = chain.iter().find(|certificate| certificate.kind().proxy().is_none());

@@ -1,72 +1,39 @@
-//! The directories that drafts have on a server, where those are not beside their files ([`Options::partial_dir`](super::Options)).
+//! Directories for drafts ([`Options::partial_dir`](super::Options)).
 
-use super::orders::facts_of;
+use super::commands::facts_of;
+use super::known::Whose;
 use super::remote::Remote;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Error, Sort};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::OnceCell;
-
-/// Those in which drafts are, each once it is there.
-#[derive(Debug, Default)]
-pub(super) struct PartialDirs(Mutex<HashMap<Key, Arc<OnceCell<Whose>>>>);
-
-/// Whose such a directory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    /// It was made by this client.
-    Ours,
-    /// It was there before, and somebody else may have made it.
-    Anybodys,
-}
-
-impl PartialDirs {
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, Arc<OnceCell<Whose>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has `dir`, which is there, go in the end if nothing is in it.
-    pub(super) fn note(&self, dir: &Key) {
-        self.all().entry(dir.clone()).or_default();
-    }
-
-    /// Has `dir` be made again when it is needed next: another client may have removed it.
-    pub(super) fn forget(&self, dir: &Key) {
-        // It is still one of those that go in the end.
-        if let Some(made) = self.all().get_mut(dir) {
-            *made = Arc::default();
-        }
-    }
-}
+use phoebus_files::{Error, ErrorKind};
 
 impl Remote {
-    /// Has the directory `dir` be there, in which drafts are, and in which nobody else can give names, as far as the server tells.
+    /// Creates the directory `dir` for drafts, and checks that no other user can rename in it, as far as the server
+    /// tells.
     pub(super) async fn make_partial_dir(&self, dir: &Key) -> Result<(), Error> {
-        // Whoever wants the same at the same time waits for the first.
+        // Concurrent calls wait for the first.
         let once = self.0.partial_dirs.all().entry(dir.clone()).or_default().clone();
         let make = || async {
             match self.make_dir(dir).await {
                 Ok(()) => {
-                    // Many servers have no such command, or let nobody use it.
+                    // Many servers lack the command, or forbid it.
                     let closed = self.about("SITE CHMOD 700", dir).await?;
                     tracing::debug!(dir = self.label(dir), code = closed.code, "the directory of drafts was made");
                     Ok(Whose::Ours)
                 }
-                Err(error) if error.sort() == Sort::Exists => self.judge(dir).await,
+                Err(error) if error.kind() == ErrorKind::Exists => self.judge(dir).await,
                 Err(error) => Err(error),
             }
         };
         once.get_or_try_init(make).await.map(drop)
     }
 
-    /// Refuses the directory `dir`, which was there before, where the server tells that it is none or that others may write to it: who can
-    /// give names there could have his file published in the place of the draft.
+    /// Refuses an existing `dir` that is no directory, or that others may write to: they could have their file
+    /// published in place of the draft.
     async fn judge(&self, dir: &Key) -> Result<Whose, Error> {
         let refused = |reason: &str| {
             let reason = format!("drafts cannot be there: {reason}; remove it, or name another directory");
-            Err(Error::Store { name: self.label(dir), reason, sort: Sort::Denied })
+            Err(Error::Store { name: self.label(dir), reason, kind: ErrorKind::Denied })
         };
         match self.look(dir).await? {
             meta if meta.kind != Kind::Dir => refused("it has to be a directory"),
@@ -78,7 +45,7 @@ impl Remote {
         }
     }
 
-    /// Whether the server, which is one of ours, says that it would take no draft out of `dir`.
+    /// Whether this `phoebus serve` says that it moves no draft out of `dir`.
     async fn refuses_drafts(&self, dir: &Key) -> Result<bool, Error> {
         if !self.has("XDRAFTS") {
             return Ok(false);
@@ -88,17 +55,17 @@ impl Remote {
         Ok(facts.iter().any(|(name, value)| name.eq_ignore_ascii_case("X.drafts") && value == "no"))
     }
 
-    /// Whether somebody else may have made the directory of drafts `dir`, as far as is known here. Servers of ours look themselves.
+    /// Whether the directory `dir` may be another user's, as far as known. `phoebus serve` checks that itself.
     pub(super) fn may_be_anybodys(&self, dir: &Key) -> bool {
         let known = self.0.partial_dirs.all().get(dir).and_then(|once| once.get().copied());
         !self.has("XDRAFTS") && self.options().partial_dir.is_some() && known != Some(Whose::Ours)
     }
 
-    /// Removes those that were used and in which nothing is.
+    /// Removes the used directories that are empty.
     pub(super) async fn remove_partial_dirs(&self) {
         let used = std::mem::take(&mut *self.0.partial_dirs.all());
         for dir in used.into_keys() {
-            // With a draft in it, it stays, and the server says so.
+            // The server refuses to remove a directory with drafts.
             if let Err(error) = self.remove_dir(&dir).await {
                 tracing::debug!(%error, "a directory of drafts stays");
             }
@@ -108,10 +75,13 @@ impl Remote {
 
 #[cfg(test)]
 mod tests {
+    use super::super::known::PartialDirs;
     use super::*;
+    use std::sync::Arc;
+    use tokio::sync::OnceCell;
 
     #[test]
-    fn a_directory_that_is_to_be_made_again_goes_in_the_end() {
+    fn directories_to_be_made_again_are_retried_last() {
         let (dirs, dir) = (PartialDirs::default(), Key::parse("d/.partial").unwrap());
         dirs.forget(&dir);
         assert!(dirs.all().is_empty());

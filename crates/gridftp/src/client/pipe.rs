@@ -1,68 +1,49 @@
-//! Short commands of many files over one control connection, each sent before those ahead of it are answered (RFC 959 wants answers
-//! in order, and no more): what a file needs beside its bytes then takes its time, but holds up no connection that could carry the
-//! bytes of another.
+//! Short commands about many files, pipelined on one control connection (RFC 959 only requires replies in order). The
+//! commands before and after each file then do not occupy a connection that could transfer another file.
 //!
-//! Nothing in RFC 959 makes a server read ahead. One whose connection breaks while several commands wait is given one at a time from
-//! then on ([`Ahead`]).
+//! RFC 959 does not require servers to read ahead. If the connection breaks while several commands wait, they are sent
+//! one at a time from then on ([`Ahead`]).
 
-use super::error::{passing, silent};
+use super::ahead::Ahead;
+use super::error::{late, passing};
+use super::lines::is_work;
+use super::preliminary::Limit;
 use super::session::Session;
 use phoebus_files::Error;
 use phoebus_proto::gridftp::reply::Reply;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
-/// How many commands wait for their answers: as much as any server's socket holds while it answers.
+/// Most commands in flight, which the receive buffer of any server holds.
 const DEPTH: usize = 32;
 
-/// Whether a server takes commands ahead. Clones are the same.
-#[derive(Debug, Clone)]
-pub(super) struct Ahead(Arc<AtomicBool>);
-
-impl Ahead {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(AtomicBool::new(true)))
-    }
-
-    pub(super) fn is_taken(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Notes that it broke the connection while several waited.
-    pub(super) fn refuse(&self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Commands that follow each other, and where their answers go.
+/// A sequence of commands, and where its replies go.
 struct Order {
     lines: Vec<Vec<u8>>,
     replies: Vec<Reply>,
     answer: oneshot::Sender<Result<Vec<Reply>, Error>>,
 }
 
-/// A control connection for commands. Dropped, it ends once all are answered.
+/// A control connection for short commands. After it is dropped, it ends once all replies have come.
 #[derive(Debug, Clone)]
 pub(super) struct Pipe(mpsc::Sender<Order>);
 
 impl Pipe {
-    /// One over `session`, whose server answers each command within `patience`.
-    pub(super) fn begin(session: Session, ahead: Ahead, patience: Duration) -> Self {
+    /// Starts the pipe over `session`. `reply_timeout` limits each reply.
+    pub(super) fn begin(session: Session, ahead: Ahead, reply_timeout: Duration) -> Self {
         let (orders, taken) = mpsc::channel(DEPTH);
-        tokio::spawn(Run { session, ahead, patience, waiting: VecDeque::new(), unanswered: 0 }.all(taken));
+        tokio::spawn(Run { session, ahead, reply_timeout, waiting: VecDeque::new(), unanswered: 0 }.all(taken));
         Self(orders)
     }
 
-    /// Whether it has not ended.
+    /// Whether the pipe still runs.
     pub(super) fn is_open(&self) -> bool {
         !self.0.is_closed()
     }
 
-    /// The answers to `lines`, which are sent one after the other with nothing between; none if the connection has ended.
+    /// Sends `lines` without other commands in between. Returns the replies, or `None` if the connection has ended.
     pub(super) async fn ask(&self, lines: Vec<Vec<u8>>) -> Option<Result<Vec<Reply>, Error>> {
         let (answer, answered) = oneshot::channel();
         self.0.send(Order { lines, replies: Vec::new(), answer }).await.ok()?;
@@ -73,23 +54,32 @@ impl Pipe {
 struct Run {
     session: Session,
     ahead: Ahead,
-    patience: Duration,
+    reply_timeout: Duration,
     waiting: VecDeque<Order>,
     unanswered: usize,
 }
 
 impl Run {
     async fn all(mut self, mut orders: mpsc::Receiver<Order>) {
-        let mut until = Instant::now();
+        let mut limit = self.limit();
         let mut open = true;
         while open || !self.waiting.is_empty() {
             let depth = if self.ahead.is_taken() { DEPTH } else { 1 };
             let result = tokio::select! {
                 biased;
-                // Also while nothing waits: a server that closes says so.
+                // The server's end is noticed also while nothing waits.
                 reply = self.session.next() => {
-                    until = Instant::now() + self.patience;
-                    reply.map(|reply| self.answer(reply))
+                    match &reply {
+                        Ok(reply) if !reply.is_preliminary() => limit = self.limit(),
+                        Ok(_) if self.is_at_work() => limit.heard(),
+                        _ => {}
+                    }
+                    match reply {
+                        Ok(_) if limit.is_over() && !self.waiting.is_empty() => {
+                            Err(late(&self.session.name, &limit))
+                        }
+                        reply => reply.map(|reply| self.answer(reply)),
+                    }
                 }
                 order = orders.recv(), if open && self.unanswered < depth => match order {
                     None => {
@@ -97,11 +87,14 @@ impl Run {
                         continue;
                     }
                     Some(order) => {
-                        until = Instant::now() + self.patience;
+                        match self.waiting.is_empty() {
+                            true => limit = self.limit(),
+                            false => limit.heard(),
+                        }
                         self.send(order).await.map(|()| true)
                     }
                 },
-                () = sleep_until(until), if !self.waiting.is_empty() => Err(silent(&self.session.name, self.patience)),
+                () = sleep_until(limit.end()), if !self.waiting.is_empty() => Err(late(&self.session.name, &limit)),
             };
             match result {
                 Ok(true) => {}
@@ -112,12 +105,17 @@ impl Run {
         self.session.quit();
     }
 
+    /// The time limit for the next reply.
+    fn limit(&self) -> Limit {
+        Limit::new(self.reply_timeout, Duration::ZERO)
+    }
+
     async fn send(&mut self, mut order: Order) -> Result<(), Error> {
         if !self.ahead.is_taken() {
             for line in &order.lines {
                 order.replies.push(self.session.ask(line).await?);
             }
-            // Whoever asked may have gone.
+            // An error means that the caller is gone.
             let _ = order.answer.send(Ok(order.replies));
             return Ok(());
         }
@@ -131,7 +129,12 @@ impl Run {
         Ok(())
     }
 
-    /// Hands an answer on; false if nobody asked.
+    /// Whether the next reply may take long, with preliminary replies meanwhile.
+    fn is_at_work(&self) -> bool {
+        self.waiting.front().and_then(|order| order.lines.get(order.replies.len())).is_some_and(|line| is_work(line))
+    }
+
+    /// Delivers a reply. False if no command waits.
     fn answer(&mut self, reply: Reply) -> bool {
         if reply.is_preliminary() {
             return true;

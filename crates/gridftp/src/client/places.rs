@@ -1,14 +1,14 @@
-//! How many control connections are in use at the same time.
+//! The limit on control connections in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Places for control connections that are in use for one thing.
+/// Counts control connections in use for one purpose.
 #[derive(Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
-    /// How many there are: fewer, once the server has said that it has too many.
+    /// The limit. Decreases when the server says that it has too many.
     most: AtomicUsize,
     waiting: AtomicUsize,
 }
@@ -18,7 +18,7 @@ impl Places {
         Self { free: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most), waiting: AtomicUsize::new(0) }
     }
 
-    /// A place, as soon as there is one; none, if there will not be any.
+    /// Waits for a place. `None` if there will be none.
     pub(super) async fn wait(&self) -> Option<OwnedSemaphorePermit> {
         if let Some(place) = self.take() {
             return Some(place);
@@ -27,29 +27,29 @@ impl Places {
         self.free.clone().acquire_owned().await.ok()
     }
 
-    /// A place, if there is one now.
+    /// Takes a place, if one is free.
     pub(super) fn take(&self) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_owned().ok()
     }
 
-    /// How many are taken.
+    /// Places in use.
     pub(super) fn in_use(&self) -> usize {
         self.most.load(Ordering::Relaxed).saturating_sub(self.free.available_permits())
     }
 
-    /// How many are waited for.
+    /// Tasks that wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Notes that there is one less, which whoever has it forgets; false if nobody else has one, so that it would be the last.
+    /// Removes a place, whose holder must forget it. False if it is the last one in use.
     pub(super) fn one_less(&self) -> bool {
         let less = |most: usize| (most > 1 && self.in_use() > 1).then(|| most - 1);
         self.most.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }
 
-/// One who waits, until it is dropped.
+/// Counts a waiting task.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_place_stays() {
+    async fn last_endpoint_is_kept() {
         let places = Places::new(2);
         let one = places.wait().await.unwrap();
         assert!(!places.one_less(), "nobody else has one");

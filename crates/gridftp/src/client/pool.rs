@@ -1,23 +1,23 @@
-//! The control connections of a server: those that are in use, those that are kept, and the one for commands about many files.
+//! The control connections of a server: those in use, idle ones, and the pipe for short commands.
 
-use super::error::passing;
-use super::login::{is_crowd, login};
+use super::error::{is_crowded, passing};
+use super::login::login;
 use super::pipe::Pipe;
 use super::places::Places;
 use super::remote::Remote;
 use super::session::{Meeting, Session};
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many control connections are kept for later.
+/// Most idle connections.
 const MAX_IDLE: usize = 16;
 
-/// After how long a connection that was kept is asked whether it still stands.
+/// Idle time after which a connection is tested before use.
 const FRESH: Duration = Duration::from_secs(20);
 
-/// Pauses before a server that has too many connections is asked again: the first, and the longest, each twice the one before.
+/// First and longest pause before a server with too many connections is asked again. Each pause doubles.
 const CROWDED_PAUSE: Duration = Duration::from_millis(200);
 const CROWDED_PAUSE_MAX: Duration = Duration::from_secs(4);
 
@@ -26,17 +26,17 @@ impl Remote {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A control connection for what is read: one that was kept, or a new one. Waits while too many are in use.
+    /// A control connection for reading, idle or new. Waits while too many are in use.
     pub(super) async fn session(&self) -> Result<Session, Error> {
         self.in_place(&self.0.reading, None).await
     }
 
-    /// The same for what is written.
+    /// The same for writing.
     pub(super) async fn session_to_write(&self) -> Result<Session, Error> {
         self.in_place(&self.0.writing, None).await
     }
 
-    /// The same for what another server sends: rather one that has `met` its session.
+    /// The same for sending to another server. Prefers the session of the exchange of keys `met`.
     pub(super) async fn session_to_write_from(&self, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
         self.in_place(&self.0.writing, met).await
     }
@@ -45,12 +45,12 @@ impl Remote {
         loop {
             let place = places.wait().await.ok_or_else(|| passing(&self.0.name, "the store was closed"))?;
             let mut session = match self.rather(met).await {
-                // The others go on, and this one waits for one of them.
+                // The others continue, and this task waits for one of them.
                 Err(error) if is_crowded(&error) && places.one_less() => {
                     place.forget();
                     continue;
                 }
-                // The last one waits for those that list or carry the other way, of which one ends in time.
+                // The last task waits for listings and transfers of the other direction, which end in time.
                 Err(error) if is_crowded(&error) => self.beside_in_time().await?,
                 other => other?,
             };
@@ -59,12 +59,12 @@ impl Remote {
         }
     }
 
-    /// The same without waiting: for listings, whose readers may wait for others.
+    /// The same without waiting, for listings: their readers may wait for others.
     pub(super) async fn beside(&self) -> Result<Session, Error> {
         self.rather(None).await
     }
 
-    /// The same, if it can be one that was at the meeting.
+    /// The same, preferring the session that took part in the exchange of keys.
     async fn rather(&self, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
         loop {
             let kept = {
@@ -86,8 +86,8 @@ impl Remote {
         }
     }
 
-    /// The same, where the server has too many at the moment, once it has fewer. Those of others, and those that have ended but
-    /// are not gone yet, count for it, too.
+    /// The same; if the server has too many connections, waits until it has fewer. Connections of others, and ones that
+    /// are still closing, count too.
     pub(super) async fn beside_in_time(&self) -> Result<Session, Error> {
         let mut pause = CROWDED_PAUSE;
         loop {
@@ -101,7 +101,7 @@ impl Remote {
         }
     }
 
-    /// Keeps a control connection for whatever comes next.
+    /// Keeps a connection for the next task.
     pub(super) fn keep(&self, mut session: Session) {
         let mut idle = self.idle();
         let place = session.place.take();
@@ -109,21 +109,21 @@ impl Remote {
         if session.in_step && idle.len() < MAX_IDLE {
             idle.push(session);
             drop(idle);
-            // Whoever gets the place finds the session.
+            // The next holder of the place takes the session.
             return drop(place);
         }
         drop(idle);
         session.quit();
     }
 
-    /// Prepares the next transfer while one begins, if another waits for the session. Servers of GridFTP put what comes meanwhile
-    /// off until its end, on which pipelining clients depend; others may refuse it then, out of turn.
+    /// Prepares the next transfer while one begins, if another task waits for the session. GridFTP servers queue these
+    /// commands, on which pipelining relies; others may refuse them.
     pub(super) async fn prepare_next(&self, session: &mut Session) -> Result<(), Error> {
         let wanted = self.is_waited_for() && self.0.ahead.is_taken() && self.has("SPAS");
         if wanted { self.plan().ask_ahead(session).await } else { Ok(()) }
     }
 
-    /// Keeps a session after a transfer. If another waits for it, that is prepared.
+    /// Keeps a session after a transfer, prepared for the next one if another task waits.
     pub(super) async fn keep_after(&self, mut session: Session) {
         let wanted = self.is_waited_for() && self.0.ahead.is_taken() && session.in_step;
         if !wanted || self.plan().ask_ahead(&mut session).await.is_ok() {
@@ -131,8 +131,8 @@ impl Remote {
         }
     }
 
-    /// The answers to `lines`, which follow each other on one control connection: on one that nobody needs, or, while transfers have
-    /// all that there are, on one for such lines of all files.
+    /// Sends `lines` as one sequence, and returns the replies: on an idle connection, or on the pipe while transfers
+    /// use all connections.
     pub(super) async fn ask_all(&self, lines: Vec<Vec<u8>>) -> Result<Vec<Reply>, Error> {
         let busy = self.0.reading.in_use() + self.0.writing.in_use() > 0;
         let needed = self.is_waited_for() || (busy && self.idle().is_empty());
@@ -143,7 +143,7 @@ impl Remote {
             self.keep(session);
             return Ok(replies);
         }
-        // One that has ended before it took them is replaced.
+        // A pipe that ended before the lines were taken is replaced.
         for _ in 0..2 {
             let pipe = {
                 let mut pipe = self.0.pipe.lock().await;
@@ -152,8 +152,9 @@ impl Remote {
                     None => {
                         let session = match login(&self.0.options, &self.0.name, &self.0.ahead).await {
                             Ok(session) => session,
-                            // Then it takes turns with the others. A server that is ending lets these end, and takes nobody new.
-                            Err(error) if is_crowded(&error) || (busy && error.sort() == Sort::Passing) => {
+                            // Then lines take turns with transfers. A server that shuts down finishes these, and
+                            // accepts no new connection.
+                            Err(error) if is_crowded(&error) || (busy && error.kind() == ErrorKind::Passing) => {
                                 drop(pipe);
                                 let mut session = self.session().await?;
                                 let replies = session.ask_all(&lines, &self.0.ahead).await?;
@@ -162,7 +163,7 @@ impl Remote {
                             }
                             Err(error) => return Err(error),
                         };
-                        pipe.insert(Pipe::begin(session, self.0.ahead.clone(), self.0.options.patience)).clone()
+                        pipe.insert(Pipe::begin(session, self.0.ahead.clone(), self.0.options.reply_timeout)).clone()
                     }
                 }
             };
@@ -173,13 +174,13 @@ impl Remote {
         Err(passing(&self.0.name, "the server closed the control connection"))
     }
 
-    /// Shows the server that this end is still there, on the connections that are kept.
+    /// Keeps idle connections alive.
     pub(super) fn speak(&self) {
         self.idle().retain_mut(Session::speak);
     }
 
-    /// Parts with what was kept: under TLS, a session whose data connections were refused may have nothing left that they could
-    /// resume, and others may have as little.
+    /// Closes idle connections. Under TLS, a session whose data connections were refused may have no tickets left, and
+    /// so may the others.
     pub(super) fn forget_idle(&self) {
         let idle = std::mem::take(&mut *self.idle());
         idle.into_iter().for_each(Session::quit);
@@ -190,17 +191,9 @@ impl Remote {
         self.0.reading.waiting() + self.0.writing.waiting() > 0
     }
 
-    /// The answer to one line.
+    /// The reply to one line.
     pub(super) async fn ask(&self, line: Vec<u8>) -> Result<Reply, Error> {
         let replies = self.ask_all(vec![line]).await?;
         replies.into_iter().next().ok_or_else(|| passing(&self.0.name, "the server did not answer"))
     }
-}
-
-/// Whether a login failed because the server has too many already, as it says or by closing at once.
-fn is_crowded(error: &Error) -> bool {
-    let text = error.to_string();
-    let full = ["421 ", "closed the control connection"];
-    matches!(error.sort(), Sort::Passing | Sort::Denied)
-        && (is_crowd(&text) || full.iter().any(|words| text.contains(words)))
 }

@@ -1,64 +1,38 @@
-//! What comes from a server: files and listings (RFC 959, section 5.3; RFC 3659, section 5; GFD.20, sections 3.2 and 3.4).
+//! Retrieves files and listings (RFC 959, section 5.3; RFC 3659, section 5; GFD.20, sections 3.2 and 3.4).
 //!
-//! A retrieval is a flow of its own task. It gives its end only once all bytes have come that were asked for and the server has
-//! said that it sent all (226): a connection that was cut ends as one does that has brought all.
+//! Each retrieval is a task that feeds a flow. The flow ends only after all requested bytes and the server's 226: a cut
+//! connection looks like a complete one.
 
 use super::error::passing;
 use super::remote::Remote;
+use super::request::{ReadRequest, Sender};
 use super::session::Session;
 use super::take::{All, Give};
 use super::task::{SPEAK, Task};
+use crate::block_channel::BlockChannel;
 use crate::data::{Intake, Mode};
-use crate::handed::{Given, Handed};
 use phoebus_files::Error;
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Fallible, Flow, Landing};
-use phoebus_files::sum::Combining;
+use phoebus_files::store::{Fallible, Flow};
 use phoebus_proto::gridftp::marker::{MAX_RANGES, Restart};
 use std::fmt;
-use std::sync::Arc;
-use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-/// How many characters of ranges one REST may have: servers take lines of some kilobytes.
+/// Longest list of ranges in REST, in characters. Servers accept lines of some kilobytes.
 const MAX_REST: usize = 2000;
 
-/// Blocks on their way from a server. Dropped, it cuts the transfer.
+/// A retrieval in progress. Dropping it cuts the transfer.
 pub(super) struct Retrieval {
-    blocks: Handed<Error>,
+    blocks: BlockChannel<Error>,
     work: JoinHandle<()>,
     name: String,
 }
 
-/// To whoever takes what is retrieved.
-pub(super) type Sender = mpsc::Sender<Given<Error>>;
-
-/// What is to be retrieved.
-#[derive(Debug, Clone)]
-pub(super) struct Wanted {
-    /// As errors name it.
-    pub(super) name: String,
-    /// As the server knows it.
-    pub(super) path: Vec<u8>,
-    /// How many bytes it has.
-    pub(super) size: u64,
-    /// Which of them are wanted.
-    pub(super) ranges: Ranges,
-    /// The checksum to compute of each block.
-    pub(super) sum: Option<Combining>,
-    /// Whether blocks have to come in order.
-    pub(super) ordered: bool,
-    /// Whether the server has more than [`Self::size`] says, so that it has to be told how much is wanted (ERET).
-    pub(super) endless: bool,
-    /// Where it is to be put straight away, where connections allow it.
-    pub(super) into: Option<Arc<dyn Landing>>,
-}
-
 impl Retrieval {
-    /// Begins to retrieve a file.
-    pub(super) fn of_file(remote: Remote, wanted: Wanted, pool: Pool) -> Self {
+    /// Starts to retrieve a file.
+    pub(super) fn of_file(remote: Remote, wanted: ReadRequest, pool: Pool) -> Self {
         let name = wanted.name.clone();
         Self::spawn(name, Some(remote.clone()), move |sender| async move {
             let parts = remote.parts_to_read(wanted.ranges.total()).filter(|_| !wanted.ordered);
@@ -68,14 +42,14 @@ impl Retrieval {
             let session = remote.session().await?;
             let streams = remote.streams().filter(|_| !wanted.ordered);
             match streams.filter(|_| session.data.is_some() && remote.has("ERET")) {
-                // The server's connections would not go through gateways.
+                // With MODE E, the server's connections would bypass the gateways.
                 Some(parts) => in_parts(&remote, &wanted, parts, pool, &sender, Some(session)).await,
                 None => whole(&remote, &wanted, session, streams, pool, &sender).await,
             }
         })
     }
 
-    /// Begins to retrieve what `command` lists, over a session that has been prepared for it.
+    /// Starts to retrieve the listing of `command`, over a prepared session.
     pub(super) fn of_listing(remote: Remote, mut session: Session, name: String, command: Vec<u8>) -> Self {
         Self::spawn(name.clone(), None, move |sender| async move {
             let pool = Pool::new(64 << 10, 4);
@@ -91,17 +65,17 @@ impl Retrieval {
         })
     }
 
-    /// Where it takes long until what has come is taken, `remote` is told meanwhile that this end is not done.
+    /// Keeps the idle connections of `remote` alive while the receiver is slow.
     fn spawn<F: Future<Output = Result<(), Error>> + Send>(
         name: String,
         remote: Option<Remote>,
         work: impl FnOnce(Sender) -> F + Send + 'static,
     ) -> Self {
-        let (sender, blocks) = Handed::new();
+        let (sender, blocks) = BlockChannel::new();
         let last = sender.clone();
         let work = tokio::spawn(async move {
             let done = work(sender).await;
-            // Whoever has gone does not want to know.
+            // An error means that the receiver is gone.
             let end = last.send(done.map(|()| None));
             let Some(remote) = remote else { return drop(end.await) };
             tokio::pin!(end);
@@ -120,7 +94,7 @@ impl Retrieval {
 
 impl Flow for Retrieval {
     fn next(&self) -> Fallible<'_, Option<Block>> {
-        // Nobody has said that this is the end.
+        // The task ended without reporting completion.
         Box::pin(self.blocks.next(|| passing(&self.name, "the transfer was given up")))
     }
 }
@@ -137,11 +111,11 @@ impl fmt::Debug for Retrieval {
     }
 }
 
-/// Retrieves what is wanted over as many connections at once as there are `parts` to be made of it: as streams, each of which this
-/// end connects for, unlike extended blocks, for which the server connects.
+/// Retrieves over as many connections as there are `parts`, as streams: this end connects, unlike with extended blocks,
+/// where the server does.
 async fn in_parts(
     remote: &Remote,
-    wanted: &Wanted,
+    wanted: &ReadRequest,
     parts: u32,
     pool: Pool,
     sender: &Sender,
@@ -150,7 +124,7 @@ async fn in_parts(
     remote.used(parts);
     let (mut work, mut first) = (JoinSet::new(), first);
     for ranges in divided(&wanted.ranges, parts) {
-        let (remote, wanted) = (remote.clone(), Wanted { ranges, ..wanted.clone() });
+        let (remote, wanted) = (remote.clone(), ReadRequest { ranges, ..wanted.clone() });
         let (pool, sender, session) = (pool.clone(), sender.clone(), first.take());
         work.spawn(async move {
             let session = match session {
@@ -160,14 +134,14 @@ async fn in_parts(
             whole(&remote, &wanted, session, None, pool, &sender).await
         });
     }
-    // The first error ends all: what is dropped is cut.
+    // The first error ends all parts: dropping them cuts them.
     while let Some(done) = work.join_next().await {
         done.map_err(|_| passing(&wanted.name, "the transfer was given up"))??;
     }
     Ok(())
 }
 
-/// `ranges` as so many parts, as equal as can be.
+/// Divides `ranges` into `parts` equal parts.
 fn divided(ranges: &Ranges, parts: u32) -> Vec<Ranges> {
     let each = ranges.total().div_ceil(u64::from(parts.max(1))).max(1);
     let (mut all, mut part) = (Vec::new(), Ranges::new());
@@ -186,10 +160,10 @@ fn divided(ranges: &Ranges, parts: u32) -> Vec<Ranges> {
     all
 }
 
-/// Retrieves all that is wanted over `session`: as extended blocks over so many `streams`, or else as a stream.
+/// Retrieves everything over `session`: as extended blocks over `streams` connections, or as a stream.
 async fn whole(
     remote: &Remote,
-    wanted: &Wanted,
+    wanted: &ReadRequest,
     mut session: Session,
     streams: Option<u32>,
     pool: Pool,
@@ -208,7 +182,7 @@ async fn whole(
                     if left == Left::InStep {
                         break;
                     }
-                    // What was cut amid a file may leave a server with something to say.
+                    // A stopped transfer may leave a reply to read.
                     drop(session);
                     session = remote.session().await?;
                     if left == Left::OutOfStep {
@@ -225,14 +199,14 @@ async fn whole(
     }
 }
 
-/// How a stream leaves its session.
+/// The state of a session after a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// It can be used for more.
+    /// It can be used again.
     InStep,
-    /// It cannot.
+    /// It cannot be used again.
     OutOfStep,
-    /// It cannot, and nothing was retrieved: the server begins with the first byte alone, which it is now known to do.
+    /// It cannot be used again, and nothing was retrieved: the server sends whole files only, as is now known.
     Refused,
 }
 
@@ -240,7 +214,7 @@ enum Left {
 async fn stream(
     remote: &Remote,
     session: &mut Session,
-    wanted: &Wanted,
+    wanted: &ReadRequest,
     extent: Extent,
     pool: &Pool,
     give: &mut Give<'_>,
@@ -254,17 +228,18 @@ async fn stream(
     if !to_end && session.has("ERET") {
         command = [format!("ERET P {} {} ", extent.start(), extent.len()).as_bytes(), &wanted.path].concat();
     } else {
-        // The rest of what comes then is not wanted.
+        // The rest is not wanted.
         expected = expected.filter(|_| to_end);
         if extent.start() > 0 && remote.begins_amid() {
             let reply = session.ask(format!("REST {}", extent.start())).await?;
             if reply.code != 350 {
-                // Some have let go of the data connection by now, and answer what comes next with what they had to say of this.
+                // Some servers have closed the data connection by now, and answer the next command with the reply to
+                // this one.
                 remote.begin_reading_afresh();
                 return Ok(Left::Refused);
             }
         } else if extent.start() > 0 {
-            // A server that cannot begin amid a file sends all of it.
+            // A server that cannot begin in the middle sends everything.
             (from, expected) = (0, Some(wanted.size).filter(|_| to_end));
         }
     }
@@ -275,11 +250,11 @@ async fn stream(
     Ok(if all { Left::InStep } else { Left::OutOfStep })
 }
 
-/// Retrieves all that is wanted as extended blocks.
+/// Retrieves everything as extended blocks.
 async fn blocks(
     remote: &Remote,
     session: &mut Session,
-    wanted: &Wanted,
+    wanted: &ReadRequest,
     streams: u32,
     pool: Pool,
     give: &mut Give<'_>,
@@ -292,7 +267,7 @@ async fn blocks(
     let mut command = [b"RETR ", &wanted.path[..]].concat();
     let mut from = 0;
     if wanted.endless {
-        // Offsets begin at 0 then.
+        // Offsets then begin at 0.
         from = wanted.ranges.iter().next().map_or(0, Extent::start);
         let len = wanted.size - from;
         command = [format!("ERET P {from} {len} ").as_bytes(), &wanted.path].concat();
@@ -304,7 +279,7 @@ async fn blocks(
     task.receive(session, &command, &channel, Mode::Extended, intake, give).await.map(drop)
 }
 
-/// What REST has to say for the server to leave out `there`, or, of too many gaps, the longest of its ranges.
+/// The argument of REST that makes the server omit `there`; of too many gaps, the longest ranges.
 pub(super) fn without(there: Ranges) -> Option<Restart> {
     let mut parts: Vec<Extent> = there.iter().collect();
     parts.sort_by_key(|extent| std::cmp::Reverse(extent.len()));

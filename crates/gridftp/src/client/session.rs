@@ -1,12 +1,14 @@
-//! One control connection: commands out, answers in, each within its time (RFC 959, section 5.4; RFC 2228, section 3).
+//! A control connection: commands out, replies in, with time limits (RFC 959, section 5.4; RFC 2228, section 3).
 
-use super::error::{broken, passing, refused, senseless, silent};
-use super::farewell::{ANSWER, Farewell};
-use super::pipe::Ahead;
-use super::stack::Told;
+use super::ahead::Ahead;
+use super::error::{broken, late, passing, refused, senseless, silent};
+use super::farewell::{ANSWER, Farewell, LATE};
+use super::lines::{is_work, lists, verb};
+use super::preliminary::Limit;
+use super::stack::AcceptedStack;
 use crate::control::Link;
 use crate::data::Mode;
-use crate::data::pinned::Own;
+use crate::data::pinned::OwnKey;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_gsi::control::Protected;
@@ -23,75 +25,77 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
-/// How much is read at once.
+/// Most bytes of one read.
 const READ: usize = 16 << 10;
 
-/// A control connection that is logged in, or on its way there. Dropped, it is reset.
+/// A control connection, logged in or about to be. Dropping it resets it.
 #[derive(Debug)]
 pub(super) struct Session {
     link: Link,
     replies: Replies,
-    /// Answers that came under protection.
+    /// Protected replies that were opened.
     inner: Replies,
     pub(super) protected: Option<Box<Protected>>,
-    /// What this connection and its data connections agree by under TLS: a session that is resumed is this connection's own.
+    /// TLS configuration of this connection and its data connections, whose session store is its own.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    /// The server, as errors name it.
+    /// The server's name in errors.
     pub(super) name: Arc<str>,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-    /// What carries its data connections, where the network itself does not: then nobody connects to this end.
+    /// Carries data connections, if the network does not. Then nobody connects to this end.
     pub(super) data: Option<Arc<dyn Transport>>,
-    /// Where it leads through gateways, which tell a connection that has ended from one that was cut.
+    /// Whether it goes through gateways, which distinguish an end from a cut.
     pub(super) farewell: Option<Farewell>,
-    /// By what the server was told to carry data, if it was.
-    pub(super) told: Option<Told>,
-    /// Whether it refuses to carry data by what it was told, where that is no matter.
+    /// The stack that the server was told.
+    pub(super) told: Option<AcceptedStack>,
+    /// Whether the server refused an optional stack.
     pub(super) refuses: bool,
-    /// By what data connections know this end, where they need a key.
-    pub(super) own: Option<Own>,
-    /// What it has in common with the session of another server, where each of the two servers was told the other's key and nothing
-    /// since.
+    /// This end's key of data connections, if they need one.
+    pub(super) own: Option<OwnKey>,
+    /// The exchange of keys with the session of another server: each server has the other's key, and no newer one.
     pub(super) met: Option<Arc<Meeting>>,
-    pub(super) patience: Duration,
-    /// As the server has greeted.
+    pub(super) reply_timeout: Duration,
+    /// The server's greeting.
     pub(super) greeting: String,
     pub(super) features: Arc<Features>,
-    /// Where the login leads.
+    /// Directory of the login.
     pub(super) home: Arc<Key>,
-    /// How long it has taken for the quickest of its answers. A busy machine makes one or another late, on which no choice may
-    /// depend.
+    /// The fastest reply so far. Choices do not depend on late replies of a busy machine.
     pub(super) rtt: Duration,
-    /// How data is transmitted from here on.
+    /// The current mode.
     pub(super) mode: Mode,
-    /// Over how many connections the server sends.
+    /// Connections over which the server sends.
     pub(super) parallel: u32,
-    /// Whether it knows EPSV, as far as is known.
+    /// Whether the server knows EPSV, as far as known.
     pub(super) epsv: bool,
-    /// Whether EPSV or PASV was sent ahead, for the next transfer.
+    /// Whether EPSV or PASV was sent ahead for the next transfer.
     ahead: bool,
-    /// The answer to that.
+    /// The reply to it.
     foreseen: Option<Reply>,
-    /// Whether an answer is to come to what only showed that this end is there.
+    /// Whether the reply to a keep-alive is outstanding.
     spoken: bool,
-    /// Its place among those that may be in use at a time.
+    /// Outstanding replies that are to be ignored.
+    unread: usize,
+    /// Whether the server was told to enter a directory, which may have been removed since.
+    pub(super) is_elsewhere: bool,
+    /// Its place in the limit of connections in use.
     pub(super) place: Option<OwnedSemaphorePermit>,
-    /// Whether a transfer was begun on it, which the server goes on with until it is told otherwise.
+    /// Whether a transfer has begun that the server continues until it is stopped.
     pub(super) moving: bool,
-    /// When it was last used.
+    /// Time of the last use.
     pub(super) used: Instant,
-    /// Whether what comes next belongs to what was asked last: if not, it is of no further use.
+    /// Whether the next reply belongs to the last command. If not, the session cannot be used again.
     pub(super) in_step: bool,
 }
 
-/// That two servers were told each other's keys, by two control connections. A key is of no use with any other.
+/// Two servers' exchange of keys over two control connections. It holds for these two only.
 #[derive(Debug)]
 pub(super) struct Meeting;
 
 impl Session {
-    pub(super) fn new(link: Link, name: Arc<str>, patience: Duration) -> Result<Self, Error> {
+    pub(super) fn new(link: Link, name: Arc<str>, reply_timeout: Duration) -> Result<Self, Error> {
         let addresses = link.peer_addr().and_then(|peer| Ok((peer, link.local_addr()?)));
         let (peer, local) = addresses.map_err(|error| broken(&name, &error))?;
         Ok(Self {
@@ -109,7 +113,7 @@ impl Session {
             refuses: false,
             own: None,
             met: None,
-            patience,
+            reply_timeout,
             greeting: String::new(),
             features: Arc::default(),
             home: Arc::default(),
@@ -120,6 +124,8 @@ impl Session {
             ahead: false,
             foreseen: None,
             spoken: false,
+            unread: 0,
+            is_elsewhere: false,
             place: None,
             moving: false,
             used: Instant::now(),
@@ -127,13 +133,13 @@ impl Session {
         })
     }
 
-    /// The connection itself, for agreeing on TLS; what was read ahead has to be nothing.
+    /// The connection, to start TLS. Fails if something was read ahead.
     pub(super) fn link(&mut self) -> Result<&mut Link, Error> {
         let ahead = std::mem::take(&mut self.replies).rest();
         if ahead.is_empty() {
             return Ok(&mut self.link);
         }
-        // Whoever put it there is not whom TLS will be with.
+        // It may come from an attacker, and not from the TLS peer.
         Err(passing(&self.name, "the server sent more in clear than its answer to AUTH TLS"))
     }
 
@@ -143,7 +149,8 @@ impl Session {
         if !is_line(line) {
             return Err(senseless(&self.name, "a name with a line end in it cannot be asked for"));
         }
-        // What was sent ahead may be such a question, too.
+        self.is_elsewhere |= line.starts_with(b"CWD ");
+        // A command sent ahead may be such a question too.
         if self.in_step || lists(line) {
             self.replies.expect_long(lists(line));
             self.inner.expect_long(lists(line));
@@ -157,49 +164,57 @@ impl Session {
                 protected.command(text).map_err(|error| passing(&self.name, error.to_string()))?.into_bytes()
             }
         };
-        // Telnet's escape stands for itself if it is doubled (RFC 959, section 5.3; RFC 854).
+        // The Telnet escape is doubled (RFC 959, section 5.3; RFC 854).
         let mut bytes = Vec::with_capacity(line.len() + 2);
         for byte in line {
             bytes.extend(std::iter::repeat_n(byte, if byte == 255 { 2 } else { 1 }));
         }
         bytes.extend(b"\r\n");
         self.in_step = false;
-        let (name, patience) = (self.name.clone(), self.patience);
-        self.link.write(&bytes, patience).await.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => silent(&name, patience),
+        let (name, reply_timeout) = (self.name.clone(), self.reply_timeout);
+        self.link.write(&bytes, reply_timeout).await.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => silent(&name, reply_timeout),
             _ => broken(&name, &error),
         })
     }
 
-    /// Sends a command that asks where to connect to for the next transfer, and leaves its answer for then.
+    /// Sends a query for the data endpoint of the next transfer, and leaves its reply for then.
     pub(super) async fn send_ahead(&mut self, line: &str) -> Result<(), Error> {
         if self.foreseen.is_none() && !self.ahead {
             let in_step = self.in_step;
             self.send(line.as_bytes()).await?;
-            // Whoever goes on here knows that its answer is to come.
+            // The session is in step: its next user expects the reply.
             (self.ahead, self.in_step) = (true, in_step);
         }
         Ok(())
     }
 
-    /// Leaves `reply` to such a command for the next transfer.
+    /// Sends a command whose reply is ignored.
+    pub(super) async fn send_unread(&mut self, line: &[u8]) -> Result<(), Error> {
+        self.send(line).await?;
+        // The session is in step: its next user need not know.
+        (self.unread, self.in_step) = (self.unread + 1, true);
+        Ok(())
+    }
+
+    /// Stores the `reply` to such a query for the next transfer.
     pub(super) fn foresee(&mut self, reply: Reply) {
         self.foreseen = Some(reply);
     }
 
-    /// What was answered to that, if it was sent.
+    /// The stored reply, if a query was sent.
     pub(super) async fn foreseen(&mut self) -> Result<Option<Reply>, Error> {
         self.settle().await?;
         Ok(self.foreseen.take())
     }
 
-    /// Whether something was sent whose answer is to come.
+    /// Whether a reply is outstanding.
     pub(super) fn is_ahead(&self) -> bool {
-        self.ahead || self.spoken
+        self.ahead || self.spoken || self.unread > 0
     }
 
-    /// Shows a server on which nothing is done at the moment that this end is not done with its files: one that is about to end closes what
-    /// says nothing. Waits for nothing. False if it has closed.
+    /// Sends a keep-alive to an idle server, because one that shuts down closes silent connections. Does not wait.
+    /// False if the server has closed.
     pub(super) fn speak(&mut self) -> bool {
         if self.spoken {
             match at_once(self.next()) {
@@ -208,10 +223,13 @@ impl Session {
                 None => {}
             }
         }
+        if self.unread > 0 && at_once(self.next()).is_some() {
+            return false;
+        }
         if self.is_ahead() || !self.in_step {
             return self.in_step;
         }
-        // NOOP is what idle clients say.
+        // NOOP is what idle clients send.
         if !matches!(at_once(self.send(b"PWD")), Some(Ok(()))) {
             return false;
         }
@@ -219,19 +237,19 @@ impl Session {
         true
     }
 
-    /// Takes the answer to what was sent ahead.
+    /// Reads the replies to commands that were sent ahead.
     async fn settle(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.spoken) {
-            self.last(self.patience).await?;
+            self.last(self.reply_timeout).await?;
         }
         if std::mem::take(&mut self.ahead) {
             self.in_step = false;
-            self.foreseen = Some(self.last(self.patience).await?);
+            self.foreseen = Some(self.last(self.reply_timeout).await?);
         }
         Ok(())
     }
 
-    /// The next answer, whenever it comes. Cancel safe.
+    /// The next reply, without a limit of time. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Reply, Error> {
         loop {
             if let Some(reply) = self.take()? {
@@ -239,6 +257,10 @@ impl Session {
                 if reply.code == 421 {
                     let words = super::error::words(&reply);
                     return Err(passing(&self.name, format!("the server closes the connection: {words}")));
+                }
+                if self.unread > 0 {
+                    self.unread -= usize::from(!reply.is_preliminary());
+                    continue;
                 }
                 return Ok(reply);
             }
@@ -253,7 +275,7 @@ impl Session {
         }
     }
 
-    /// An answer of which all has come.
+    /// A complete reply.
     fn take(&mut self) -> Result<Option<Reply>, Error> {
         let Some(protected) = &mut self.protected else {
             return self.replies.take().map_err(|error| passing(&self.name, error.to_string()));
@@ -271,7 +293,7 @@ impl Session {
                 }
                 let mut opened =
                     protected.open_reply(&format!("{:03} {text}", outer.code)).map_err(|error| wrong(&error))?;
-                // Some end what they protect with NUL.
+                // Some servers end protected replies with NUL.
                 while opened.last() == Some(&0) {
                     opened.pop();
                 }
@@ -280,33 +302,61 @@ impl Session {
         }
     }
 
-    /// The next answer, within `limit`.
+    /// The next reply within `limit`.
     pub(super) async fn within(&mut self, limit: Duration) -> Result<Reply, Error> {
         let name = self.name.clone();
         timeout(limit, self.next()).await.unwrap_or_else(|_| Err(silent(&name, limit)))
     }
 
-    /// The last answer to what was sent. Each one that says that the server is at work gives it time anew.
+    /// The final reply within `limit`, whatever preliminary replies come.
     pub(super) async fn last(&mut self, limit: Duration) -> Result<Reply, Error> {
+        let end = tokio::time::Instant::now() + limit;
         loop {
-            let reply = self.within(limit).await?;
+            let left = timeout_at(end, self.next()).await;
+            let reply = left.unwrap_or_else(|_| Err(silent(&self.name, limit)))?;
             if !reply.is_preliminary() {
                 self.in_step = true;
                 return Ok(reply);
             }
+            // Replies without a pause could keep the timer from being checked.
+            if tokio::time::Instant::now() >= end {
+                return Err(silent(&self.name, limit));
+            }
         }
     }
 
-    /// Asks, and gives the last answer, whatever it is.
+    /// The final reply. Each preliminary reply restarts `silence`, up to a [`Limit`].
+    async fn at_last(&mut self, silence: Duration) -> Result<Reply, Error> {
+        let mut limit = Limit::new(silence, Duration::ZERO);
+        loop {
+            let left = timeout_at(limit.end(), self.next()).await;
+            let reply = left.unwrap_or_else(|_| Err(late(&self.name, &limit)))?;
+            if !reply.is_preliminary() {
+                self.in_step = true;
+                return Ok(reply);
+            }
+            limit.heard();
+            if limit.is_over() {
+                return Err(late(&self.name, &limit));
+            }
+        }
+    }
+
+    /// The final reply to `line`, which was sent.
+    async fn last_to(&mut self, line: &[u8]) -> Result<Reply, Error> {
+        if is_work(line) { self.at_last(self.reply_timeout).await } else { self.last(self.reply_timeout).await }
+    }
+
+    /// Sends a command, and returns its final reply.
     pub(super) async fn ask(&mut self, line: impl AsRef<[u8]>) -> Result<Reply, Error> {
         let asked = Instant::now();
         self.send(line.as_ref()).await?;
-        let reply = self.last(self.patience).await?;
+        let reply = self.last_to(line.as_ref()).await?;
         self.rtt = self.rtt.min(asked.elapsed());
         Ok(reply)
     }
 
-    /// Asks several things, all at once if the server takes them `ahead`, and gives the last answer to each.
+    /// Sends several commands, pipelined if the server accepts that (`ahead`), and returns their final replies.
     pub(super) async fn ask_all(&mut self, lines: &[Vec<u8>], ahead: &Ahead) -> Result<Vec<Reply>, Error> {
         let mut replies = Vec::new();
         if !ahead.is_taken() || lines.len() < 2 {
@@ -320,9 +370,9 @@ impl Session {
             for line in lines {
                 self.send(line).await?;
             }
-            for _ in lines {
+            for line in lines {
                 self.in_step = false;
-                replies.push(self.last(self.patience).await?);
+                replies.push(self.last_to(line).await?);
             }
             Ok(())
         };
@@ -338,10 +388,10 @@ impl Session {
         }
     }
 
-    /// Asks for something to be done.
+    /// Sends a command, and expects success.
     ///
     /// # Errors
-    /// Also where the server does not do it: then `file` is what it was about and `act` what cannot be done to it.
+    /// Also a refusal: then `file` is the subject, and `act` the verb of the error.
     pub(super) async fn must(&mut self, line: impl AsRef<[u8]>, file: &str, act: &'static str) -> Result<Reply, Error> {
         let line = line.as_ref();
         let reply = self.ask(line).await?;
@@ -356,19 +406,19 @@ impl Session {
         self.features.has(feature)
     }
 
-    /// Notes that this server and that of `other` were told each other's keys.
+    /// Records the exchange of keys with the session `other`.
     pub(super) fn meet(&mut self, other: &mut Self) {
-        // Each is another one, though it holds nothing.
+        // A new allocation has an identity of its own.
         let met = Arc::new(Meeting);
         (self.met, other.met) = (Some(met.clone()), Some(met));
     }
 
-    /// Whether it has this meeting behind it.
+    /// Whether the session took part in `met`.
     pub(super) fn was_at(&self, met: Option<&Arc<Meeting>>) -> bool {
         self.met.as_ref().zip(met).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// Whether nothing has come that nobody asked for, such as that the server closes.
+    /// Whether nothing unexpected has come, such as the server's end.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut room = [0; 1];
         self.in_step
@@ -376,19 +426,22 @@ impl Session {
             && self.link.is_quiet()
     }
 
-    /// Ends it without waiting. Through gateways a task waits for the server's end ([`farewells`](super::farewells)).
+    /// Ends the session without waiting. Through gateways, a task waits for the server's end
+    /// ([`farewells`](super::farewells)).
     pub(super) fn quit(mut self) {
         self.moving = false;
-        let Some(runtime) = Handle::try_current().ok().filter(|_| self.farewell.is_some()) else {
+        let Some((runtime, mut farewell)) = Handle::try_current().ok().zip(self.farewell.take()) else {
             return self.say_last("QUIT");
         };
         self.place = None;
+        let limit = if self.in_step { ANSWER } else { LATE };
         runtime.spawn(async move {
             let line = self.last_line("QUIT");
-            // Whatever becomes of it: nothing is asked for any more.
-            if !matches!(timeout(ANSWER, self.link.take_leave(&line, ANSWER)).await, Ok(Ok(()))) {
+            // The outcome does not matter, since nothing more is requested.
+            if !farewell.leave(limit, self.link.take_leave(&line, limit)).await {
                 self.link.say_last(b"");
             }
+            drop((self, farewell));
         });
     }
 
@@ -406,7 +459,7 @@ impl Session {
     }
 }
 
-/// What was given up amid a transfer is told so (RFC 959, ABOR), so that the server does not have to find out.
+/// ABOR tells the server that the transfer is given up (RFC 959), so that it need not find out.
 impl Drop for Session {
     fn drop(&mut self) {
         if self.moving && !self.in_step {
@@ -415,23 +468,10 @@ impl Drop for Session {
     }
 }
 
-/// Whether the answer to a line lists something, so that it may be long.
-fn lists(line: &[u8]) -> bool {
-    [&b"STAT"[..], b"SITE", b"MLSC", b"MLSR", b"MLST", b"HELP"].iter().any(|verb| line.starts_with(verb))
-}
-
-/// What `future` comes to without waiting.
+/// The result of `future` if it is ready.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
     }
-}
-
-/// The command of a line, without what follows it.
-pub(super) fn verb(line: &[u8]) -> String {
-    let mut words = line.split(|&b| b == b' ');
-    let first = words.next().unwrap_or_default();
-    let second = words.next().filter(|_| first == b"SITE").map(|word| [b" ", word].concat()).unwrap_or_default();
-    String::from_utf8_lossy(&[first, &second].concat()).into_owned()
 }

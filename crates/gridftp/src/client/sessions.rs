@@ -1,5 +1,5 @@
-//! Sessions of TLS that one control connection's data connections resume (RFC 4217, section 10.2): servers take data connections for this
-//! client's by that. Every ticket of TLS 1.3 is used once, and each connection brings new ones.
+//! TLS sessions that the data connections of one control connection resume (RFC 4217, section 10.2), by which servers
+//! recognize the client. Each TLS 1.3 ticket is used once, and each connection brings new ones.
 
 use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
@@ -7,10 +7,10 @@ use rustls::pki_types::ServerName;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many tickets are kept: for as many connections as a transfer may have, and one each that came since.
+/// Most tickets: one for each connection of a transfer, and as many again.
 const TICKETS: usize = 1024;
 
-/// Those of one control connection, and so of one server.
+/// The sessions of one control connection, and so of one server.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<Known>);
 

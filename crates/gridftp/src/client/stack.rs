@@ -1,8 +1,7 @@
-//! What carries data connections where it is not TCP as the kernel has it (U9–U12): a stack of drivers, which both ends make use of.
-//! The server is told by `SITE SETNETSTACK`; where drivers need keys, the two ends tell each other theirs with it
-//! ([`pinned`](crate::data::pinned)).
+//! Stacks of drivers for data connections (U9–U12), used by both ends. `SITE SETNETSTACK` tells the server. If drivers
+//! need keys, the two ends exchange them with it ([`pinned`](crate::data::pinned)).
 
-use crate::data::pinned::{self, Own, Pinned};
+use crate::data::pinned::{self, OwnKey, Pinned};
 use crate::data::stack::{Changes, Layer, QUIC, RATE, TLS};
 use phoebus_net::Profile;
 use phoebus_net::Registry;
@@ -13,45 +12,45 @@ use phoebus_proto::gridftp::pin::Pin;
 use std::io;
 use std::sync::Arc;
 
-/// How large the buffers may be that a stack asks for at this end, in bytes.
+/// Largest buffers that a stack may set at this end, in bytes.
 const BUFFER: u64 = 1 << 30;
 
-/// What is said of protection by certificates: it follows from what data connections agree on in any case.
+/// The name that stands for the protection by certificates, which DCAU and PROT determine.
 const GSI: &str = "gsi";
 
 /// A stack of drivers.
 #[derive(Debug, Clone)]
 pub struct NetStack {
-    /// As it was written.
+    /// Its text.
     text: String,
-    /// What is lowest; none if that is QUIC, of which each control connection has its own.
+    /// The transport. `None` is QUIC, of which each control connection has its own.
     transport: Option<Arc<dyn Transport>>,
     changes: Changes,
-    /// What is said of protection by certificates, or by TLS.
+    /// The layer of protection by certificates or TLS.
     protection: Option<String>,
-    /// Whether TLS is that of the control connection, and not one between keys.
+    /// Whether TLS is that of the control connection, and not one between pinned keys.
     certified: bool,
-    /// Whether data goes as it would without, where the server refuses it.
+    /// Whether the stack is optional: without it, data goes by the default.
     pub(super) optional: bool,
 }
 
-/// What a server was told, and what came of it.
+/// The stack that a server accepted.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct AcceptedStack {
     pub(super) line: String,
     pub(super) transport: Arc<dyn Transport>,
     changes: Changes,
-    /// What protects connections between keys.
+    /// TLS between pinned keys.
     pub(super) pinned: Option<Pinned>,
-    /// Whether the other end of a connection has the key that it named.
+    /// Whether the other end has proved the pinned key.
     pub(super) keyed: bool,
 }
 
 impl NetStack {
-    /// What `layers` come to at this end, the lowest of which is the first; `text` is what they were read from.
+    /// Resolves `layers`, the lowest first, for this end. `text` is their source.
     ///
     /// # Errors
-    /// Why not, in words that name the driver.
+    /// The reason, naming the driver.
     pub fn new(text: &str, layers: &[Layer]) -> Result<Self, String> {
         let registry = Registry::standard();
         let (mut transport, mut protection, mut changes) = (None, None, Changes::default());
@@ -89,7 +88,7 @@ impl NetStack {
                 }
             }
         }
-        // A rate is one of TCP where nothing else is said.
+        // Without a transport, a rate uses TCP.
         let transport = transport.unwrap_or_else(|| Some(Arc::new(Tcp)));
         if transport.is_none() && protection.as_deref() == Some(TLS) {
             return Err("driver tls is above quic, which is encrypted".to_owned());
@@ -97,36 +96,36 @@ impl NetStack {
         Ok(Self { text: text.to_owned(), transport, changes, protection, certified: false, optional: false })
     }
 
-    /// TLS between keys, over TCP.
+    /// TLS between pinned keys, over TCP.
     pub fn tls() -> Self {
         let (text, protection) = (format!("{},{TLS}", Tcp.name()), Some(TLS.to_owned()));
         let transport: Option<Arc<dyn Transport>> = Some(Arc::new(Tcp));
         Self { text, transport, changes: Changes::default(), protection, certified: false, optional: false }
     }
 
-    /// The same, in which `tls` is that of the control connection (RFC 4217).
+    /// The same with the TLS of the control connection (RFC 4217).
     #[must_use]
     pub fn certified(self) -> Self {
         Self { certified: true, ..self }
     }
 
-    /// The same, without which data goes as it would otherwise where the server refuses it.
+    /// The same as an optional stack.
     #[must_use]
     pub fn optional(self) -> Self {
         Self { optional: true, ..self }
     }
 
-    /// As it was written.
+    /// Its text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is said of protection: `gsi` or `tls`.
+    /// The layer of protection: `gsi` or `tls`.
     pub fn protection(&self) -> Option<&str> {
         self.protection.as_deref()
     }
 
-    /// The driver whose ends have to know each other's keys, if there is one.
+    /// The driver that needs keys, if there is one.
     pub(super) fn keyed(&self) -> Option<&'static str> {
         match self.protection() {
             _ if self.transport.is_none() => Some(QUIC),
@@ -135,12 +134,12 @@ impl NetStack {
         }
     }
 
-    /// As servers are told it, if data connections are `proved` by certificates: GCT's client names `gsi` then, too, and its server
-    /// does without it otherwise, after bytes have left in clear. `key` is one of the two ends'.
+    /// The text for the server. If certificates authenticate data (`proved`), it includes `gsi`, as GCT's client does;
+    /// GCT's server would otherwise go without it, after bytes have left in clear. `key` is one end's key.
     pub(super) fn line(&self, proved: bool, key: Option<Pin>) -> String {
         let mut drivers: Vec<String> = self.text.split(',').map(|driver| driver.trim().to_owned()).collect();
         if let Some(keyed) = self.keyed() {
-            // Without one the server tells its own all the same.
+            // Without the peer's key, the server still replies with its own.
             let key = key.map(|key| key.to_string()).unwrap_or_default();
             for driver in &mut drivers {
                 let (name, options) = driver.split_once(':').unwrap_or((driver, ""));
@@ -156,7 +155,7 @@ impl NetStack {
         drivers.join(",")
     }
 
-    /// What listings go by, which have no size by which their end could be told where the connection has none.
+    /// The transport of listings. They have no size, so the connection itself must show its end.
     pub(super) fn to_list(&self) -> Self {
         if self.tells_ends() {
             return self.clone();
@@ -166,8 +165,8 @@ impl NetStack {
         Self { text, transport, changes: Changes::default(), ..self.clone() }
     }
 
-    /// What comes of it with a server that has answered with its key, if there have to be any.
-    pub(super) fn told(&self, line: String, keys: Option<(&Own, Pin)>) -> io::Result<Told> {
+    /// Combines the stack with the key in the server's reply, if keys are needed.
+    pub(super) fn told(&self, line: String, keys: Option<(&OwnKey, Pin)>) -> io::Result<AcceptedStack> {
         let (transport, pinned) = match (&self.transport, keys) {
             (None, Some((own, theirs))) => (pinned::quic(own, theirs)?, None),
             (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
@@ -176,28 +175,28 @@ impl NetStack {
                 (transport.clone(), pinned)
             }
         };
-        Ok(Told { line, transport, changes: self.changes, pinned, keyed: keys.is_some() })
+        Ok(AcceptedStack { line, transport, changes: self.changes, pinned, keyed: keys.is_some() })
     }
 
-    /// Whether its connections say when they are at their end.
+    /// Whether its connections have an authenticated close.
     pub(super) fn tells_ends(&self) -> bool {
         self.protection() == Some(TLS) || self.transport.as_ref().is_none_or(|transport| transport.name() != "udt")
     }
 
-    /// Whether its connections are the kernel's.
+    /// Whether its connections are kernel sockets.
     pub(super) fn is_tcp(&self) -> bool {
         self.transport.as_ref().is_some_and(|transport| transport.name() == Tcp.name())
     }
 }
 
-impl Told {
-    /// What comes of it where data goes inside SSH over `relays`.
+impl AcceptedStack {
+    /// The stack for data inside SSH over `relays`.
     pub(super) fn inside(relays: Arc<dyn Transport>) -> Self {
         let (line, changes) = (inside::DRIVER.to_owned(), Changes::default());
         Self { line, transport: relays, changes, pinned: None, keyed: false }
     }
 
-    /// What the options of the stack make of `profile` for each of so many connections.
+    /// Applies the options of the stack to the `profile` of each of `connections` connections.
     pub(super) fn profile(&self, profile: Profile, connections: u32) -> Profile {
         self.changes.of(profile, connections.into())
     }
@@ -213,7 +212,7 @@ mod tests {
     use crate::data::stack::parse;
 
     #[test]
-    fn stacks_are_told_as_they_were_written() {
+    fn stacks_are_displayed_as_written() {
         let stack = |text: &str| NetStack::new(text, &parse(text)?);
         let key = Pin([1; 32]);
         let lines = |text: &str, proved| {

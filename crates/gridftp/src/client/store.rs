@@ -1,60 +1,69 @@
-//! What goes to a server: a file under its draft's name (RFC 959, section 5.3; GFD.20, sections 3.2 and 3.4).
+//! Uploads: a file under its draft's name (RFC 959, section 5.3; GFD.20, sections 3.2 and 3.4).
 //!
-//! An upload is a task of its own, which takes from a flow. It is done only when all that was given has gone and the
-//! server has said that all of it came (226).
+//! An upload is a task that takes blocks from a flow. It is complete only when all blocks were sent and the server has
+//! confirmed them (226).
 
-use super::error::{bare, data, passing, refused, silent, sort, words};
-use super::in_place::Gated;
-use super::marks::Marks;
+use super::error::{bare, kind, late, passing, refused, silent, words};
+use super::gated::{Gate, Gated, Nothing};
+use super::known::EarlyRefusal;
+use super::preliminary::{Limit, UploadProgress};
 use super::remote::Remote;
 use super::retrieve::without;
-use crate::data::Mode;
+use super::session::Session;
+use super::upload_journal::UploadJournal;
+use crate::data::{self, Mode};
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Flow;
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::marker::{Restart, find_ranges};
 use phoebus_proto::gridftp::reply::Reply;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// From how many bytes on a server is told how many will come, so that what has no room fails at its beginning.
+/// From this size on, the size is announced, so that a full server refuses at once.
 const ALLO_FROM: u64 = 1 << 20;
 
-/// How long a server's words are waited for, once data has failed.
+/// Longest wait for the server's reply after data failed.
 const WORDS: Duration = Duration::from_secs(5);
 
-/// How fast a server makes safe what it was given, at least, in bytes a second.
+/// Slowest rate, in bytes per second, at which a server is expected to sync.
 const SLOW: u64 = 20_000_000;
 
-/// How long it takes at most until what the kernel has taken is known to have gone, when the server has it already.
+/// Longest wait for acknowledgements of sent data if the server has it already.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// What is to be sent.
+/// What to send.
 #[derive(Debug, Clone)]
 pub(super) struct Sending {
-    /// As errors name it.
+    /// Name in errors.
     pub(super) name: String,
-    /// Under which name the server writes it.
+    /// Path on the server.
     pub(super) path: Vec<u8>,
-    /// How many bytes it will have, if that is known.
+    /// Size, if known.
     pub(super) size: Option<u64>,
-    /// Over how many connections it goes as extended blocks, if it does.
+    /// Connections of extended blocks; `None` for a stream.
     pub(super) streams: Option<u32>,
-    /// What of them the server has.
+    /// Ranges that the server has.
     pub(super) kept: Ranges,
-    /// What the server says is safe, as it says so.
+    /// Ranges that the server says are synced.
     pub(super) safe: Arc<Mutex<Ranges>>,
-    /// Where that is noted.
-    pub(super) marks: Option<Marks>,
-    /// What is asked of the server beside, once the file is there and before its first byte.
-    pub(super) first: Option<Vec<u8>>,
+    /// The record of them.
+    pub(super) marks: Option<UploadJournal>,
+    /// Set if no data connection could be made.
+    pub(super) no_data: Arc<AtomicBool>,
+    /// Set if the server refused before it wrote anything, which leaves the session in step.
+    pub(super) refused: Arc<AtomicBool>,
+    /// Command to send once the file exists, before its first byte.
+    pub(super) private_line: Option<Vec<u8>>,
+    /// The server's refusal of it.
+    pub(super) open: EarlyRefusal,
 }
 
-/// An upload that is under way. Dropped, it is cut.
+/// An upload in progress. Dropping it cuts it.
 #[derive(Debug)]
 pub(super) struct Upload {
     work: JoinHandle<Result<(), Error>>,
@@ -62,7 +71,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// Begins to send all of `flow`, adding to `moved` what has gone.
+    /// Starts to send all of `flow`. Adds sent bytes to `moved`.
     pub(super) fn begin(remote: Remote, sending: Sending, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Self {
         let stop = Arc::<Notify>::default();
         let stopped = stop.clone();
@@ -70,20 +79,20 @@ impl Upload {
         Self { work, stop }
     }
 
-    /// Has the server stop, and say what of it is safe, within `limit`.
+    /// Stops the upload, and lets the server report what it has synced, within `limit`.
     pub(super) async fn stop(mut self, limit: Duration) {
         self.stop.notify_one();
-        // What it did not say is sent again.
+        // Anything unreported is sent again.
         let _ = timeout(limit, &mut self.work).await;
     }
 
-    /// Waits for its end; cancel safe.
+    /// Waits for the end. Cancel safe.
     pub(super) async fn end(&mut self) -> Result<(), Error> {
         match (&mut self.work).await {
             Ok(ended) => ended,
             Err(error) => {
                 let reason = format!("the transfer was given up: {error}");
-                Err(Error::Store { name: "upload".to_owned(), reason, sort: Sort::Other })
+                Err(Error::Store { name: "upload".to_owned(), reason, kind: ErrorKind::Other })
             }
         }
     }
@@ -102,21 +111,67 @@ async fn run(
     moved: Arc<AtomicU64>,
     stop: &Notify,
 ) -> Result<(), Error> {
-    let name = &sending.name;
     let mut session = remote.session_to_write().await?;
+    let Some(line) = &sending.private_line else {
+        store(remote, &mut session, sending, flow, &moved, stop).await?;
+        remote.keep_after(session).await;
+        return Ok(());
+    };
+    let is_stored = if remote.has_word_beside() {
+        store(remote, &mut session, sending, flow.clone(), &moved, stop).await?
+    } else {
+        store(remote, &mut session, &sending.of_nothing(), Arc::new(Nothing), &moved, stop).await?;
+        false
+    };
+    if !is_stored {
+        // The file exists, empty.
+        let mut reply = session.ask(line).await?;
+        if reply.is_transient_failure() {
+            reply = session.ask(line).await?;
+        }
+        sending.open.note(reply);
+        let again = Sending { private_line: None, refused: Arc::default(), ..sending.clone() };
+        match store(remote, &mut session, &again, flow, &moved, stop).await {
+            Err(error) if again.refused.load(Ordering::Relaxed) => {
+                remote.writes_once();
+                // A leftover is found by the next attempt.
+                session.ask([b"DELE ", &sending.path[..]].concat()).await?;
+                remote.keep(session);
+                let reason =
+                    format!("the server lets nobody write over what was made empty: {}", bare(&error, &sending.name));
+                return Err(passing(&sending.name, reason));
+            }
+            stored => stored?,
+        };
+    }
+    remote.keep_after(session).await;
+    Ok(())
+}
+
+/// Sends all of `flow` over one control connection. False if nothing was sent and the file exists empty, because
+/// nothing could be set before its first byte.
+async fn store(
+    remote: &Remote,
+    session: &mut Session,
+    sending: &Sending,
+    flow: Arc<dyn Flow>,
+    moved: &Arc<AtomicU64>,
+    stop: &Notify,
+) -> Result<bool, Error> {
+    let name = &sending.name;
     let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
     let plan = remote.plan().over(streams);
-    // By its size alone servers know that all of it has come where connections do not say when they are at their end.
+    // Without an authenticated close, servers recognize a complete upload only by its size.
     let always = remote.options().stack.as_ref().is_some_and(|stack| !stack.tells_ends());
     let size = sending.size.filter(|size| *size >= ALLO_FROM || always);
-    let streams = plan.enter_to_send(&mut session, mode, size, &remote.0.ahead, name).await?;
+    let streams = plan.enter_to_send(session, mode, size, &remote.0.ahead, name).await?;
     remote.has_at_most(streams, sending.streams);
     let plan = plan.over(streams);
-    let channel = plan.passive(&mut session).await?;
+    let channel = plan.passive(session).await?;
     remote.used(streams.saturating_mul(channel.ends() as u32));
     let rest = match mode {
         Mode::Stream => sending.kept.iter().next_back().map(|last| Restart::At(last.end())),
-        Mode::Extended | Mode::ExtendedBoth => without(sending.kept.clone()),
+        Mode::Extended => without(sending.kept.clone()),
     };
     if let Some(rest) = rest {
         let reply = session.ask(format!("REST {rest}")).await?;
@@ -127,11 +182,11 @@ async fn run(
     if sending.kept.is_empty()
         && let Some(marks) = &sending.marks
     {
-        // They are of what is about to be written anew.
+        // Recorded ranges belong to the earlier version of the file.
         marks.remove();
     }
-    // Ours waits for a sign that the sender of bytes that come bare was not cut off, unless it was told how many will come. Nobody waits
-    // for its answer to that.
+    // Without ALLO, `phoebus serve` waits for proof that the sender of unprotected bytes was not killed. Nobody waits
+    // for the reply.
     let is_bare = mode == Mode::Stream && plan.is_plain() && !remote.is_under_tls();
     let announced =
         sending.size.filter(|_| size.is_none() && is_bare && remote.has("XDRAFTS") && sending.kept.is_empty());
@@ -143,36 +198,48 @@ async fn run(
     let command = [b"STOR ", &sending.path[..]].concat();
     session.moving = true;
     session.send(&command).await?;
-    remote.prepare_next(&mut session).await?;
-    let mut first = sending.first.clone();
-    let (open, opened) = watch::channel(first.is_none());
-    let flow: Arc<dyn Flow> = if first.is_none() { flow } else { Arc::new(Gated::new(flow, opened)) };
-    let send = channel.send(mode, streams, flow, &moved);
+    remote.prepare_next(session).await?;
+    let mut private_line = sending.private_line.clone();
+    let (gate, opened) = watch::channel(Gate::Closed);
+    let flow: Arc<dyn Flow> = if private_line.is_none() { flow } else { Arc::new(Gated::new(flow, opened)) };
+    let send = channel.send(mode, streams, flow, moved);
     tokio::pin!(send);
-    // Some answer only when all is on their disks.
-    let patience = remote.options().patience + Duration::from_secs(sending.size.unwrap_or(0) / SLOW);
-    let (mut sent, mut said, mut until, begun) = (false, false, Instant::now() + patience, Instant::now());
+    // Some servers reply only after a sync.
+    let reply_timeout = remote.options().reply_timeout + Duration::from_secs(sending.size.unwrap_or(0) / SLOW);
+    let (mut sent, mut said, begun) = (false, false, Instant::now());
+    let (mut limit, mut told) = (Limit::new(reply_timeout, Duration::ZERO), UploadProgress::of(0));
+    let mut begins = false;
+    let is_refusal = |reply: &Reply| matches!(kind(reply), ErrorKind::Denied | ErrorKind::Exists);
     while !(sent && said) {
         tokio::select! {
-            // A refusal is not to be taken for a broken connection.
+            // A refusal must not look like a broken connection.
             biased;
             reply = session.next(), if !said => {
                 let reply = reply?;
-                until = Instant::now() + patience;
+                limit.heard();
                 if answers > 0 {
                     answers -= 1;
                     if matches!(reply.code, 452 | 552) {
                         return Err(refused(name, "make room for", "ALLO", &reply));
                     }
                 } else if reply.is_preliminary() {
+                    begins = true;
                     sending.mark(&reply);
-                    if let Some(line) = first.take() {
-                        // A refusal is told when all has come.
-                        let _ = remote.ask(line).await;
-                        open.send_replace(true);
+                    if told.take(&reply) {
+                        limit.progressed();
+                    }
+                    if sent && limit.is_over() {
+                        return Err(late(name, &limit));
+                    }
+                    if let Some(line) = private_line.take() {
+                        let said = remote.say_beside(line).await;
+                        gate.send_replace(if said.is_some() { Gate::Open } else { Gate::Nothing });
+                        said.into_iter().for_each(|reply| sending.open.note(reply));
                     }
                 } else if !reply.is_success() {
                     session.in_step = true;
+                    sending.refused.fetch_or(!begins && is_refusal(&reply), Ordering::Relaxed);
+                    sending.no_data.fetch_or(reply.code == 425, Ordering::Relaxed);
                     return Err(not_stored(remote, sending, &reply));
                 } else if sent || timeout(SETTLE, &mut send).await.is_ok_and(|sent| sent.is_ok()) {
                     (sent, said) = (true, true);
@@ -181,9 +248,15 @@ async fn run(
                 }
             }
             done = &mut send, if !sent => match done {
-                Ok(_) => (sent, until) = (true, Instant::now() + patience),
+                Ok(_) => {
+                    sent = true;
+                    // Data in flight or not yet on the server's disk may take as long again.
+                    limit = Limit::new(reply_timeout, begun.elapsed());
+                    told = UploadProgress::of(sending.size.unwrap_or_else(|| moved.load(Ordering::Relaxed)));
+                }
                 Err(error) => {
-                    let error = data(name, error);
+                    sending.no_data.fetch_or(matches!(error, data::Error::Net(_)), Ordering::Relaxed);
+                    let error = super::error::data(name, error);
                     while answers > 0 {
                         answers -= 1;
                         let Ok(reply) = session.last(WORDS).await else { return Err(error) };
@@ -191,25 +264,39 @@ async fn run(
                             return Err(refused(name, "make room for", "ALLO", &reply));
                         }
                     }
-                    return Err(match session.last(WORDS).await {
+                    let last = async {
+                        loop {
+                            let reply = session.within(WORDS).await?;
+                            if !reply.is_preliminary() {
+                                session.in_step = true;
+                                return Ok::<_, Error>(reply);
+                            }
+                            begins = true;
+                        }
+                    };
+                    return Err(match timeout(WORDS, last).await.unwrap_or_else(|_| Err(silent(name, WORDS))) {
                         Ok(reply) if reply.is_success() || matches!(reply.code, 425 | 426) => {
                             passing(name, format!("{}; the server says {}", bare(&error, name), words(&reply)))
                         }
-                        Ok(reply) => not_stored(remote, sending, &reply),
+                        Ok(reply) => {
+                            sending.refused.fetch_or(!begins && is_refusal(&reply), Ordering::Relaxed);
+                            not_stored(remote, sending, &reply)
+                        }
                         Err(_) => error,
                     });
                 }
             },
-            // Not all say that they begin.
-            () = sleep_until(begun + WORDS), if first.is_some() => {
-                first = None;
-                open.send_replace(true);
+            // Not all servers send a preliminary reply.
+            () = sleep_until(begun + remote.time_beside()), if private_line.is_some() => {
+                private_line = None;
+                remote.has_no_word_beside();
+                gate.send_replace(Gate::Nothing);
             }
-            () = sleep_until(until), if sent => return Err(silent(name, patience)),
+            () = sleep_until(limit.end()), if sent => return Err(late(name, &limit)),
             () = stop.notified() => {
                 session.moving = false;
                 session.send(b"ABOR").await?;
-                // The answers to STOR and to ABOR, and that to ALLO.
+                // The replies to STOR, ABOR and ALLO.
                 for _ in 0..2 + answers {
                     loop {
                         let reply = session.within(WORDS).await?;
@@ -223,9 +310,10 @@ async fn run(
             }
         }
     }
-    session.in_step = true;
-    remote.keep_after(session).await;
-    Ok(())
+    (session.in_step, session.moving) = (true, false);
+    remote.0.privacy.has_data.store(true, Ordering::Relaxed);
+    let is_nothing = *gate.borrow() == Gate::Nothing;
+    Ok(!is_nothing)
 }
 
 /// The server refuses to store.
@@ -233,13 +321,13 @@ fn not_stored(remote: &Remote, sending: &Sending, reply: &Reply) -> Error {
     if reply.code == 425 {
         remote.forget_idle();
     }
-    if !sending.kept.is_empty() && sort(reply) != Sort::NoSpace {
+    if !sending.kept.is_empty() && kind(reply) != ErrorKind::NoSpace {
         return afresh(remote, sending, "STOR", reply);
     }
     refused(&sending.name, "write", "STOR", reply)
 }
 
-/// The server does not go on with what it has: the next attempt begins again.
+/// The server cannot resume: the next attempt starts again.
 fn afresh(remote: &Remote, sending: &Sending, command: &str, reply: &Reply) -> Error {
     match &sending.marks {
         Some(marks) => marks.remove(),
@@ -252,7 +340,7 @@ fn afresh(remote: &Remote, sending: &Sending, command: &str, reply: &Reply) -> E
 }
 
 impl Sending {
-    /// Notes what a marker calls safe.
+    /// Records what a marker reports as synced.
     pub(super) fn mark(&self, reply: &Reply) {
         if reply.code == 111
             && let Ok(ranges) = find_ranges(&reply.text())
@@ -263,7 +351,7 @@ impl Sending {
             if let Some(marks) = &self.marks {
                 let mut all = safe.clone();
                 all.extend(self.kept.iter());
-                // Without them a file that is cut begins again, and no more.
+                // Without the record, a cut upload starts again.
                 let _ = marks.write(&all);
             }
         }

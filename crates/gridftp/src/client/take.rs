@@ -1,29 +1,29 @@
-//! What becomes of the blocks that a server sends: those that are wanted are handed on, each byte once.
+//! Passes on the wanted blocks of a server's data, each byte once.
 
-use super::retrieve::{Sender, Wanted};
+use super::request::{ReadRequest, Sender};
 use phoebus_files::block::Block;
 use phoebus_files::range::Ranges;
-use phoebus_files::store::{Landing, claimed_by};
+use phoebus_files::store::{DirectWriter, claimed_by};
 use std::sync::Arc;
 
-/// A landing for what is wanted, and for nothing else that a server sends.
-pub(super) fn only(landing: Arc<dyn Landing>, wanted: Ranges) -> Arc<dyn Landing> {
-    claimed_by(landing, move |landing, extent| {
+/// A direct writer for the `wanted` ranges only.
+pub(super) fn only(direct_writer: Arc<dyn DirectWriter>, wanted: Ranges) -> Arc<dyn DirectWriter> {
+    claimed_by(direct_writer, move |direct_writer, extent| {
         let mut mine = Ranges::new();
         for part in wanted.iter().filter_map(|wanted| wanted.common(extent)) {
-            mine.extend(landing.claim(part)?.iter());
+            mine.extend(direct_writer.claim(part)?.iter());
         }
         Ok(mine)
     })
 }
 
-/// Where blocks go.
+/// The destination of blocks.
 pub(super) trait Sink: Send {
-    /// Hands on `block`; false if nobody takes it.
+    /// Passes on `block`. False if the receiver is gone.
     fn take(&mut self, block: Block) -> impl Future<Output = bool> + Send;
 }
 
-/// Hands on all that comes.
+/// Passes on everything.
 pub(super) struct All<'a>(pub(super) &'a Sender);
 
 impl Sink for All<'_> {
@@ -32,30 +32,30 @@ impl Sink for All<'_> {
     }
 }
 
-/// Hands on what is wanted of what comes.
+/// Passes on the wanted parts.
 pub(super) struct Give<'a> {
     sender: &'a Sender,
-    wanted: &'a Wanted,
+    wanted: &'a ReadRequest,
     given: Ranges,
 }
 
 impl<'a> Give<'a> {
-    pub(super) fn to(sender: &'a Sender, wanted: &'a Wanted) -> Self {
+    pub(super) fn to(sender: &'a Sender, wanted: &'a ReadRequest) -> Self {
         Self { sender, wanted, given: Ranges::new() }
     }
 
-    /// How many of the bytes that are wanted have not come.
+    /// Wanted bytes that have not come.
     pub(super) fn missing(&self) -> u64 {
         self.wanted.ranges.iter().map(|extent| self.given.missing(extent).total()).sum()
     }
 }
 
 impl Sink for Give<'_> {
-    /// Hands on what of `block` is wanted and new.
+    /// Passes on the wanted and new parts of `block`.
     async fn take(&mut self, block: Block) -> bool {
         let Some(extent) = block.extent() else { return true };
-        if block.has_landed() {
-            // What was not wanted has not.
+        if block.is_written() {
+            // The rest was not wanted.
             self.given.insert(extent);
             return self.sender.send(Ok(Some(block))).await.is_ok();
         }
@@ -63,7 +63,7 @@ impl Sink for Give<'_> {
             for new in self.given.missing(part).iter() {
                 let whole = new == extent;
                 let Some(mut piece) = (if whole { Some(block.clone()) } else { block.part(new) }) else { continue };
-                piece.sum = self.wanted.sum.and_then(|how| piece.sum_by(how).ok());
+                piece.sum = self.wanted.sum.and_then(|how| piece.sum_by(how));
                 self.given.insert(new);
                 if self.sender.send(Ok(Some(piece))).await.is_err() {
                     return false;

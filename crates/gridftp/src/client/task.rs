@@ -1,40 +1,42 @@
-//! A command that makes a server send, until all has come and the server has said so, or until enough has.
+//! Runs a command that makes a server send, until the server confirms that it sent all, or the receiver has enough.
 
 use super::error::{bare, passing, refused, words};
+use super::lines::verb;
+use super::preliminary::Limit;
 use super::remote::Remote;
-use super::session::{Session, verb};
+use super::session::Session;
 use super::take::Sink;
 use crate::data::{Channel, Intake, Mode};
 use phoebus_files::block::Block;
 use phoebus_files::range::Extent;
 use phoebus_files::store::Flow;
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// How often a server is spoken to that has said that it sent all, while what it sent is still being taken: one that is about to end has to
-/// know that its client is not done with the file.
+/// Interval of keep-alives to a server that has sent everything while the receiver is still busy: a server that shuts
+/// down closes silent connections.
 pub(super) const SPEAK: Duration = Duration::from_millis(400);
 
-/// How long the server's words are waited for, once data has failed: they say more than a broken connection does.
+/// Longest wait for the server's reply after data failed, since the reply says more than a broken connection.
 const WORDS: Duration = Duration::from_secs(5);
 
 /// A command that makes a server send.
 pub(super) struct Task<'a> {
     pub(super) remote: &'a Remote,
-    /// What is sent, as errors name it.
+    /// Subject of errors.
     pub(super) name: &'a str,
-    /// What cannot be done to it, if it cannot.
+    /// Verb of errors.
     pub(super) act: &'static str,
-    /// After which byte no more is wanted, if the server sends more than is.
+    /// Last wanted byte, if the server sends more.
     pub(super) enough: Option<u64>,
 }
 
 impl Task<'_> {
-    /// Sends `command`, and hands what comes to `sink`, which says whether more is wanted. Returns once all has come and the
-    /// server has said so; false if it was stopped before, since enough had come.
+    /// Sends `command`, and passes data to `sink`, which returns whether it wants more. Returns true once everything
+    /// has come and the server has confirmed it, and false if `sink` had enough.
     pub(super) async fn receive(
         &self,
         session: &mut Session,
@@ -50,7 +52,7 @@ impl Task<'_> {
         let incoming = channel.receive(mode, intake);
         let verb = verb(command);
         let (mut ended, mut said) = (false, false);
-        let (stall, mut moved, mut lag) = (self.remote.options().stall, Instant::now(), Lag::default());
+        let (mut limit, mut lag) = (Limit::new(self.remote.options().stall_timeout, Duration::ZERO), Lag::default());
         while !(ended && said && !lag.waits) {
             let word = async {
                 match said {
@@ -60,13 +62,13 @@ impl Task<'_> {
             };
             let step = async {
                 tokio::select! {
-                    // What the server says comes first, so that a refusal is not taken for a broken connection.
+                    // The reply comes first, so that a refusal does not look like a broken connection.
                     biased;
                     step = word => step,
                     block = incoming.next(), if !ended => Ok(Step::Came(block)),
                 }
             };
-            let step = match timeout_at(moved + stall, step).await {
+            let step = match timeout_at(limit.end(), step).await {
                 Ok(Ok(step)) => step,
                 Err(_) if ended && said => {
                     lag.is_lost = true;
@@ -74,14 +76,20 @@ impl Task<'_> {
                 }
                 Ok(Err(error)) if ended => return Err(error),
                 Ok(Err(error)) => return Err(self.cut(&*incoming, error).await),
-                Err(_) => return Err(Error::Stalled { name: self.name.to_owned(), after: stall }),
+                Err(_) => return Err(Error::Stalled { name: self.name.to_owned(), after: limit.length() }),
             };
             match step {
                 Step::Lags(due) => {
                     lag.act(due, session).await;
                     continue;
                 }
-                Step::Said(reply) if reply.is_preliminary() => {}
+                Step::Said(reply) if reply.is_preliminary() => {
+                    limit.heard();
+                    if limit.is_over() {
+                        return Err(Error::Stalled { name: self.name.to_owned(), after: limit.length() });
+                    }
+                    continue;
+                }
                 Step::Said(reply) if reply.is_success() => {
                     said = true;
                     lag.begins();
@@ -110,13 +118,13 @@ impl Task<'_> {
                 }
                 Step::Came(Err(error)) => return Err(self.explained(session, &verb, said, error).await),
             }
-            moved = Instant::now();
+            limit.progressed();
         }
         session.in_step = !lag.is_lost;
         Ok(true)
     }
 
-    /// Why nothing more is said, and what has become of the data, where that failed, too: whichever of the two was seen first.
+    /// Combines the end of replies with the outcome of data, whichever was seen first.
     async fn cut(&self, incoming: &dyn Flow, said: Error) -> Error {
         let failed = async {
             loop {
@@ -133,16 +141,16 @@ impl Task<'_> {
         }
     }
 
-    /// A failure of the data with what the server says, or why it says nothing.
+    /// A failure of data, with the server's reply or the reason for none.
     fn both(&self, data: Error, said: &Error) -> Error {
         match named(self.name, data) {
-            Error::Store { reason, sort: Sort::Passing, .. } => passing(self.name, format!("{reason}; {said}")),
-            // This end's own failure, such as a disk that is full.
+            Error::Store { reason, kind: ErrorKind::Passing, .. } => passing(self.name, format!("{reason}; {said}")),
+            // A local failure, such as a full disk.
             other => other,
         }
     }
 
-    /// Why data failed: what the server says of it, if it says anything, or what was seen here.
+    /// Why data failed: the server's reply, if there is one, or what this end saw.
     async fn explained(&self, session: &mut Session, verb: &str, said: bool, error: Error) -> Error {
         let error = named(self.name, error);
         if said {
@@ -150,7 +158,7 @@ impl Task<'_> {
         }
         match session.last(WORDS).await {
             Ok(reply) if reply.is_success() => error,
-            // What became of the connection is all that these know.
+            // These errors only say what became of the connection.
             Ok(reply) if matches!(reply.code, 425 | 426) => {
                 passing(self.name, format!("{}; the server says {}", bare(&error, self.name), words(&reply)))
             }
@@ -160,25 +168,25 @@ impl Task<'_> {
     }
 }
 
-/// What happens in a transfer.
+/// An event of a transfer.
 enum Step {
     Said(Reply),
     Lags(Due),
     Came(Result<Option<Block>, Error>),
 }
 
-/// A server that has said that it sent all, while what it sent is still being taken: it is spoken to now and then.
+/// A server that has sent everything while the receiver is still busy. It gets keep-alives.
 #[derive(Debug, Default)]
 struct Lag {
-    /// When it is spoken to next.
+    /// Time of the next keep-alive.
     at: Option<Instant>,
-    /// Whether its answer is waited for.
+    /// Whether a reply is outstanding.
     waits: bool,
-    /// Whether it hears no more. What it has sent is here all the same.
+    /// Whether the connection has failed. The data have arrived all the same.
     is_lost: bool,
 }
 
-/// That it is to be spoken to, or what it has answered.
+/// A keep-alive is due, or its reply has come.
 enum Due {
     Speak,
     Answer(Result<Reply, Error>),
@@ -189,7 +197,7 @@ impl Lag {
         self.at = Some(Instant::now() + SPEAK);
     }
 
-    /// What is next. Cancel safe.
+    /// The next event. Cancel safe.
     async fn due(&self, session: &mut Session) -> Due {
         if self.waits {
             return Due::Answer(session.next().await);
@@ -203,7 +211,7 @@ impl Lag {
 
     async fn act(&mut self, due: Due, session: &mut Session) {
         let done = match due {
-            // NOOP is what idle clients say.
+            // NOOP is what idle clients send.
             Due::Speak => session.send(b"PWD").await.map(|()| true),
             Due::Answer(reply) => reply.map(|reply| reply.is_preliminary()),
         };
@@ -215,11 +223,11 @@ impl Lag {
     }
 }
 
-/// A failure of the data channel, told of the file that it carried.
+/// Converts an error of the data channel of `name`.
 fn named(name: &str, error: Error) -> Error {
     match error {
-        Error::Store { name: ref of, ref reason, sort } if of == "data channel" => {
-            Error::Store { name: name.to_owned(), reason: reason.clone(), sort }
+        Error::Store { name: ref of, ref reason, kind } if of == "data channel" => {
+            Error::Store { name: name.to_owned(), reason: reason.clone(), kind }
         }
         other => other,
     }

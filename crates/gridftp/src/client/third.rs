@@ -1,8 +1,8 @@
-//! From one server to another, without coming by here (RFC 959, section 2.3; GFD.20, section 3.4): the one that receives listens,
-//! and the one that sends is told where.
+//! Transfers between two servers (RFC 959, section 2.3; GFD.20, section 3.4): the receiver listens, and the sender is
+//! told where.
 //!
-//! Most servers of FTP let nobody do so, since others could be attacked so (RFC 2577). It is tried, and where it is refused or
-//! nothing comes of it, the file goes by way of this end.
+//! Most FTP servers forbid this, because it can attack other hosts (RFC 2577). It is tried; if it is refused or fails,
+//! the file goes through this end.
 
 use super::draft::RemoteDraft;
 use super::error::{bare, passing, words};
@@ -14,21 +14,24 @@ use super::session::Session;
 use crate::data::Mode;
 use phoebus_files::Error;
 use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::Store;
 use phoebus_proto::gridftp::marker::{Perf, Restart};
 use phoebus_proto::gridftp::reply::Reply;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-/// How often it is asked how far a file has come, where nobody says so by himself.
+/// Interval of queries for progress, if the server does not report it.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How long the other server's words are waited for when one has failed.
+/// Longest wait for the other server's reply after one has failed.
 const WORDS: Duration = Duration::from_secs(5);
 
-/// How fast a server writes at least, in bytes a second, where it cannot be seen that it does.
+/// Slowest rate, in bytes per second, at which a server is expected to write if progress cannot be seen.
 const SLOW: u64 = 1_000_000;
 
-/// Has the bytes `missing` of `object` sent to `draft`'s server; false if that is not to be had, and then it is noted why.
+/// Has the bytes `missing` of `object` sent to `draft`'s server. False if that is impossible, and then the reason is
+/// recorded.
 pub(super) async fn fetch(
     draft: &RemoteDraft,
     object: &RemoteObject,
@@ -47,14 +50,35 @@ pub(super) async fn fetch(
     let there = missing.missing(Extent::first(size));
     let mode = if to.streams().is_some() { Mode::Extended } else { Mode::Stream };
     let rest = match mode {
-        // A stream leaves out nothing but its beginning.
+        // A stream can only omit its start.
         Mode::Stream if there.count() > 1 || !there.covers(Extent::first(there.total())) => {
             to.by_way("what is missing of a file is not its end alone");
             return Ok(false);
         }
         Mode::Stream => Some(Restart::At(there.total())).filter(|_| !there.is_empty()),
-        Mode::Extended | Mode::ExtendedBoth => without(there),
+        Mode::Extended => without(there),
     };
+    // A command at the preliminary reply may come after the first bytes.
+    let was_made = draft.is_made.swap(draft.part() != draft.key() || draft.is_new(), Ordering::Relaxed);
+    let is_made = draft.be_private_for_another().await?;
+    let fetched = carry(draft, object, (mode, rest), size, moved).await;
+    if matches!(fetched, Ok(false)) {
+        // Some servers refuse to overwrite it.
+        let stays = is_made && to.remove(draft.part()).await.is_err();
+        draft.is_made.store(was_made || stays, Ordering::Relaxed);
+    }
+    fetched
+}
+
+/// The same in one mode, beyond what is there. False if nothing was sent.
+async fn carry(
+    draft: &RemoteDraft,
+    object: &RemoteObject,
+    (mode, rest): (Mode, Option<Restart>),
+    size: u64,
+    moved: &(dyn Fn(u64) + Send + Sync),
+) -> Result<bool, Error> {
+    let (from, to) = (&object.remote, draft.remote());
     let mut source = from.session().await?;
     let mut dest = to.session_to_write_from(source.met.as_ref()).await?;
     if let Some(why) = begin(draft, object, &mut source, &mut dest, mode, rest, size).await? {
@@ -69,7 +93,7 @@ pub(super) async fn fetch(
             to.keep(dest);
             Ok(true)
         }
-        // Nothing has gone: it may by way of this end.
+        // Nothing was sent, so the file can go through this end.
         Err(error) if watch.seen == 0 => {
             to.not_from(from, &bare(&error, &draft.label()));
             Ok(false)
@@ -78,7 +102,7 @@ pub(super) async fn fetch(
     }
 }
 
-/// Why it is not worth trying, if it is not.
+/// Why an attempt is pointless, if it is.
 fn obstacle(from: &Remote, to: &Remote) -> Option<&'static str> {
     let beyond = |remote: &Remote| remote.options().way.as_ref().is_some_and(|way| way.carries_data());
     if beyond(from) || beyond(to) {
@@ -107,7 +131,7 @@ fn obstacle(from: &Remote, to: &Remote) -> Option<&'static str> {
     None
 }
 
-/// Prepares both; why not, if one of them refuses.
+/// Prepares both servers. Returns the refusal, if one refuses.
 async fn begin(
     draft: &RemoteDraft,
     object: &RemoteObject,
@@ -123,7 +147,7 @@ async fn begin(
     }
     from.plan().enter_between(source, mode).await?;
     to.plan().enter_between(dest, mode).await?;
-    // What one of them refuses to protect, the other does not send in clear for that.
+    // If one refuses protection, the other must not send in clear.
     let stack = |remote: &Remote, session: &Session| {
         let stack = remote.options().stack.as_ref().filter(|_| !session.refuses);
         stack.map(|stack| stack.text().to_owned())
@@ -142,11 +166,11 @@ async fn begin(
         to.plan().parallel(dest, streams).await?;
         to.used(streams);
     }
-    // Some have no such command.
+    // Some servers lack the command.
     dest.ask(format!("ALLO {size}")).await?;
     let all = to.plan().ask_all(dest).await?;
     if let Err(error) = from.plan().aim(source, &all).await {
-        // A connection that broke says nothing of what the server refuses.
+        // A broken connection is no refusal.
         return if source.in_step { Ok(Some(error.to_string())) } else { Err(error) };
     }
     if let Some(rest) = rest {
@@ -164,13 +188,13 @@ async fn begin(
     Ok(None)
 }
 
-/// How far the file has come, as far as that is known.
+/// Progress of the file, as far as known.
 struct Watch<'a> {
     remote: &'a Remote,
     draft: &'a RemoteDraft,
     seen: u64,
     at: Instant,
-    /// Whether the server says so by itself.
+    /// Whether the server reports it.
     perf: bool,
     size: u64,
 }
@@ -183,13 +207,13 @@ impl Watch<'_> {
         }
     }
 
-    /// Asks how far the file has come, and says whether nothing has moved for too long.
+    /// Asks for progress, and returns whether nothing has moved for too long.
     async fn look(&mut self, moved: &(dyn Fn(u64) + Send + Sync)) -> bool {
-        let mut limit = self.remote.options().stall;
+        let mut limit = self.remote.options().stall_timeout;
         if !self.perf {
             match timeout(WORDS, self.remote.size(self.draft.part())).await {
-                Ok(Ok(Some(there))) => self.saw(there, moved),
-                // Nothing is to be seen of it before it is complete.
+                Ok(Ok(Some(there))) => self.saw(there.min(self.size), moved),
+                // Nothing is visible before the file is complete.
                 _ => limit += Duration::from_secs(self.size / SLOW),
             }
         }
@@ -217,13 +241,13 @@ async fn run(
                     let lines: Vec<String> = reply.lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
                     if let Ok(perf) = Perf::parse(lines.iter().map(String::as_str)) {
                         watch.perf = true;
-                        watch.saw(perf.bytes, moved);
+                        watch.saw(perf.bytes.min(watch.size), moved);
                     }
                 }
                 came = done(&name, "destination", reply, source, sent).await?;
             }
             _ = ticks.tick() => if watch.look(moved).await {
-                return Err(Error::Stalled { name, after: watch.remote.options().stall });
+                return Err(Error::Stalled { name, after: watch.remote.options().stall_timeout });
             },
         }
     }
@@ -232,7 +256,7 @@ async fn run(
     Ok(())
 }
 
-/// Whether this was a server's last word; if it failed, the other's words are told, too.
+/// Whether this was a server's final reply. After a failure, the other's reply is reported too.
 async fn done(name: &str, which: &str, reply: Reply, other: &mut Session, other_done: bool) -> Result<bool, Error> {
     if reply.is_preliminary() || reply.is_success() {
         return Ok(reply.is_success());

@@ -1,5 +1,5 @@
-//! Whom TLS believes: the authorities of this machine, or those of a file (RFC 4217; RFC 5280), and what the other end has to be
-//! called.
+//! The certificates that TLS accepts: authorities of this machine or of a file, and the name of the server (RFC 4217;
+//! RFC 5280).
 
 use super::error::senseless;
 use phoebus_files::Error;
@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where systems keep the authorities that they believe, all in one file.
+/// Files in which systems keep their trusted authorities.
 const SYSTEM: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -23,7 +23,7 @@ const SYSTEM: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The name that a certificate has to have.
+/// The name that the certificate must have.
 pub(super) fn server_name(host: &Host, name: &str) -> Result<ServerName<'static>, Error> {
     match host {
         Host::Addr(addr) => Ok(ServerName::IpAddress((*addr).into())),
@@ -33,7 +33,7 @@ pub(super) fn server_name(host: &Host, name: &str) -> Result<ServerName<'static>
     }
 }
 
-/// Why nobody can be believed.
+/// Why no certificate can be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -41,38 +41,37 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// There is no certificate in it.
+    /// The file has no certificate.
     #[error("{} holds no certificate of an authority in PEM", .0.display())]
     Empty(PathBuf),
-    /// This machine has none.
+    /// This machine has no file of authorities.
     #[error("no certificates of authorities were found on this machine; --ca FILE says whom to believe")]
     None,
-    /// The algorithms do not make up TLS.
+    /// The cryptographic provider lacks what TLS needs.
     #[error("TLS is not to be had: {0}")]
     Tls(#[from] rustls::Error),
-    /// The authorities do not make up a set.
+    /// The authorities cannot be used.
     #[error("TLS is not to be had: {0}")]
     Roots(#[from] rustls::client::VerifierBuilderError),
 }
 
-/// What believes the authorities in `file`, and servers whose very certificate is in it, or else the authorities of this
-/// machine (`SSL_CERT_FILE`, or where systems keep them).
+/// Trusts the authorities in `file`, and servers whose own certificate is in it. Without `file`, trusts those of the
+/// machine: in the file `system` (`SSL_CERT_FILE`) if given, or at the usual places.
 ///
 /// # Errors
 /// [`TlsError`].
-pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    let set = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let path = match file.map(Path::to_owned).or(set) {
-        Some(path) => path,
+pub fn trusting(file: Option<&Path>, system: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let path = match file.or(system) {
+        Some(path) => path.to_owned(),
         None => SYSTEM.into_iter().map(PathBuf::from).find(|path| path.exists()).ok_or(TlsError::None)?,
     };
     let text = std::fs::read(&path).map_err(|source| TlsError::Read { path: path.clone(), source })?;
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect();
     let mut roots = RootCertStore::empty();
-    // Some of a system's are not as rustls wants them; the others count.
+    // rustls cannot parse some certificates of systems. The others count.
     let (found, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if found == 0 {
         return Err(TlsError::Empty(path));
@@ -85,8 +84,8 @@ pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     Ok(Arc::new(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()))
 }
 
-/// Believes authorities, and servers whose very certificate it was given: those that sign for themselves call themselves
-/// authorities, and an authority's certificate is otherwise nobody's.
+/// Verifies by authorities, or by comparison with given certificates: self-signed servers' certificates are marked as
+/// authorities, which are otherwise not accepted for a server.
 #[derive(Debug)]
 struct Verifier {
     by_authorities: Arc<WebPkiServerVerifier>,
@@ -141,7 +140,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Why TLS did not come about, in words that say what can be done.
+/// Describes a failed TLS handshake, and what the user can do.
 pub(super) fn explained(error: &io::Error) -> String {
     let found = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match found {

@@ -1,16 +1,16 @@
-//! Lines of `LIST` as `ls -l` writes them: what servers without MLSD have.
+//! Parses lines of `LIST` in the form of `ls -l`, for servers without MLSD.
 //!
-//! RFC 959 says nothing of their form, so that all but modes, sizes and names is passed over: times have no year or no hour, and
-//! no time zone.
+//! RFC 959 does not define the form, so only modes, sizes and names count: times lack the year or the hour, and the
+//! time zone.
 
 use phoebus_files::store::{Entry, Kind, Meta};
 
-/// Reads a line. Nothing, if it is none of an entry (`total 5`, the directory itself and the one above).
+/// Parses a line. `None` for lines that are no entry (`total 5`, the directory itself and its parent).
 ///
 /// # Errors
-/// It is no line as `ls -l` has it.
+/// The line does not have the form of `ls -l`.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
-    // Blanks at the end belong to the name.
+    // Trailing blanks belong to the name.
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.is_empty() || line.starts_with(b"total ") {
         return Ok(None);
@@ -26,13 +26,13 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
         Some(b'b' | b'p' | b's') => Kind::Other,
         _ => return Err(()),
     };
-    // Links, owner and group come before the size, of which some servers leave one out. What follows the size is a month.
+    // Link count, owner and group precede the size; some servers omit one of them. A month follows the size.
     let mut words = 0;
     let size = loop {
         let last = word(&mut rest).ok_or(())?;
         let mut ahead = rest;
         let month = word(&mut ahead).is_some_and(is_month);
-        // A group may be called like a month.
+        // A group may have the name of a month.
         if month && word(&mut ahead).is_some_and(|day| day.iter().all(u8::is_ascii_digit)) {
             break last;
         }
@@ -44,7 +44,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
     for _ in 0..2 {
         word(&mut rest).ok_or(())?;
     }
-    // The time or the year; one blank after it, and then the name with whatever it begins with.
+    // The time or year, one blank, then the name including its leading blanks.
     let time = word(&mut rest).ok_or(())?;
     if !time.iter().all(|b| b.is_ascii_digit() || *b == b':') {
         return Err(());
@@ -63,7 +63,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
     Ok(Some(Entry { name: name.to_vec(), meta }))
 }
 
-/// The next word, and what follows it.
+/// Splits off the next word.
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let from = rest.iter().position(|&b| b != b' ')?;
     let text = &rest[from..];
@@ -78,7 +78,7 @@ fn is_month(word: &[u8]) -> bool {
     MONTHS.iter().any(|month| word.eq_ignore_ascii_case(&month[..]))
 }
 
-/// The permissions in `-rwxr-x---`.
+/// Parses permissions such as `-rwxr-x---`.
 fn bits(mode: &[u8]) -> Option<u32> {
     let letters = mode.get(1..10)?;
     let mut bits = 0;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_servers_write_them() {
+    fn listings_are_parsed_as_servers_write_them() {
         for (line, name, kind, size, mode) in [
             ("-rw-r--r--    1 0        0            1234 Nov 21 10:00 a b", "a b", Kind::File, Some(1234), 0o644),
             ("drwxr-xr-x  12 ftp ftp  4096 Nov 21  2025 Nov 21 10:00 d", "Nov 21 10:00 d", Kind::Dir, None, 0o755),

@@ -1,4 +1,4 @@
-//! Bytes of the control channel, over a connection of any transport.
+//! The control connection, over any transport.
 
 use crate::tls::{Tickets, Tls};
 use phoebus_net::{OtherEnd, Stream};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// How long the other end may take to take that it was the end.
+/// Longest wait for the peer to acknowledge the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// A control connection. Dropped, it is reset; [`Self::close`] ends it in peace.
+/// A control connection. Dropping it resets it; [`Self::close`] closes it cleanly.
 #[derive(Debug)]
 pub struct Link {
     stream: Stream,
@@ -22,63 +22,63 @@ pub struct Link {
 }
 
 impl Link {
-    /// One over `stream`.
+    /// Takes over `stream`.
     pub fn new(stream: Stream) -> Self {
         Self { stream, tls: None }
     }
 
-    /// The other end.
+    /// The peer's address.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }
 
-    /// This end.
+    /// This end's address.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is gone.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
 
-    /// How long an answer of the other end's host takes, with what it varies by; nothing where that is not measured.
+    /// The round trip and its variance, or zero if the transport does not measure it.
     pub(crate) fn round_trip(&self) -> Duration {
         let micros = self.stream.stats().map_or(0, |stats| stats.rtt_us.saturating_add(4 * stats.rtt_var_us));
         Duration::from_micros(micros)
     }
 
-    /// Goes on under TLS, of which this end is the server (`AUTH TLS`, RFC 4217). What came before it has to be gone: whoever
-    /// sent more in clear may be another.
+    /// Starts TLS as the server (`AUTH TLS`, RFC 4217). Nothing may have been read ahead, since it may come from an
+    /// attacker.
     ///
     /// # Errors
-    /// The ends do not agree, or not in time.
-    pub async fn protect_as_server(&mut self, config: Arc<ServerConfig>, patience: Duration) -> io::Result<()> {
-        self.tls = Some(Tls::accept(config, Tickets::AtOnce, &self.stream, patience).await?);
+    /// The handshake fails, or takes too long.
+    pub async fn protect_as_server(&mut self, config: Arc<ServerConfig>, reply_timeout: Duration) -> io::Result<()> {
+        self.tls = Some(Tls::accept(config, Tickets::AtOnce, &self.stream, reply_timeout).await?);
         Ok(())
     }
 
-    /// The same as the client of one who has to be `name`.
+    /// Starts TLS as the client of the server `name`.
     ///
     /// # Errors
-    /// The ends do not agree, or not in time.
+    /// The handshake fails, or takes too long.
     pub async fn protect_as_client(
         &mut self,
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> io::Result<()> {
-        self.tls = Some(Tls::connect(config, name, &self.stream, patience).await?);
+        self.tls = Some(Tls::connect(config, name, &self.stream, reply_timeout).await?);
         Ok(())
     }
 
-    /// Reads what is there, or waits for it; 0 at the end. Cancel safe.
+    /// Reads, waiting for data. 0 at the end. Cancel safe.
     ///
     /// # Errors
-    /// When the connection has failed.
+    /// The connection has failed.
     pub async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        // One that is never waited for gives way to others now and then.
+        // A connection that is always ready yields to others now and then.
         consume_budget().await;
         if let Some(tls) = &mut self.tls {
             return tls.read(&self.stream, room).await;
@@ -91,10 +91,10 @@ impl Link {
         }
     }
 
-    /// Reads what is there; 0 at the end.
+    /// Reads without waiting. 0 at the end.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
+    /// `WouldBlock` if there is nothing; otherwise the connection has failed.
     pub fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
             return tls.try_read(&self.stream, room);
@@ -102,20 +102,20 @@ impl Link {
         self.stream.try_read(room)
     }
 
-    /// Whether nothing has come that was not read, as far as the kernel knows; of what comes under TLS only reading tells.
+    /// Whether the kernel has no unread data. Under TLS only a read shows whether that is data of the peer.
     pub(crate) fn is_quiet(&self) -> bool {
         self.tls.is_some() || self.stream.is_quiet().unwrap_or(false)
     }
 
-    /// What the kernel knows of the other end, though not all that it has said was read; nothing where it does not tell.
+    /// What the kernel knows about the peer's end, behind unread data. `None` if it cannot tell.
     pub(crate) fn other_end(&self) -> Option<OtherEnd> {
         self.stream.other_end()
     }
 
-    /// Reads what is there, even if nobody has told the runtime of it yet; 0 at the end. Cancel safe.
+    /// Reads without waiting, even if the runtime has not been notified yet. 0 at the end. Cancel safe.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there; otherwise the connection has failed.
+    /// `WouldBlock` if there is nothing; otherwise the connection has failed.
     pub(crate) async fn read_there(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.try_read(room) {
@@ -127,21 +127,21 @@ impl Link {
         }
     }
 
-    /// Writes all of `bytes`, unless the other end takes nothing for as long as `stall`.
+    /// Writes all of `bytes`, unless the peer accepts nothing for `stall_timeout`.
     ///
     /// # Errors
-    /// `TimedOut`, or how the connection failed.
-    pub async fn write(&mut self, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
-        // Each answer may be to one of very many commands that are there already.
+    /// `TimedOut`, or the connection's error.
+    pub async fn write(&mut self, mut bytes: &[u8], stall_timeout: Duration) -> io::Result<()> {
+        // Many commands may already have been received, so a loop of replies must yield.
         consume_budget().await;
         if let Some(tls) = &mut self.tls {
-            return tls.write(&self.stream, bytes, stall).await;
+            return tls.write(&self.stream, bytes, stall_timeout).await;
         }
         while !bytes.is_empty() {
             match self.stream.try_write(bytes, false) {
                 Ok(n) => bytes = &bytes[n..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    timeout(stall, self.stream.writable())
+                    timeout(stall_timeout, self.stream.writable())
                         .await
                         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
                 }
@@ -151,16 +151,16 @@ impl Link {
         Ok(())
     }
 
-    /// Says a last thing, and that it is the end, without waiting for anything: what the kernel does not take now is not said.
+    /// Sends `bytes` and the end without waiting. What the kernel does not accept now is dropped.
     pub fn part(mut self, bytes: &[u8]) {
         self.say_last(bytes);
     }
 
-    /// The same of one that is about to be dropped; nothing can follow.
+    /// The same for a connection that is about to be dropped.
     pub fn say_last(&mut self, bytes: &[u8]) {
         match &mut self.tls {
             Some(tls) => tls.part(&self.stream, bytes),
-            // It is the end either way.
+            // The outcome does not matter.
             None => drop(self.stream.try_write(bytes, false)),
         }
         if self.stream.shutdown_write().is_ok() {
@@ -168,13 +168,13 @@ impl Link {
         }
     }
 
-    /// Says a last thing, which has the other end end the connection, and ends it then: whoever says more to one that has closed, or
-    /// leaves what it says unread, has the kernel reset the connection, which looks like a failure to whoever relays it.
+    /// Sends `bytes`, waits for the peer to close, then closes. Data that arrives after a close, or stays unread, makes
+    /// the kernel reset the connection, which a gateway would report as a failure.
     ///
     /// # Errors
-    /// As of [`Self::write`]; when the connection has failed.
-    pub(crate) async fn take_leave(&mut self, bytes: &[u8], stall: Duration) -> io::Result<()> {
-        self.write(bytes, stall).await?;
+    /// As [`Self::write`]; or the connection has failed.
+    pub(crate) async fn take_leave(&mut self, bytes: &[u8], stall_timeout: Duration) -> io::Result<()> {
+        self.write(bytes, stall_timeout).await?;
         let mut room = [0; 1024];
         loop {
             match self.stream.try_read(&mut room) {
@@ -189,10 +189,10 @@ impl Link {
         Ok(())
     }
 
-    /// Ends it: what was written is delivered, and then its end.
+    /// Closes: written data is delivered, then the end.
     ///
     /// # Errors
-    /// When the connection has failed.
+    /// The connection has failed.
     pub async fn close(mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             tls.close(&self.stream, FAREWELL).await?;
@@ -211,7 +211,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[tokio::test]
-    async fn what_the_kernel_has_is_there_whether_the_runtime_knows_of_it_or_not() {
+    async fn kernel_data_is_seen_without_the_runtime() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let mut link = Link::new(tcp::connect(at, &Profile::default(), Duration::from_secs(60)).await.unwrap());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kernel_knows_of_an_end_behind_what_was_not_read() {
+    async fn kernel_reports_an_end_behind_unread_data() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let mut link = Link::new(tcp::connect(at, &Profile::default(), Duration::from_secs(60)).await.unwrap());
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(link.other_end(), Some(OtherEnd::Open));
         peer.shutdown(std::net::Shutdown::Write).unwrap();
         until(&link, OtherEnd::Ended).await;
-        // What nobody reads any more is answered with a reset.
+        // Unread data makes the kernel answer with a reset.
         drop(peer);
         link.write(b"there?", Duration::from_secs(60)).await.unwrap();
         until(&link, OtherEnd::Gone).await;

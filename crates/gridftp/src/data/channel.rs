@@ -1,9 +1,10 @@
-//! Who connects to whom, and which connections are kept.
+//! The data channel: which end connects, and which connections are kept.
 
 use super::connection::Connection;
 use super::error::Error;
-use super::guard::{Guard, Protection};
-use super::settings::{Losses, Settings};
+use super::losses::Losses;
+use super::security::{ChannelSecurity, Protection};
+use super::settings::Settings;
 use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::{Listener, Target, Transport};
 use std::io;
@@ -11,33 +12,33 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::task::JoinSet;
 
-/// A set of data connections to the same other end, which outlives transfers: in extended block mode connections are kept,
-/// and the next transfer uses them (GFD.20, section 3.4). Clones are the same.
+/// A set of data connections to one peer. In extended block mode, connections stay open between transfers (GFD.20,
+/// section 3.4). Clones share them.
 #[derive(Debug, Clone)]
 pub struct Channel(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) settings: Settings,
-    pub(super) way: Way,
+    pub(super) way: Direction,
     kept: Mutex<Vec<Connection>>,
     losses: OnceLock<Arc<Losses>>,
 }
 
-/// How connections come about.
+/// How connections are made.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Connect(Vec<SocketAddr>),
     Listen { listener: Box<dyn Listener>, addr: SocketAddr },
 }
 
 impl Channel {
-    /// One that connects to `to`, which are the stripes of the other end (U3), when a transfer begins.
+    /// Connects to the addresses `to`, the stripes of the peer (U3), when a transfer begins.
     pub fn connecting(to: Vec<SocketAddr>, settings: Settings) -> Self {
-        Self::new(settings, Way::Connect(to))
+        Self::new(settings, Direction::Connect(to))
     }
 
-    /// One that listens at `ip` from now on. Called within the runtime that is to watch the socket.
+    /// Listens at `ip` from now on. Needs the runtime that is to watch the socket.
     ///
     /// # Errors
     /// [`Error::Net`] and [`Error::Ports`].
@@ -46,7 +47,7 @@ impl Channel {
         let listener = match settings.ports.clone() {
             None => listen(0)?,
             Some(ports) => {
-                // Beginning where the last one left off would be guessed; where the kernel happens to is not.
+                // A predictable port could be guessed, so the search begins at a random one.
                 let (first, last) = (*ports.start(), *ports.end());
                 let count = u32::from(last.saturating_sub(first)) + 1;
                 let begin = listen(0)?.local_addr()?.port();
@@ -57,59 +58,59 @@ impl Channel {
             }
         };
         let addr = listener.local_addr()?;
-        Ok(Self::new(settings, Way::Listen { listener, addr }))
+        Ok(Self::new(settings, Direction::Listen { listener, addr }))
     }
 
-    fn new(settings: Settings, way: Way) -> Self {
+    fn new(settings: Settings, way: Direction) -> Self {
         Self(Arc::new(Inner { settings, way, kept: Mutex::default(), losses: OnceLock::new() }))
     }
 
-    /// The same, which counts what becomes of what it sends.
+    /// The same, counting retransmissions.
     #[must_use]
     pub fn counting(self, losses: Arc<Losses>) -> Self {
-        // Whoever was told first is.
+        // The first counter stays.
         let _ = self.0.losses.set(losses);
         self
     }
 
-    /// To how many addresses it connects.
+    /// The number of addresses that it connects to.
     pub fn ends(&self) -> usize {
         match &self.0.way {
-            Way::Connect(to) => to.len(),
-            Way::Listen { .. } => 0,
+            Direction::Connect(to) => to.len(),
+            Direction::Listen { .. } => 0,
         }
     }
 
-    /// Where it listens, if it does.
+    /// The address that it listens on.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.0.way {
-            Way::Connect(_) => None,
-            Way::Listen { addr, .. } => Some(*addr),
+            Direction::Connect(_) => None,
+            Direction::Listen { addr, .. } => Some(*addr),
         }
     }
 
-    /// Whether its connections carry bytes as they are, so that files are best sent by the kernel
+    /// Whether connections carry unprotected bytes, so that the kernel can send files
     /// ([`Shape::lend`](phoebus_files::store::Shape::lend)).
     pub fn is_plain(&self) -> bool {
-        let Settings { transport, guard, .. } = &self.0.settings;
-        let clear = matches!(guard, None | Some(Guard::Gsi { protection: Protection::Clear, .. }));
+        let Settings { transport, security, .. } = &self.0.settings;
+        let clear = matches!(security, None | Some(ChannelSecurity::Gsi { protection: Protection::Clear, .. }));
         clear && transport.name() == Tcp.name()
     }
 
-    /// Whether a stream's end looks the same where its sender was killed: the kernel ends TCP connections of a killed process as if it
-    /// had closed them, and only TLS and the like say that it was the end. Records of GSI do not.
+    /// Whether the end of a stream looks the same if its sender was killed: the kernel closes TCP connections of a
+    /// killed process normally, and only TLS and the like have an authenticated end. GSI records do not.
     pub fn ends_as_if_cut(&self) -> bool {
-        let Settings { transport, guard, .. } = &self.0.settings;
-        transport.name() == Tcp.name() && matches!(guard, None | Some(Guard::Gsi { .. }))
+        let Settings { transport, security, .. } = &self.0.settings;
+        transport.name() == Tcp.name() && matches!(security, None | Some(ChannelSecurity::Gsi { .. }))
     }
 
-    /// How many connections are kept for the next transfer.
+    /// The number of connections kept for the next transfer.
     pub fn kept(&self) -> usize {
         self.0.kept().len()
     }
 }
 
-/// What was kept carries nothing: all of every transfer on it has been sent, its end as well. So it ends in peace.
+/// A kept connection has no data in flight, not even an end. So it is closed cleanly.
 impl Drop for Inner {
     fn drop(&mut self) {
         self.take_kept().into_iter().for_each(Connection::close);
@@ -130,17 +131,20 @@ impl Inner {
         self.kept().push(connection);
     }
 
-    /// All connections that were kept.
+    /// Takes all kept connections.
     pub(super) fn take_kept(&self) -> Vec<Connection> {
         std::mem::take(&mut *self.kept())
     }
 
-    /// So many connections to every address, those that were kept among them.
+    /// Makes `streams` connections to each address, including kept ones that still exist.
     pub(super) async fn all(self: &Arc<Self>, streams: u32) -> Result<Vec<Connection>, Error> {
-        let Way::Connect(to) = &self.way else {
+        let Direction::Connect(to) = &self.way else {
             return Err(Error::Direction("PORT, EPRT or SPOR has to say where to"));
         };
-        let mut connections = self.take_kept();
+        let mut connections = Vec::new();
+        for mut connection in self.take_kept() {
+            if connection.has_ended().await { connection.close() } else { connections.push(connection) }
+        }
         let mut connecting = JoinSet::new();
         for (i, addr) in to.iter().enumerate() {
             let have = connections.iter().filter(|connection| connection.to == i).count();
@@ -157,12 +161,12 @@ impl Inner {
 
     pub(super) async fn connect(&self, to: SocketAddr, index: usize) -> Result<Connection, Error> {
         let target = Target { addr: to, name: to.ip().to_string().into(), early: false };
-        let Settings { transport, profile, patience, .. } = &self.settings;
-        let stream = transport.connect(&target, profile, *patience).await?;
-        Connection::up(stream, index, self.settings.guard.as_ref(), true, *patience).await
+        let Settings { transport, profile, reply_timeout, .. } = &self.settings;
+        let stream = transport.connect(&target, profile, *reply_timeout).await?;
+        Connection::up(stream, index, self.settings.security.as_ref(), true, *reply_timeout).await
     }
 
     pub(super) fn is_listening(&self) -> bool {
-        matches!(self.way, Way::Listen { .. })
+        matches!(self.way, Direction::Listen { .. })
     }
 }

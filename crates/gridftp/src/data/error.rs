@@ -1,9 +1,8 @@
-//! What can go wrong with a data channel.
+//! Errors of a data channel.
 
-use phoebus_files::Sort;
+use phoebus_files::ErrorKind;
 use phoebus_net::reason;
 use phoebus_proto::gridftp::block::BlockError;
-use phoebus_proto::gridftp::xblock::XError;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,95 +10,92 @@ use std::time::Duration;
 /// A failure of a data channel, or of what it carries.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A connection could not be made, or an address not be listened on.
+    /// Connecting or listening failed.
     #[error(transparent)]
     Net(#[from] phoebus_net::Error),
     /// No port of the range is free.
     #[error("no port from {0} to {1} is free for data connections")]
     Ports(u16, u16),
-    /// Nobody connected.
+    /// Nobody connected in time.
     #[error("no data connection came within {} seconds", .0.as_secs())]
     Nobody(Duration),
-    /// Only others connected, who may not.
+    /// Only peers that are not permitted connected.
     #[error("no data connection came within {} seconds but from {from}, and only those of the control connection's peer are taken", waited.as_secs())]
     Stranger {
-        /// Who.
+        /// One of them.
         from: IpAddr,
-        /// How long was waited.
+        /// Length of the wait.
         waited: Duration,
     },
-    /// Some connected where anybody may, and none of them was the other end.
+    /// Some connected where anybody may, but none was the peer.
     #[error("no data connection came but {count} that were not the other end's, the last of which failed: {last}")]
     Strangers {
-        /// How many.
+        /// Their number.
         count: u32,
-        /// How the last of them failed.
+        /// The failure of the last one.
         last: Box<Error>,
     },
-    /// A connection came, and nothing over it.
+    /// A connection came without data.
     #[error("the other end of the data connection did not agree on anything within {} seconds", .0.as_secs())]
     Silent(Duration),
     /// A connection broke.
     #[error("the data connection broke: {}", reason(.0))]
     Broken(#[from] io::Error),
-    /// The other end did not prove who it has to be.
+    /// The peer failed to authenticate.
     #[error("the data connection is not authenticated: {0}")]
-    Guard(phoebus_gsi::context::HandshakeError),
-    /// The ends did not agree on how to protect the connection.
+    ChannelSecurity(phoebus_gsi::context::HandshakeError),
+    /// The handshake failed.
     #[error("the data connection is not protected: {}", reason(.0))]
     Tls(io::Error),
-    /// The other end showed another key than the one that was named for it.
+    /// The peer has another key than the pinned one.
     #[error(
         "the data connection is not protected: the other end showed another key than the one that was named for it"
     )]
     Key,
-    /// The other end began a session of its own.
+    /// The peer did not resume the TLS session.
     #[error(
         "the data connection does not resume the TLS session of the control connection, and may be another's; the server's setting \
          tls.data_must_resume = false takes it from clients that cannot"
     )]
     NotResumed,
-    /// What came is not extended block mode, or ended amid it.
+    /// The data is not in extended block mode, or ends within a block.
     #[error("extended block mode: {0}")]
     Block(#[from] BlockError),
-    /// What came is not that of MODE X, or ended amid it.
-    #[error("MODE X: {0}")]
-    Both(#[from] XError),
-    /// The stream ended before all was there.
+    /// The stream is too short.
     #[error("the data connection ended after {came} of {expected} bytes")]
     Short {
-        /// What came.
+        /// Received bytes.
         came: u64,
-        /// What was announced.
+        /// Announced bytes.
         expected: u64,
     },
-    /// The stream went on when all was there.
+    /// The stream is too long.
     #[error("the data connection brought more than the {0} bytes that were announced")]
     Long(u64),
-    /// The connection is gone, and nothing tells whether all was there.
+    /// The connection is gone, and nothing shows whether it was complete.
     #[error(
         "the data connection ended in a way that does not tell whether all of the file has come; its size has to be announced (ALLO)"
     )]
     Doubtful,
-    /// Bytes came beyond what 64 bits can count.
+    /// An offset exceeds 64 bits.
     #[error("a stream beyond 64 bits")]
     Endless,
-    /// The other end took nothing for too long.
+    /// The peer accepted nothing for too long.
     #[error("the data connection stalled: nothing could be sent for {} seconds", .0.as_secs())]
     Stalled(Duration),
-    /// More connections than are taken.
+    /// Too many connections.
     #[error("more than {0} data connections came for one transfer")]
     TooMany(usize),
-    /// In extended block mode the sender has to be the one that connects.
+    /// In extended block mode the sender has to connect.
     #[error("in extended block mode the sender connects: {0}")]
     Direction(&'static str),
-    /// Blocks that cannot be a stream.
+    /// The blocks do not form a stream.
     #[error("blocks out of order cannot be sent in stream mode")]
     Order,
     /// A task of the transfer ended without a word.
     #[error("the transfer was given up")]
     GivenUp,
-    /// The store whose bytes are carried failed.
+    /// The source or destination failed.
     #[error(transparent)]
     Store(#[from] phoebus_files::Error),
 }
@@ -111,9 +107,11 @@ impl From<Error> for phoebus_files::Error {
             Error::NotResumed => Self::Store {
                 name: "data channel".to_owned(),
                 reason: Error::NotResumed.to_string(),
-                sort: Sort::Denied,
+                kind: ErrorKind::Denied,
             },
-            other => Self::Store { name: "data channel".to_owned(), reason: other.to_string(), sort: Sort::Passing },
+            other => {
+                Self::Store { name: "data channel".to_owned(), reason: other.to_string(), kind: ErrorKind::Passing }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Data connections whose ends prove by proxies who they are: `DCAU A` and `S` with `PROT C`, `S` and `P` (GFD.20, section 3.1).
+//! Data connections authenticated by proxies: `DCAU A` and `S` with `PROT C`, `S` and `P` (GFD.20, section 3.1).
 
 use super::error::Error;
 use super::opened::Opened;
@@ -10,25 +10,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// How much is sealed at once: some records, so that one write carries them.
+/// Bytes that are protected at once: several records, written by one system call.
 const SEAL: usize = 256 << 10;
 
 /// The protection of one connection.
 #[derive(Debug)]
 pub(super) struct Gsi {
     channel: Channel,
-    /// What has come and was not opened.
+    /// Received bytes that were not opened.
     come: Vec<u8>,
     plain: Opened,
 }
 
 impl Gsi {
-    /// Agrees with the other end of `stream`; the side that `connected` is TLS's client.
+    /// Performs the handshake over `stream`. The end that `connected` is the TLS client.
     pub(super) async fn up(
         (endpoint, peer, protection): (&Endpoint, &Expect, Protection),
         stream: &Stream,
         connected: bool,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> Result<Self, Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let now = i64::try_from(now).unwrap_or(i64::MAX);
@@ -37,9 +37,10 @@ impl Gsi {
             true => Channel::connect(endpoint, peer.clone(), protection, now, &mut out),
             false => Channel::accept(endpoint, peer.clone(), protection, now),
         };
-        let mut shield = Self { channel: channel.map_err(Error::Guard)?, come: Vec::new(), plain: Opened::default() };
-        timeout(patience, shield.agree(stream, out)).await.map_err(|_| Error::Stalled(patience))??;
-        Ok(shield)
+        let mut layer =
+            Self { channel: channel.map_err(Error::ChannelSecurity)?, come: Vec::new(), plain: Opened::default() };
+        timeout(reply_timeout, layer.agree(stream, out)).await.map_err(|_| Error::Stalled(reply_timeout))??;
+        Ok(layer)
     }
 
     async fn agree(&mut self, stream: &Stream, mut out: Vec<u8>) -> Result<(), Error> {
@@ -50,9 +51,9 @@ impl Gsi {
             let progress = match progress {
                 Ok(progress) => progress,
                 Err(error) => {
-                    // What the other end is told of it may not arrive; it is told by the reset, too.
+                    // An alert may not arrive. The reset tells the peer too.
                     let _ = write(stream, &out, false).await;
-                    return Err(Error::Guard(error));
+                    return Err(Error::ChannelSecurity(error));
                 }
             };
             self.come.drain(..progress.used);
@@ -66,7 +67,7 @@ impl Gsi {
         }
     }
 
-    /// Reads more of what comes; 0 at the end. Cancel safe.
+    /// Receives more. 0 at the end. Cancel safe.
     async fn more(&mut self, stream: &Stream) -> io::Result<usize> {
         let mut room = [0; MAX_RECORD];
         let len = read(stream, &mut room).await?;
@@ -74,7 +75,7 @@ impl Gsi {
         Ok(len)
     }
 
-    /// Reads what the other end has sent; 0 at the end. Cancel safe.
+    /// Reads data. 0 at the end. Cancel safe.
     pub(super) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.plain.is_empty() {
@@ -86,13 +87,13 @@ impl Gsi {
             let used = self.channel.open(&self.come, self.plain.more()).map_err(io::Error::other)?;
             self.come.drain(..used);
             if self.plain.is_empty() && self.more(stream).await? == 0 {
-                // An end amid a record is no end.
+                // An end within a record is a cut.
                 return if self.come.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
         }
     }
 
-    /// Whether there may be something to read without waiting for the connection.
+    /// Whether a read may succeed without waiting for the connection.
     pub(super) fn is_ready(&self) -> bool {
         !self.plain.is_empty() || !self.come.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Data connections inside another byte stream, one after the other (`docs/protocol/gridftp.md`, "Data inside SSH"): both ends carry
-//! them alike. Frames say what is an end and what was cut, which a process in between cannot.
+//! Data connections inside another byte stream, one after the other (`docs/protocol/gridftp.md`, "Data inside SSH").
+//! Frames distinguish an end from a cut, which a process in between cannot.
 
 use phoebus_net::pair::Ends;
 use phoebus_proto::gridftp::inside::{Frame, HEAD, MAX_DATA};
@@ -8,23 +8,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// The next frame's beginning.
+/// The start of the next frame.
 pub(crate) async fn next(from: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Frame> {
     let mut head = [0; HEAD];
     from.read_exact(&mut head).await?;
     Frame::decode(head).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Sends a frame that has no data.
+/// Sends a frame without data.
 pub(crate) async fn say(to: &mut (impl AsyncWriteExt + Unpin), frame: Frame) -> io::Result<()> {
     to.write_all(&frame.encode()).await
 }
 
-/// Carries one data connection, whose near end is the other one of `pair`, over `io` until both ends have said that they are done;
-/// `io` is then ready for the next.
+/// Carries one data connection over `io`, from and to the other end of `pair`, until both ends are done. Then `io` is
+/// ready for the next.
 ///
 /// # Errors
-/// `io` failed, or what came was no frame: then the near end of the connection is one that was cut.
+/// `io` failed, or a frame is invalid. Then the near end is cut.
 pub(crate) async fn carry(io: &mut UnixStream, pair: UnixStream, ends: &Ends) -> io::Result<()> {
     let (mut from, mut to) = io.split();
     let (mut said, mut heard) = pair.into_split();
@@ -37,7 +37,7 @@ pub(crate) async fn carry(io: &mut UnixStream, pair: UnixStream, ends: &Ends) ->
                 () = given_up.notified() => 0,
             };
             if read == 0 {
-                let last = if ends.has_said_all() { Frame::End } else { Frame::Reset };
+                let last = if ends.closed_in_order() { Frame::End } else { Frame::Reset };
                 return say(&mut to, last).await;
             }
             room[..HEAD].copy_from_slice(&Frame::Data(read).encode());
@@ -46,7 +46,7 @@ pub(crate) async fn carry(io: &mut UnixStream, pair: UnixStream, ends: &Ends) ->
     };
     let back = async {
         let mut room = vec![0; MAX_DATA];
-        // Whoever has dropped the connection takes nothing more; what is on its way to him has to be read all the same.
+        // After the near end was dropped, incoming data is read and discarded.
         let mut taken = true;
         loop {
             match next(&mut from).await? {
@@ -55,8 +55,8 @@ pub(crate) async fn carry(io: &mut UnixStream, pair: UnixStream, ends: &Ends) ->
                     taken = taken && heard.write_all(&room[..len]).await.is_ok();
                 }
                 Frame::End => {
-                    ends.all_has_come();
-                    // Whoever is gone needs no end.
+                    ends.mark_clean_close();
+                    // The near end is gone.
                     let _ = heard.shutdown().await;
                     return Ok(());
                 }
@@ -81,10 +81,10 @@ mod tests {
     use phoebus_net::pair::Pair;
     use std::sync::Arc;
 
-    /// A data connection that `io` carries, and the task that does, which gives `io` back.
+    /// Makes a data connection that `io` carries, and the task that carries it, which returns `io`.
     fn near(mut io: UnixStream) -> (Stream, tokio::task::JoinHandle<io::Result<UnixStream>>) {
         let addr = "192.0.2.1:1".parse().unwrap();
-        let (pair, other) = Pair::within().unwrap();
+        let (pair, other) = Pair::in_process().unwrap();
         let ends = Arc::new(Ends::default());
         let stream = pair.into_stream_with_ends((addr, addr), ends.clone());
         let task = tokio::spawn(async move {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_connection_after_the_other_goes_over_the_same_stream() {
+    async fn connections_follow_each_other_on_one_stream() {
         let (mut one, mut other) = UnixStream::pair().unwrap();
         for _ in 0..3 {
             let ((client, first), (server, second)) = (near(one), near(other));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_given_up_or_cut_never_looks_complete() {
+    async fn abandoned_or_cut_connection_never_looks_complete() {
         // Dropped without an end.
         let (one, other) = UnixStream::pair().unwrap();
         let ((client, first), (server, second)) = (near(one), near(other));
@@ -152,13 +152,13 @@ mod tests {
         assert_eq!(read_all(&server).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         drop(server);
         let (one, other) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
-        // Whoever sends to somebody who has gone is told, and the stream can be used again.
+        // The sender to a dropped end is told, and the stream can be used again.
         let ((client, first), (server, second)) = (near(one), near(other));
         drop(server);
         assert!(write_all(&client, &vec![0; 50_000_000]).await.is_err());
         drop(client);
         let (one, mut other) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
-        // The stream itself ends amid it, and brings what is no frame.
+        // The stream ends within a frame, or has an invalid one.
         let (client, first) = near(one);
         other.write_all(&[&Frame::Data(4).encode()[..], b"ab"].concat()).await.unwrap();
         drop(other);

@@ -1,11 +1,11 @@
-//! Data connections under Kerberos: `PROT S` and `PROT P` as RFC 2228, section 6, has them: each message with its length before it, four
-//! bytes, the most significant first. An empty message is the end.
+//! Data connections under Kerberos: `PROT S` and `PROT P` (RFC 2228, section 6). Each message follows its length, four
+//! bytes in network order. An empty message is the end.
 //!
-//! Each message of a context has a number, on whichever connection it goes (RFC 4121). Here they have to come in order, and at the end
-//! all have to have come that were sent since: over this connection, or over the control connection, which may be a little behind. So
-//! nobody on the way can leave out, repeat or swap what was sent, nor hand it over as a command, unless all of a message reads like one; nor
-//! a command as data where the size is known. An end of the connection alone shows nothing: where the size is not
-//! announced (`ALLO`) it is refused.
+//! Each message of a context has a sequence number, whichever connection carries it (RFC 4121). Here they must come in
+//! order, and at the end all messages up to it must have arrived: over this connection, or over the control connection,
+//! which may lag a little. So an attacker can neither drop, repeat nor reorder data, nor pass it off as a command,
+//! unless a message reads like one; nor a command as data if the size is known. The end of the connection alone proves
+//! nothing: without an announced size (`ALLO`) it is refused.
 
 use super::error::Error;
 use super::opened::Opened;
@@ -17,22 +17,22 @@ use std::time::Duration;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep};
 
-/// How much goes into a message: less than any client says that it takes (`PBSZ`).
+/// Bytes in a message: fewer than any client's `PBSZ`.
 const SEAL: usize = 32 << 10;
 
-/// The longest message that is taken.
+/// Longest message that is accepted.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
-/// The least that clients have to take: a message of [`SEAL`] with what protects it.
+/// Smallest `PBSZ`: a message of [`SEAL`] bytes with its protection.
 pub(crate) const MIN_MESSAGE: usize = 64 << 10;
 
-/// How long commands that were sent before the end of the data may come after it.
+/// How long commands that were sent before the end of data may arrive after it.
 const BEHIND: Duration = Duration::from_secs(5);
 
-/// How often is looked whether they have come.
+/// Interval of checks whether they have arrived.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How much is read at once.
+/// Most bytes of one read.
 const READ: usize = 64 << 10;
 
 /// The protection of one connection.
@@ -40,10 +40,10 @@ const READ: usize = 64 << 10;
 pub(super) struct Tokens {
     context: Arc<Context>,
     private: bool,
-    /// What has come and was not opened.
+    /// Received bytes that were not opened.
     come: Vec<u8>,
     plain: Opened,
-    /// The numbers of the last message before this connection, and of the last one over it.
+    /// Sequence numbers of the last message before this connection, and of the last one over it.
     before: u64,
     last: u64,
     ended: bool,
@@ -55,7 +55,7 @@ impl Tokens {
         Self { context, private, come: Vec::new(), plain: Opened::default(), before, last: before, ended: false }
     }
 
-    /// Reads what the other end has sent; 0 at the end. Cancel safe.
+    /// Reads data. 0 at the end. Cancel safe.
     pub(super) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.plain.is_empty() {
@@ -67,9 +67,9 @@ impl Tokens {
             if self.open()? {
                 continue;
             }
-            // Messages may bring nothing, one after the other.
+            // Several messages in succession may be without data.
             consume_budget().await;
-            // Straight to where it waits: a future that held as much would be moved about with it.
+            // A buffer of that size within the future would be moved with it.
             let had = self.come.len();
             self.come.resize(had + READ, 0);
             let read = stream.try_read(&mut self.come[had..]);
@@ -82,18 +82,18 @@ impl Tokens {
                 other => other?,
             };
             if len == 0 {
-                // An end amid a message is no end.
+                // An end within a message is a cut.
                 return if self.come.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
         }
     }
 
-    /// Whether the message came that says that this was all.
+    /// Whether the final message came.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Waits until all messages have come that were sent up to the end.
+    /// Waits until all messages up to the end have arrived.
     async fn all_has_come(&self) -> io::Result<()> {
         let until = Instant::now() + BEHIND;
         while !self.context.has_all(self.before, self.last) {
@@ -105,7 +105,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Opens a message of which all has come, if there is one.
+    /// Opens a complete message, if there is one.
     fn open(&mut self) -> io::Result<bool> {
         let Some((length, rest)) = self.come.split_first_chunk::<4>() else { return Ok(false) };
         let length = u32::from_be_bytes(*length) as usize;
@@ -124,17 +124,17 @@ impl Tokens {
         self.last = number;
         self.come.drain(..4 + length);
         self.ended = opened.bytes.is_empty();
-        // All of the one before was read.
+        // The previous message was read completely.
         *self.plain.more() = opened.bytes;
         Ok(true)
     }
 
-    /// Whether there may be something to read without waiting for the connection.
+    /// Whether a read may succeed without waiting for the connection.
     pub(super) fn is_ready(&self) -> bool {
         !self.plain.is_empty() || !self.come.is_empty() || self.ended
     }
 
-    /// As `bytes` go over the connection, some at a time; what is left is given back. None at all are the end.
+    /// Protects some of `bytes`, and returns the rest. Without bytes, makes the final message.
     pub(super) fn seal<'a>(&self, bytes: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Error> {
         let (now, later) = bytes.split_at(bytes.len().min(SEAL));
         let message = self.context.wrap(now, self.private).map_err(|failure| sealing(&failure))?;

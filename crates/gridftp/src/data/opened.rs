@@ -1,6 +1,6 @@
-//! What came under protection: opened a message or some records at a time, and read in whatever pieces are asked for.
+//! Decrypted data: opened in messages or records, read in any pieces.
 
-/// Bytes that were opened and not read yet.
+/// Opened bytes that were not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     bytes: Vec<u8>,
@@ -8,7 +8,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Gives out as many as fit into `room`, and says how many; 0 where there are none.
+    /// Copies as many bytes as fit into `room`. 0 if there are none.
     pub(super) fn read(&mut self, room: &mut [u8]) -> usize {
         let there = &self.bytes[self.read..];
         let len = there.len().min(room.len());
@@ -22,7 +22,7 @@ impl Opened {
         self.bytes.len() == self.read
     }
 
-    /// Where more is opened to, behind what was not read.
+    /// The buffer to open into, behind unread bytes.
     pub(super) fn more(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.read);
         self.read = 0;
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_opened_is_read_in_any_pieces() {
+    fn opened_records_are_read_in_any_pieces() {
         let mut opened = Opened::default();
         assert!(opened.is_empty() && opened.read(&mut [0; 4]) == 0);
         opened.more().extend_from_slice(b"abcde");

@@ -1,5 +1,5 @@
-//! Data connections whose ends know each other by keys that they have told over the control connection, without certificates of
-//! any authority: the drivers `quic` and, over any other, `tls` (`docs/protocol/gridftp.md`; S12, U9).
+//! Data connections between ends that have exchanged keys over the control connection, without certificate authorities:
+//! the drivers `quic` and, over any other, `tls` (`docs/protocol/gridftp.md`; S12, U9).
 //!
 //! ```text
 //!   client                                                    server
@@ -7,12 +7,11 @@
 //!                    ◄──────── 250 quic:key=sha256-<the server's>
 //! ```
 //!
-//! Each end makes a key of its own for each control connection ([`Own`]) and then takes the other's and no other
-//! ([`quic`], [`Pinned`]). So who is at the other end of a data connection is as sure as who is at that of the control
-//! connection, and what goes over it is encrypted in any case.
+//! Each end makes a key for each control connection ([`OwnKey`]) and accepts only the other's ([`quic`], [`Pinned`]).
+//! So the peer of a data connection is as certain as that of the control connection, and data is always encrypted.
 //!
-//! QUIC has a stream for each data connection; those of one transfer to one address share a connection of QUIC's. The end
-//! that connects begins with one byte, since a stream does not exist for the other end before something has come over it.
+//! QUIC has a stream for each data connection. Those of one transfer to one address share a QUIC connection. The
+//! connecting end sends one byte first, since a stream exists for the peer only with its first byte.
 
 use super::error::Error;
 use crate::tls::{Tickets, Tls};
@@ -30,18 +29,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What is spoken over these connections, by which no other protocol is taken for it (RFC 7301).
+/// Protocol name (ALPN, RFC 7301), so that no other protocol is confused with this.
 const PROTOCOL: &[u8] = b"phoebus-data/1";
 
-/// What a stream begins with, said by the end that connects.
+/// First byte of a stream, sent by the connecting end.
 const OPENING: u8 = 0;
 
-/// This end's key, for all data connections of one control connection. Clones are the same.
+/// This end's key, for all data connections of a control connection. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Own(Ephemeral);
+pub struct OwnKey(Ephemeral);
 
-impl Own {
-    /// Makes one.
+impl OwnKey {
+    /// Makes a key.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -49,22 +48,22 @@ impl Own {
         Ephemeral::make().map(Self)
     }
 
-    /// What the other end is to be told.
+    /// The fingerprint to send to the other end.
     pub fn pin(&self) -> Pin {
         Pin(self.0.fingerprint())
     }
 }
 
-/// What carries data connections by QUIC between this end and the one of that key.
+/// A QUIC transport between this end and the end with the key `peer`.
 ///
 /// # Errors
-/// When a thread cannot be started.
-pub fn quic(own: &Own, peer: Pin) -> io::Result<Arc<dyn Transport>> {
+/// A thread cannot be started.
+pub fn quic(own: &OwnKey, peer: Pin) -> io::Result<Arc<dyn Transport>> {
     let options = Options { protocol: PROTOCOL, ..Options::default() };
     Ok(Arc::new(Streams(Quic::on(&threads()?, Credentials::pinned(&own.0, peer.0), options))))
 }
 
-/// The threads of all of them.
+/// The threads of all such transports.
 fn threads() -> io::Result<Threads> {
     static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,30 +73,30 @@ fn threads() -> io::Result<Threads> {
     }
 }
 
-/// The same by TLS on a connection of any transport; the side that connects is TLS's client.
+/// TLS on a connection of any transport. The connecting end is the TLS client.
 #[derive(Debug, Clone)]
 pub struct Pinned(Credentials);
 
 impl Pinned {
-    /// Between this end and the one of that key.
-    pub fn new(own: &Own, peer: Pin) -> Self {
+    /// For this end's key and the peer's.
+    pub fn new(own: &OwnKey, peer: Pin) -> Self {
         Self(Credentials::pinned(&own.0, peer.0))
     }
 
-    /// What this end needs as TLS's client, to speak `protocol`.
+    /// The configuration of the TLS client, for `protocol`.
     pub(crate) fn client(&self, protocol: &[u8]) -> Arc<ClientConfig> {
         self.0.client_config(&[protocol])
     }
 
-    /// The same as TLS's server.
+    /// The configuration of the TLS server.
     pub(crate) fn server(&self, protocol: &[u8]) -> Arc<ServerConfig> {
         self.0.server_config(&[protocol])
     }
 
-    pub(super) async fn up(&self, stream: &Stream, connected: bool, patience: Duration) -> Result<Tls, Error> {
+    pub(super) async fn up(&self, stream: &Stream, connected: bool, reply_timeout: Duration) -> Result<Tls, Error> {
         let up = match connected {
-            true => Tls::connect(self.client(PROTOCOL), nobody(), stream, patience).await,
-            false => Tls::accept(self.server(PROTOCOL), Tickets::AtOnce, stream, patience).await,
+            true => Tls::connect(self.client(PROTOCOL), nobody(), stream, reply_timeout).await,
+            false => Tls::accept(self.server(PROTOCOL), Tickets::AtOnce, stream, reply_timeout).await,
         };
         up.map_err(|error| {
             let another = error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(|error| {
@@ -109,7 +108,7 @@ impl Pinned {
     }
 }
 
-/// Keys have no names: what is said in the place of one, and never looked at.
+/// Keys have no names. This one is sent as a placeholder, and never checked.
 pub(crate) fn nobody() -> ServerName<'static> {
     ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
@@ -132,7 +131,7 @@ impl Transport for Streams {
             let stream = self.0.connect(to, profile, limit).await?;
             let failed = |source| NetError::Connect { to: to.addr, source };
             if profile.rate.is_some() {
-                // Streams share a connection whose profile was the first one's.
+                // Streams share a connection, with the profile of the first.
                 stream.set(Change::Rate(profile.rate)).map_err(failed)?;
             }
             let late = || NetError::Timeout { to: to.addr.to_string(), limit: Span(limit) };
@@ -195,7 +194,7 @@ impl Pending for Arrived {
                         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock && stream.readable().await.is_ok() => {}
-                    // It is known whose it is: whoever uses it hears that it was cut.
+                    // The peer is authenticated, so its failure is reported as a cut.
                     Err(_) => return Ok(stream),
                 }
             }

@@ -1,64 +1,59 @@
-//! Receiving a flow.
+//! Receives a flow.
 
-use super::arrive::Arrivals;
-use super::both;
+use super::acceptor::Acceptor;
+use super::blocks::{Sender, give};
 use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
-use super::land::{self, Arriving, land};
 use super::settings::Mode;
-use super::turn::Carriers;
-use crate::handed::{Given, Handed};
+use super::time_slice::IoThreads;
+use super::write::{self, Arriving, write_blocks};
+use crate::block_channel::BlockChannel;
 use phoebus_files::block::{Block, Pool};
-use phoebus_files::store::{Fallible, Flow, Landing};
-use phoebus_proto::gridftp::block::{self, BlockError, HEADER, Said, Tally, Wants};
+use phoebus_files::store::{DirectWriter, Fallible, Flow};
+use phoebus_proto::gridftp::block::{self, BlockError, Event, HEADER, Tally, Wants};
 use std::fmt;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// How many strangers may come and go without a word before a stream that is expected to bring something.
+/// Most strangers that come and go without data before a stream.
 const SCANS: usize = 100;
 
-/// What is to be received.
+/// What to receive.
 #[derive(Debug, Clone)]
 pub struct Intake {
-    /// Its buffers: blocks are no longer than they are. Each connection fills one at a time.
+    /// The buffers. Blocks are no longer than those. Each connection fills one at a time.
     pub pool: Pool,
-    /// Where the first byte of a stream belongs, and what is added to where blocks say that they do.
+    /// Offset of the first byte of a stream, which is also added to the offsets of blocks.
     pub from: u64,
-    /// How many bytes a stream has to bring, if that is known: then neither fewer nor more are taken for it. Blocks say
-    /// where they end.
+    /// Expected length of a stream, if known: neither more nor less is accepted. Extended blocks mark their own end.
     pub expected: Option<u64>,
-    /// Where it is to be put straight away, if the connections are plain: then there are no bytes in the blocks of the flow.
-    pub into: Option<Arc<dyn Landing>>,
+    /// Direct writer of the destination, used if connections are plain. Then the blocks of the flow have no bytes.
+    pub into: Option<Arc<dyn DirectWriter>>,
 }
 
-/// A flow that comes over a data channel. It ends ([`Flow::next`] gives none) only when all has come that was sent. Dropped,
-/// it cuts the transfer.
+/// A flow that comes over a data channel. It ends ([`Flow::next`] returns `None`) only after everything has come.
+/// Dropping it cuts the transfer.
 pub struct Incoming {
-    blocks: Handed<Error>,
+    blocks: BlockChannel<Error>,
     work: JoinHandle<()>,
 }
 
-/// To whoever takes the blocks; none says that all have come.
-pub(super) type Sender = mpsc::Sender<Given<Error>>;
-
 impl Channel {
-    /// Receives what the other end sends, from now on.
+    /// Starts to receive.
     pub fn receive(&self, mode: Mode, intake: Intake) -> Arc<Incoming> {
-        let (sender, blocks) = Handed::new();
+        let (sender, blocks) = BlockChannel::new();
         let inner = self.0.clone();
         let work = tokio::spawn(async move {
             let received = match mode {
                 Mode::Stream => stream(&inner, intake, &sender).await,
                 Mode::Extended => extended(&inner, intake, &sender).await,
-                Mode::ExtendedBoth => both::receive(&inner, intake, &sender).await,
             };
-            // Whoever hears of the end may want to listen at the same port.
+            // The receiver may want to listen on the same port next.
             drop(inner);
-            // Whoever has gone does not want to know.
+            // An error means that the reader is gone.
             let _ = sender.send(received.map(|()| None)).await;
         });
         Arc::new(Incoming { blocks, work })
@@ -67,7 +62,7 @@ impl Channel {
 
 impl Flow for Incoming {
     fn next(&self) -> Fallible<'_, Option<Block>> {
-        // Nobody has said that this is the end.
+        // The task ended without reporting completion.
         Box::pin(self.blocks.next(|| Error::GivenUp.into()))
     }
 }
@@ -85,11 +80,11 @@ impl fmt::Debug for Incoming {
 }
 
 async fn stream(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
-    let mut arrivals = Arrivals::of(inner, true);
-    // One that goes without a word where something is to come is none of the transfer's, if anybody may connect.
+    let mut acceptor = Acceptor::of(inner, true);
+    // A connection without data does not belong to the transfer, if anybody may connect.
     let mut scans = 0;
     loop {
-        let connection = arrivals.one().await?;
+        let connection = acceptor.one().await?;
         let strange = inner.may_be_stranger() && !connection.is_proved();
         match one_stream(inner, connection, intake.clone(), blocks).await {
             Err(Error::Short { came: 0, .. }) if strange && scans < SCANS => scans += 1,
@@ -99,10 +94,10 @@ async fn stream(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(
 }
 
 async fn one_stream(inner: &Inner, mut connection: Connection, intake: Intake, blocks: &Sender) -> Result<(), Error> {
-    if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
-        let bytes = land::Bytes::new(Arriving::new(landing, intake.from), intake.expected);
-        (connection, _) = land(connection, bytes, (blocks, &inner.settings.carriers), None).await?;
-        let _ = connection.finish(inner.settings.stall).await;
+    if let Some(direct_writer) = intake.into.filter(|_| connection.is_bulk()) {
+        let bytes = write::Bytes::new(Arriving::new(direct_writer, intake.from), intake.expected);
+        (connection, _) = write_blocks(connection, bytes, (blocks, &inner.settings.io_threads), None).await?;
+        let _ = connection.finish(inner.settings.stall_timeout).await;
         return Ok(());
     }
     let mut came = 0u64;
@@ -126,8 +121,8 @@ async fn one_stream(inner: &Inner, mut connection: Connection, intake: Intake, b
         None if connection.is_doubtful() => Err(Error::Doubtful),
         Some(expected) if came < expected => Err(Error::Short { came, expected }),
         _ => {
-            // Some wait for this end to say goodbye, too; others have gone.
-            let _ = connection.leave(inner.settings.stall).await;
+            // Some senders wait for this end to close too; others are gone.
+            let _ = connection.leave(inner.settings.stall_timeout).await;
             Ok(())
         }
     }
@@ -140,32 +135,33 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
     let (stop, stopped) = watch::channel(false);
     let mut readers = JoinSet::new();
     for connection in inner.take_kept() {
-        let ways = (blocks.clone(), inner.settings.carriers.clone());
-        readers.spawn(read(connection, intake.clone(), ways, (stopped.clone(), false)));
+        let ways = (blocks.clone(), inner.settings.io_threads.clone());
+        // The sender or a firewall may have ended it since the last transfer. The sender then uses others.
+        readers.spawn(read(connection, intake.clone(), ways, (stopped.clone(), true)));
     }
-    let (mut tally, mut arrivals) = (Tally::new(), Arrivals::of(inner, true));
+    let (mut tally, mut acceptor) = (Tally::new(), Acceptor::of(inner, true));
     let mut came = readers.len();
-    let patience = inner.settings.patience;
-    let give_up = Instant::now() + patience;
+    let reply_timeout = inner.settings.reply_timeout;
+    let give_up = Instant::now() + reply_timeout;
     while !tally.is_complete() {
         tokio::select! {
-            arrived = arrivals.next() => {
+            arrived = acceptor.next() => {
                 came += 1;
                 if came > inner.settings.most {
                     return Err(Error::TooMany(inner.settings.most));
                 }
-                let ways = (blocks.clone(), inner.settings.carriers.clone());
+                let ways = (blocks.clone(), inner.settings.io_threads.clone());
                 let connection = arrived?;
                 let strange = inner.may_be_stranger() && !connection.is_proved();
                 readers.spawn(read(connection, intake.clone(), ways, (stopped.clone(), strange)));
             }
             ended = readers.join_next(), if !readers.is_empty() => came -= count(inner, ended, &mut tally)?,
-            () = sleep_until(give_up), if came == 0 => return Err(arrivals.nobody(patience)),
+            () = sleep_until(give_up), if came == 0 => return Err(acceptor.nobody(reply_timeout)),
         }
     }
-    // Who has not agreed by now is nobody whose bytes were to come.
-    drop(arrivals);
-    // Connections that this transfer did not need are kept, too.
+    // A handshake that is unfinished now belongs to no sender.
+    drop(acceptor);
+    // Connections that this transfer did not need are kept.
     let _ = stop.send(true);
     while let Some(ended) = readers.join_next().await {
         count(inner, Some(ended), &mut tally)?;
@@ -173,15 +169,15 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
     Ok(())
 }
 
-/// How a connection's part of a transfer ended.
+/// How the part of a connection ended.
 struct Ended {
     connection: Connection,
-    said: Vec<Said>,
-    /// Whether it went without a word, and may have been a stranger's.
+    said: Vec<Event>,
+    /// Whether it ended without data, and belongs to no part of the transfer.
     gone: bool,
 }
 
-/// Counts what a connection said, and whether it was a stranger's.
+/// Counts the ends of a connection, and connections without data.
 fn count(
     inner: &Inner,
     ended: Option<Result<Result<Ended, Error>, tokio::task::JoinError>>,
@@ -189,7 +185,7 @@ fn count(
 ) -> Result<usize, Error> {
     let Some(ended) = ended else { return Ok(0) };
     let Ended { connection, said, gone } = ended.map_err(|_| Error::GivenUp)??;
-    let closed = said.iter().any(|said| matches!(said, Said::End { kept: false }));
+    let closed = said.iter().any(|said| matches!(said, Event::End { kept: false }));
     said.into_iter().try_for_each(|said| tally.count(said))?;
     if closed || gone {
         connection.close()
@@ -199,16 +195,17 @@ fn count(
     Ok(usize::from(gone))
 }
 
-/// Reads one connection to the end of its part, or until it is not needed. It may be `strange`, and go without a word.
+/// Reads one connection to the end of its part, or until it is not needed. With `optional`, it may end or fail before its
+/// first byte: it is a stranger's, or was kept from an earlier transfer.
 async fn read(
     mut connection: Connection,
     intake: Intake,
-    (blocks, carriers): (Sender, Carriers),
-    (mut stopped, mut strange): (watch::Receiver<bool>, bool),
+    (blocks, io_threads): (Sender, IoThreads),
+    (mut stopped, mut optional): (watch::Receiver<bool>, bool),
 ) -> Result<Ended, Error> {
-    if let Some(landing) = intake.into.clone().filter(|_| connection.is_bulk()) {
-        let work = land::Blocks::new(Arriving::new(landing, intake.from), strange);
-        let (connection, work) = land(connection, work, (&blocks, &carriers), Some(stopped)).await?;
+    if let Some(direct_writer) = intake.into.clone().filter(|_| connection.is_bulk()) {
+        let work = write::Blocks::new(Arriving::new(direct_writer, intake.from), optional);
+        let (connection, work) = write_blocks(connection, work, (&blocks, &io_threads), Some(stopped)).await?;
         return Ok(Ended { connection, said: work.said, gone: work.gone });
     }
     let (mut channel, mut said) = (block::Channel::new(), Vec::new());
@@ -217,21 +214,21 @@ async fn read(
             Wants::Nothing => return Ok(Ended { connection, said, gone: false }),
             Wants::Header(wanted) => {
                 let mut header = [0; HEADER];
-                // Only between blocks can it be left alone.
+                // It can only be kept between blocks.
                 let idle = wanted == HEADER && said.is_empty();
                 let len = tokio::select! {
                     biased;
-                    read = connection.read(&mut header[..wanted]) => read?,
+                    read = connection.read(&mut header[..wanted]) => read.or_else(|error| if optional { Ok(0) } else { Err(error) })?,
                     _ = stopped.wait_for(|stopped| *stopped), if idle => return Ok(Ended { connection, said, gone: false }),
                 };
                 if len == 0 {
-                    return if strange {
+                    return if optional {
                         Ok(Ended { connection, said, gone: true })
                     } else {
                         Err(BlockError::Cut.into())
                     };
                 }
-                strange = false;
+                optional = false;
                 said.extend(channel.header(&header[..len])?.1);
             }
             Wants::Data { offset, len } => {
@@ -242,9 +239,9 @@ async fn read(
     }
 }
 
-/// Takes some of a block of `len` bytes that belong at `offset`, as they come, and gives how many it was; none at the end of what the
-/// connection carries.
-pub(super) async fn take(
+/// Reads a part of a block of `len` bytes at `offset`, and returns its length. `None` at the end of the
+/// connection.
+async fn take(
     connection: &mut Connection,
     intake: &Intake,
     (offset, len): (u64, u64),
@@ -262,10 +259,6 @@ pub(super) async fn take(
     Ok(Some(len as u64))
 }
 
-pub(super) async fn give(blocks: &Sender, block: Block) -> Result<(), Error> {
-    blocks.send(Ok(Some(block))).await.map_err(|_| Error::GivenUp)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::settings::Settings;
@@ -274,7 +267,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
     #[tokio::test]
-    async fn what_comes_slowly_is_handed_on_before_a_block_is_full() {
+    async fn slow_data_is_passed_on_before_a_block_is_full() {
         let channel = Channel::listening(Ipv4Addr::LOCALHOST.into(), Settings::default()).unwrap();
         let intake = Intake { pool: Pool::new(1 << 20, 4), from: 7, expected: None, into: None };
         let incoming = channel.receive(Mode::Stream, intake);
@@ -282,7 +275,7 @@ mod tests {
         for (at, text) in [(7, "slow"), (11, "ly")] {
             sender.write_all(text.as_bytes()).unwrap();
             let block = incoming.next().await.unwrap().unwrap();
-            assert_eq!((block.offset, &block.bytes().unwrap()[..]), (at, text.as_bytes()));
+            assert_eq!(block, Block::new(at, text));
         }
         drop(sender);
         assert!(incoming.next().await.unwrap().is_none());

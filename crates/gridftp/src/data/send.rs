@@ -1,15 +1,15 @@
-//! Sending a flow.
+//! Sends a flow.
 //!
-//! Blocks that are places in a file go over a plain connection by `sendfile`, in turns of a thread; all others are written.
+//! Blocks that are ranges of a file go over a plain connection by `sendfile`, in time slices of a thread. All others
+//! are written.
 
-use super::arrive::Arrivals;
-use super::both;
+use super::acceptor::Acceptor;
 use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
 use super::settings::Mode;
-use super::turn::{Carriers, Step, Why, Work, turn};
-use phoebus_files::block::{Block, Body, Lent};
+use super::time_slice::{IoThreads, Step, Why, Work, turn};
+use phoebus_files::block::{Block, Body, FileRange};
 use phoebus_files::local::Identity;
 use phoebus_files::store::Flow;
 use phoebus_net::bulk::Bulk;
@@ -21,14 +21,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How much of a device is read at once: few system calls, and little enough to be in a processor's cache when it is sent.
+/// Bytes of a device that are read at once: few system calls, and in the processor's cache when sent.
 const READ: usize = 256 << 10;
 
 impl Channel {
-    /// Sends all of `flow`, adding to `moved` what went, and returns how many bytes it was. In stream mode the flow has to
-    /// be in order; in extended block mode it goes over so many `streams` to each address (S11), which are kept for another
-    /// transfer. The future may be dropped at any
-    /// time: then connections are reset, and the other end sees that the transfer was cut.
+    /// Sends all of `flow`, adds sent bytes to `moved`, and returns their number. In stream mode the flow must be in
+    /// order. In extended block mode it goes over `streams` connections to each address (S11), which are kept for the
+    /// next transfer. Dropping the future resets connections, so that the peer sees a cut.
     ///
     /// # Errors
     /// Of connections, and of the flow ([`Error::Store`]).
@@ -42,11 +41,10 @@ impl Channel {
         match mode {
             Mode::Stream => stream(&self.0, flow, moved.clone()).await,
             Mode::Extended => extended(&self.0, streams, flow, moved, Sharing::default()).await,
-            Mode::ExtendedBoth => both::send(&self.0, streams, flow, moved).await,
         }
     }
 
-    /// The same in extended block mode, as one of several that send to the same addresses.
+    /// The same in extended block mode, as one of several senders to the same addresses.
     ///
     /// # Errors
     /// As above.
@@ -61,29 +59,29 @@ impl Channel {
     }
 }
 
-/// How many send to the same address, each over the same number of connections (S11): where the receiver counts the ends of all, one
-/// of them says how many those are.
+/// Senders to one address, each over the same number of connections (S11). If the receiver counts all ends, one sender
+/// announces their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sharing {
-    /// How many, this one among them.
+    /// Number of senders, including this one.
     pub senders: u64,
-    /// Which of them this one is; the first, 0, says it.
+    /// Index of this sender. The first, 0, announces.
     pub place: u64,
 }
 
 impl Default for Sharing {
-    /// One alone.
+    /// A single sender.
     fn default() -> Self {
         Self { senders: 1, place: 0 }
     }
 }
 
 async fn stream(inner: &Arc<Inner>, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
-    let connection = Arrivals::of(inner, false).one().await?;
-    let how = (inner.settings.carriers.clone(), inner.settings.stall);
+    let connection = Acceptor::of(inner, false).one().await?;
+    let how = (inner.settings.io_threads.clone(), inner.settings.stall_timeout);
     let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), how).await?;
     connection.count(inner.losses());
-    connection.finish(inner.settings.stall).await?;
+    connection.finish(inner.settings.stall_timeout).await?;
     Ok(sent)
 }
 
@@ -96,7 +94,7 @@ async fn extended(
 ) -> Result<u64, Error> {
     let mut connections = inner.all(streams).await?;
     if sharing.senders > 1 {
-        // Who counts for the others takes it that each has as many as were asked for. What is kept beyond them is left alone.
+        // The announced number assumes the requested connections of each sender. Further kept ones stay unused.
         connections.sort_by_key(|connection| connection.to);
         let mut have = (usize::MAX, 0);
         let spare = |connection: &mut Connection| {
@@ -105,26 +103,26 @@ async fn extended(
         };
         connections.extract_if(.., spare).for_each(|connection| inner.keep(connection));
     }
-    let mut carriers = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for connection in connections {
         let outgoing = Outgoing::new(Mode::Extended, flow.clone(), moved.clone());
-        carriers.spawn(carry(connection, outgoing, (inner.settings.carriers.clone(), inner.settings.stall)));
+        tasks.spawn(carry(connection, outgoing, (inner.settings.io_threads.clone(), inner.settings.stall_timeout)));
     }
     let (mut connections, mut sent) = (Vec::new(), 0);
-    // The first error ends all: what is dropped is reset.
-    while let Some(carried) = carriers.join_next().await {
+    // The first error ends all: dropped connections are reset.
+    while let Some(carried) = tasks.join_next().await {
         let (connection, bytes) = carried.map_err(|_| Error::GivenUp)??;
         connections.push(connection);
         sent += bytes;
     }
-    // The ends are counted at each address, since a stripe knows of no others.
+    // Each address counts its ends, since a stripe does not know the others.
     connections.sort_by_key(|connection| connection.to);
     for stripe in connections.chunk_by_mut(|a, b| a.to == b.to) {
         let own = stripe.len() as u64;
-        let mut ending = Ending::among(own, (sharing.place == 0).then_some(own * sharing.senders.max(1)));
+        let mut ending = Ending::of_one_sender(own, (sharing.place == 0).then_some(own * sharing.senders.max(1)));
         for connection in stripe {
             if let Some(header) = ending.next(true) {
-                connection.write(&header.encode(), false, inner.settings.stall).await?;
+                connection.write(&header.encode(), false, inner.settings.stall_timeout).await?;
             }
         }
     }
@@ -137,28 +135,28 @@ async fn extended(
 async fn carry(
     mut connection: Connection,
     mut outgoing: Outgoing,
-    (threads, stall): (Carriers, Duration),
+    (threads, stall_timeout): (IoThreads, Duration),
 ) -> Result<(Connection, u64), Error> {
     loop {
         let Some(block) = outgoing.flow.next().await? else { return Ok((connection, outgoing.sent)) };
         outgoing.begin(block)?;
-        if matches!(&outgoing.going, Some(Going { body: Body::Lent(_), .. })) && connection.is_bulk() {
+        if matches!(&outgoing.going, Some(Going { body: Body::FileRange(_), .. })) && connection.is_bulk() {
             let done;
-            (connection, outgoing, done) = lend(connection, outgoing, (&threads, stall)).await?;
+            (connection, outgoing, done) = lend(connection, outgoing, (&threads, stall_timeout)).await?;
             if done {
                 return Ok((connection, outgoing.sent));
             }
         } else {
-            outgoing.write(&mut connection, stall).await?;
+            outgoing.write(&mut connection, stall_timeout).await?;
         }
     }
 }
 
-/// Lends `connection` to threads while there is something to send; whether that was all.
+/// Moves `connection` to threads while there is something to send. Returns whether that was all.
 async fn lend(
     connection: Connection,
     mut outgoing: Outgoing,
-    (threads, stall): (&Carriers, Duration),
+    (threads, stall_timeout): (&IoThreads, Duration),
 ) -> Result<(Connection, Outgoing, bool), Error> {
     let mut loose = connection.loosen()?;
     loop {
@@ -168,7 +166,7 @@ async fn lend(
             Why::Over => {}
             Why::Waits => {
                 let connection = loose.settle()?;
-                connection.room(stall).await?;
+                connection.room(stall_timeout).await?;
                 loose = connection.loosen()?;
             }
             Why::Starved => return Ok((loose.settle()?, outgoing, false)),
@@ -177,24 +175,24 @@ async fn lend(
     }
 }
 
-/// What one connection sends.
+/// The sending state of one connection.
 struct Outgoing {
     mode: Mode,
     flow: Arc<dyn Flow>,
     going: Option<Going>,
-    /// Where the next block of a stream has to begin.
+    /// Offset of the next block of a stream.
     at: Option<u64>,
     sent: u64,
     moved: Arc<AtomicU64>,
-    /// What was read of a device, and which of it is still to be sent.
+    /// Bytes that were read of a device, and the range still to send.
     buffer: Vec<u8>,
     held: std::ops::Range<usize>,
 }
 
-/// A block that is being sent.
+/// A block in progress.
 struct Going {
     header: [u8; HEADER],
-    /// How many of the header's bytes are still to be sent.
+    /// Bytes of the header still to send.
     left: usize,
     body: Body,
     done: u64,
@@ -206,7 +204,7 @@ impl Outgoing {
         Self { mode, flow, going: None, at: None, sent: 0, moved, buffer: Vec::new(), held: 0..0 }
     }
 
-    /// Begins with `block`.
+    /// Starts `block`.
     fn begin(&mut self, block: Block) -> Result<(), Error> {
         let len = block.len();
         let end = block.offset.checked_add(len).ok_or(Error::Endless)?;
@@ -224,20 +222,21 @@ impl Outgoing {
         self.sent += len;
     }
 
-    /// Writes the block that was begun.
-    async fn write(&mut self, connection: &mut Connection, stall: Duration) -> Result<(), Error> {
+    /// Sends the block in progress.
+    async fn write(&mut self, connection: &mut Connection, stall_timeout: Duration) -> Result<(), Error> {
         let Some(going) = self.going.take() else { return Ok(()) };
-        connection.write(&going.header[HEADER - going.left..], true, stall).await?;
+        connection.write(&going.header[HEADER - going.left..], true, stall_timeout).await?;
         match going.body {
-            Body::Lent(lent) => {
+            Body::FileRange(lent) => {
                 let mut done = 0;
                 while done < going.len {
                     let bytes = read(lent.clone(), done).await?;
-                    connection.write(&bytes, false, stall).await?;
+                    connection.write(&bytes, false, stall_timeout).await?;
                     done += bytes.len() as u64;
                 }
             }
-            _ => connection.write(Block { offset: 0, body: going.body, sum: None }.bytes()?, false, stall).await?,
+            Body::Bytes(bytes) => connection.write(&bytes, false, stall_timeout).await?,
+            Body::Written(_) | Body::Hole(_) => return Err(Error::Order),
         }
         self.count(going.len);
         Ok(())
@@ -247,12 +246,12 @@ impl Outgoing {
 impl Work for Outgoing {
     fn user(&self) -> Option<Arc<Identity>> {
         match &self.going {
-            Some(Going { body: Body::Lent(lent), .. }) => lent.file.user().cloned(),
+            Some(Going { body: Body::FileRange(lent), .. }) => lent.file.user().cloned(),
             _ => None,
         }
     }
 
-    /// Takes the next block if it is there at once; others are waited for without a thread.
+    /// Takes the next block if it is ready. Waiting happens without a thread.
     fn prepare(&mut self) -> Result<Step, Error> {
         let next = self.flow.next().as_mut().poll(&mut Context::from_waker(Waker::noop()));
         match next {
@@ -270,11 +269,11 @@ impl Work for Outgoing {
             return Ok(Step::More);
         }
         let sent = match &mut going.body {
-            Body::Lent(lent) if lent.regular => {
+            Body::FileRange(lent) if lent.regular => {
                 let rest = usize::try_from(going.len - going.done).unwrap_or(usize::MAX);
                 match lent.file.act(|file| bulk.send_file(file, lent.at + going.done, rest)) {
                     Ok(0) if rest > 0 => return Err(Error::Store(lent.short(going.done))),
-                    // Some file systems can only be read from.
+                    // Some file systems support only reads.
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                         lent.regular = false;
                         return Ok(Step::More);
@@ -282,7 +281,7 @@ impl Work for Outgoing {
                     sent => sent?,
                 }
             }
-            Body::Lent(lent) => {
+            Body::FileRange(lent) => {
                 if self.held.is_empty() && going.done < going.len {
                     self.buffer.resize(READ, 0);
                     self.held = 0..lent.read(going.done, &mut self.buffer)?;
@@ -292,7 +291,7 @@ impl Work for Outgoing {
                 sent
             }
             Body::Bytes(bytes) => bulk.write(bytes.get(going.done as usize..).unwrap_or_default(), false)?,
-            Body::Landed(_) | Body::Hole(_) => return Err(Error::Order),
+            Body::Written(_) | Body::Hole(_) => return Err(Error::Order),
         };
         going.done += sent as u64;
         if going.done >= going.len {
@@ -303,8 +302,8 @@ impl Work for Outgoing {
     }
 }
 
-/// Some of what lies in a file, for connections that need the bytes.
-async fn read(lent: Lent, from: u64) -> Result<Vec<u8>, Error> {
+/// Reads a part of a file, for connections that need the bytes.
+async fn read(lent: FileRange, from: u64) -> Result<Vec<u8>, Error> {
     let read = tokio::task::spawn_blocking(move || {
         let mut bytes = vec![0; READ];
         let len = lent.read(from, &mut bytes)?;

@@ -1,39 +1,39 @@
-//! The sessions that one data connection under TLS makes: others may resume them only once it is known to be the client's. TLS 1.2 names a
-//! session before anything could be asked of who has made it, so one that is refused has its name as well.
+//! TLS sessions of one data connection: they can be resumed only after the connection is accepted as the client's. TLS
+//! 1.2 names a session before the server can ask anything of the peer, so refused connections have named ones too.
 
 use rustls::ServerConfig;
 use rustls::server::StoresServerSessions;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Sessions of a connection that nobody has accepted yet. What is known already can be resumed.
+/// New sessions of a connection that is not accepted yet. Known ones can be resumed.
 #[derive(Debug)]
 pub(super) struct Unproven {
     known: Arc<dyn StoresServerSessions>,
-    /// None once the connection is accepted.
-    made: Mutex<Option<Made>>,
+    /// `None` once the connection is accepted.
+    made: Mutex<Option<NewSessions>>,
 }
 
 #[derive(Default)]
-struct Made(Vec<(Vec<u8>, Vec<u8>)>);
+struct NewSessions(Vec<(Vec<u8>, Vec<u8>)>);
 
-impl std::fmt::Debug for Made {
+impl std::fmt::Debug for NewSessions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // They are secrets.
+        // Sessions are secrets.
         write!(f, "{} sessions", self.0.len())
     }
 }
 
 impl Unproven {
-    /// What one connection shows that `config` is for, and what it makes.
+    /// The configuration for one connection, and its new sessions.
     pub(super) fn of(config: &ServerConfig) -> (Arc<ServerConfig>, Arc<Self>) {
-        let made = Mutex::new(Some(Made::default()));
+        let made = Mutex::new(Some(NewSessions::default()));
         let sessions = Arc::new(Self { known: config.session_storage.clone(), made });
         let mut own = config.clone();
         own.session_storage = sessions.clone();
         (Arc::new(own), sessions)
     }
 
-    /// Whoever was at the other end is the client: what was made counts, and so does what may still be.
+    /// Accepts the connection: its sessions count, also later ones.
     pub(super) fn accept(&self) {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).take();
         for (key, value) in made.unwrap_or_default().0 {
@@ -73,10 +73,10 @@ mod tests {
     use rustls::server::ServerSessionMemoryCache;
 
     #[test]
-    fn what_a_connection_makes_counts_once_it_is_accepted() {
+    fn sessions_count_after_the_connection_is_accepted() {
         let known: Arc<dyn StoresServerSessions> = ServerSessionMemoryCache::new(32);
         assert!(known.put(vec![0], vec![7]));
-        let own = || Unproven { known: known.clone(), made: Mutex::new(Some(Made::default())) };
+        let own = || Unproven { known: known.clone(), made: Mutex::new(Some(NewSessions::default())) };
         let (refused, accepted) = (own(), own());
         assert!(refused.put(vec![1], vec![7]) && accepted.put(vec![2], vec![7]));
         assert_eq!((refused.get(&[0]), refused.get(&[1]), accepted.get(&[2])), (Some(vec![7]), None, None));

@@ -1,25 +1,26 @@
-//! Stacks of drivers as GCT writes them (U9, U12): what is read of one, and what its options change, the same at either end.
+//! Stacks of drivers in GCT's notation (U9, U12): parsing, and the options that both ends share.
 //!
-//! `tcp:sndbuf=1000000;rcvbuf=1000000,gsi`: drivers with commas between, the lowest first, each with options after a colon. `%` and
-//! two hexadecimal digits are a character of an option. Which drivers an end has, and who may ask for them, is its own affair.
+//! `tcp:sndbuf=1000000;rcvbuf=1000000,gsi`: drivers separated by commas, the lowest first, each with options after a
+//! colon. `%` and two hexadecimal digits stand for a character. Each end decides which drivers it has, and who may use
+//! them.
 
 use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{BitRate, ByteSize};
 
-/// The driver that opens sessions through gateways.
+/// Opens sessions through gateways.
 pub const SESSIONS: &str = "phoebus";
 
-/// The driver that bounds a rate.
+/// Limits the rate.
 pub const RATE: &str = "rate";
 
-/// The driver whose connections are QUIC's.
+/// QUIC.
 pub const QUIC: &str = "quic";
 
-/// The driver that protects by TLS.
+/// TLS.
 pub const TLS: &str = "tls";
 
-/// The congestion controls that QUIC has.
+/// Congestion controls of QUIC.
 const QUICS: [CongestionControl; 5] = [
     CongestionControl::Auto,
     CongestionControl::Model,
@@ -28,20 +29,20 @@ const QUICS: [CongestionControl; 5] = [
     CongestionControl::Reno,
 ];
 
-/// The most drivers on a stack, and the most bytes of it: more than anything needs.
+/// Most drivers and bytes of a stack: more than anybody needs.
 const MOST: usize = 8;
 const LONGEST: usize = 4096;
 
-/// A driver as it stands on a stack, with its options.
+/// A driver in a stack, with its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     /// The driver.
     pub name: String,
-    /// Its options, decoded, in the order in which they were written.
+    /// Decoded options, in the given order.
     pub options: Vec<(String, String)>,
 }
 
-/// The layers of a stack, the lowest of which is the first.
+/// Parses a stack. The lowest layer comes first.
 ///
 /// # Errors
 /// What was expected.
@@ -83,7 +84,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok().filter(|text| !text.chars().any(char::is_control))
 }
 
-/// What options change of a profile.
+/// The options' changes to a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Changes {
     send_buffer: Option<ByteSize>,
@@ -94,10 +95,11 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Takes the options of a built-in transport, by GCT's names where it has them. Buffers may have up to `buffer` bytes.
+    /// Applies the options of a built-in transport, under GCT's names where it has them. Buffers are limited to
+    /// `buffer` bytes.
     ///
     /// # Errors
-    /// What was expected, in words that name the driver.
+    /// What was expected, naming the driver.
     pub fn transport(&mut self, layer: &Layer, buffer: u64) -> Result<(), String> {
         let (udt, quic) = (layer.name == "udt", layer.name == QUIC);
         for (key, value) in &layer.options {
@@ -110,7 +112,7 @@ impl Changes {
             match key.as_str() {
                 "sndbuf" => self.send_buffer = Some(size()?),
                 "rcvbuf" => self.receive_buffer = Some(size()?),
-                // Whose it is and what it has to be is for those who agree on it.
+                // The handshake handles the other options.
                 "key" if quic => {}
                 "cc" => {
                     let control = value.parse().map_err(|_| wrong("the name of a congestion control"))?;
@@ -136,10 +138,10 @@ impl Changes {
         Ok(())
     }
 
-    /// Takes `rate:rate=500mbit`.
+    /// Parses `rate:rate=500mbit`.
     ///
     /// # Errors
-    /// What was expected, and that it is there twice.
+    /// What was expected; or the option occurs twice.
     pub fn rate(&mut self, layer: &Layer) -> Result<(), String> {
         if self.rate.is_some() {
             return Err(format!("driver {RATE} is there twice"));
@@ -152,7 +154,7 @@ impl Changes {
         Ok(())
     }
 
-    /// `profile` for each of so many connections, which share what the stack says of a rate.
+    /// The profile of each of `connections` connections, which share the rate of the stack.
     pub fn of(&self, profile: Profile, connections: u64) -> Profile {
         let Self { send_buffer, receive_buffer, mss, congestion_control, rate } = *self;
         Profile {
@@ -166,10 +168,10 @@ impl Changes {
     }
 }
 
-/// The gateways that a layer of sessions names, if it names any: `gw=host/port`, or `path=` and several with `|` between.
+/// The gateways of a `phoebus` layer, if it names any: `gw=host/port`, or `path=` with several separated by `|`.
 ///
 /// # Errors
-/// What was expected, in words that name the driver.
+/// What was expected, naming the driver.
 pub fn gateways(layer: &Layer) -> Result<Option<Vec<Endpoint>>, String> {
     let mut path = None;
     for (key, value) in &layer.options {

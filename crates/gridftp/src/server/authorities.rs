@@ -1,11 +1,11 @@
-//! Whom clients with certificates are issued by. The revocation lists are looked at before somebody proves who he is: programs that fetch
-//! them tell nobody, and one that has run out shuts out everybody of its authority.
+//! The certificate authorities that clients are verified against. Revocation lists are read again before each login:
+//! the programs that fetch them notify nobody, and an expired list refuses everybody of its authority.
 
 use super::config::Gsi;
 use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::credential::Credential;
 use phoebus_gsi::trust::directory::DirectoryError;
-use phoebus_gsi::trust::kept::Kept;
+use phoebus_gsi::trust::kept::TrustDirectory;
 use phoebus_gsi::trust::{MissingPolicy, TrustStore};
 use rustls::crypto::CryptoProvider;
 use std::fmt;
@@ -14,48 +14,49 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// How long a login waits until lists have been looked at: far longer than a disk takes that works. What was read before counts then.
+/// Longest wait of a login for the lists to be read, far longer than a working disk takes. After it, the earlier lists
+/// hold.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A directory of authorities, at which one looks at a time.
+/// A directory of authorities. One task at a time reads it.
 pub(crate) struct Authorities {
-    kept: Kept,
-    /// When the last look began.
-    looking: Arc<Mutex<Option<Instant>>>,
+    kept: TrustDirectory,
+    /// Start of the last read.
+    reading: Arc<Mutex<Option<Instant>>>,
 }
 
-/// Who this end is, and whom it believes. There is nothing in it to be shown.
+/// The credential of this server, and the authorities that it trusts. Debug output has no secrets.
 #[derive(Clone)]
-pub(crate) struct Own {
+pub(crate) struct HostIdentity {
     pub(crate) credential: Credential,
     pub(crate) provider: Arc<CryptoProvider>,
     pub(crate) authorities: Arc<Authorities>,
 }
 
-impl Own {
-    /// What contexts are made with.
+impl HostIdentity {
+    /// The endpoint for new security contexts.
     pub(crate) fn endpoint(&self) -> Endpoint {
         self.endpoint_with(&self.credential)
     }
 
-    /// The same with what was lent.
+    /// The same with a delegated credential.
     pub(crate) fn endpoint_with(&self, credential: &Credential) -> Endpoint {
         let (trust, provider) = (self.authorities.trust(), self.provider.clone());
         Endpoint { credential: credential.clone(), trust, provider }
     }
 
-    /// Takes lists that were replaced.
-    pub(crate) async fn look(&self) {
+    /// Reads revocation lists that were replaced.
+    pub(crate) async fn refresh(&self) {
         let asked = Instant::now();
         let looked = async {
-            let mut began = self.authorities.looking.clone().lock_owned().await;
-            // One that began since has seen all that there was.
+            let mut began = self.authorities.reading.clone().lock_owned().await;
+            // A read that began after the request has seen all lists.
             if began.is_some_and(|began| began >= asked) {
                 return;
             }
             *began = Some(Instant::now());
             let own = self.clone();
-            // Whoever leaves meanwhile leaves no second look beside this one.
+            // The lock stays with the read, so that a client that leaves starts no second one.
             let look = move || {
                 own.authorities.look(&own.provider);
                 drop(began);
@@ -68,18 +69,18 @@ impl Own {
     }
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for HostIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.credential.certificate().subject())
     }
 }
 
 impl Authorities {
-    /// Those of a configuration. A file that cannot be used may be a revocation list, without which nobody is believed.
+    /// Reads the directory. Any unusable file is an error, since it may be a revocation list.
     pub(super) fn of(gsi: &Gsi) -> Result<Self, DirectoryError> {
         // Authorities without a signing policy may name nobody, as in GCT.
-        let kept = Kept::read(&gsi.authorities, MissingPolicy::Refuse)?;
-        Ok(Self { kept, looking: Arc::default() })
+        let kept = TrustDirectory::read(&gsi.authorities, MissingPolicy::Refuse)?;
+        Ok(Self { kept, reading: Arc::default() })
     }
 
     fn trust(&self) -> Arc<TrustStore> {

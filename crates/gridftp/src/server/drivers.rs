@@ -1,17 +1,17 @@
-//! What may carry data connections, and what clients may say of it (U7, U9, U12): the administrator's list, and the stacks of it
-//! that clients put together.
+//! Drivers of data connections (U7, U9, U12): the administrator's list, and the stacks that clients choose from it.
 //!
-//! The lowest driver of a stack is a transport: `tcp`, `udt`, `quic`, or a library that the administrator lists. Above it `phoebus` opens a
-//! session through gateways wherever this server connects, and `rate` bounds what it sends. Which options a client may give is said
-//! here, driver by driver, and none of them names a file or, beyond those that the administrator lists, a gateway.
+//! The lowest driver of a stack is a transport: `tcp`, `udt`, `quic`, or a library that the administrator lists. Above
+//! it, `phoebus` opens a session through gateways wherever this server connects, and `rate` limits what it sends. This
+//! file has the options that clients may set. None of them names a file, or a gateway beyond those that the
+//! administrator lists.
 
 use super::config::{ConfigError, Data};
 use super::hub::Hub;
-use crate::data::pinned::{self, Own, Pinned};
+use crate::data::pinned::{self, OwnKey, Pinned};
 use crate::data::stack::{self, Changes, Layer, QUIC, RATE, SESSIONS, TLS};
 use phoebus_net::Profile;
 use phoebus_net::Registry;
-use phoebus_net::driver::{Kind, Library};
+use phoebus_net::driver::{Library, ValueType};
 use phoebus_net::transport::Transport;
 use phoebus_net::wrapblock::Limits;
 use phoebus_proto::endpoint::Endpoint;
@@ -21,32 +21,33 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What opens sessions through gateways: those who have a client of them hand it in ([`Server::start_with`](super::Server::start_with)).
+/// Opens sessions through gateways. Programs with a gateway client pass it to
+/// [`Server::start_with`](super::Server::start_with).
 pub trait Gateways: Debug + Send + Sync {
-    /// What connects by sessions through `path`, the first hop of which is set up as `profile` says.
+    /// A transport that connects by sessions through `path`. `profile` sets up the first hop.
     fn through(&self, path: &[Endpoint], profile: &Profile) -> Arc<dyn Transport>;
 }
 
-/// What a stack comes to.
+/// A resolved stack.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
-    /// As it was written, by which it is known from others.
+    /// Its text, which identifies it.
     pub(crate) text: String,
     transport: Arc<dyn Transport>,
-    /// Through which gateways this end connects.
+    /// Gateways through which this end connects.
     path: Option<(Vec<Endpoint>, Arc<dyn Gateways>)>,
     changes: Changes,
     keyed: Option<Keyed>,
-    /// What the client is told where data goes inside SSH.
+    /// Told to the client if data goes inside SSH.
     ticket: Option<Ticket>,
 }
 
-/// What a driver comes to whose ends tell each other keys.
+/// A driver whose two ends exchange keys.
 #[derive(Debug, Clone)]
 struct Keyed {
     driver: &'static str,
-    own: Own,
-    /// The other end's, once it was named.
+    own: OwnKey,
+    /// The other end's key, once the client has sent it.
     peer: Option<Pin>,
 }
 
@@ -59,12 +60,12 @@ impl PartialEq for Stack {
 impl Eq for Stack {}
 
 impl Stack {
-    /// `profile` for each of so many connections, which share what the stack says of a rate.
+    /// The profile of each of `connections` connections, which share the rate of the stack.
     pub(super) fn profile(&self, profile: Profile, connections: u64) -> Profile {
         self.changes.of(profile, connections)
     }
 
-    /// What the client is to be told of it: which driver has which key of this end, or by what it is found inside SSH.
+    /// Told to the client: the driver and this end's key, or how to find this server inside SSH.
     pub(super) fn answer(&self) -> Option<String> {
         if let Some(ticket) = &self.ticket {
             return Some(ticket.answer());
@@ -72,37 +73,37 @@ impl Stack {
         self.keyed.as_ref().map(|keyed| keyed.own.pin().answer(keyed.driver))
     }
 
-    /// The driver for which the other end's key still has to be named.
+    /// The driver that still needs the other end's key.
     pub(super) fn lacks_key(&self) -> Option<&'static str> {
         self.keyed.as_ref().filter(|keyed| keyed.peer.is_none()).map(|keyed| keyed.driver)
     }
 
-    /// Whether its ends know each other by keys.
+    /// Whether the two ends are authenticated by keys.
     pub(super) fn is_keyed(&self) -> bool {
         self.keyed.is_some()
     }
 
-    /// What protects connections by keys that the ends have told each other, if TLS does.
+    /// TLS between pinned keys, if the stack has it.
     pub(super) fn pinned(&self) -> Option<Pinned> {
         let keyed = self.keyed.as_ref().filter(|keyed| keyed.driver == TLS)?;
         Some(Pinned::new(&keyed.own, keyed.peer?))
     }
 
-    /// What carries connections that this end makes under `profile`, or waits for.
+    /// The transport for connections that this end makes, or accepts.
     pub(super) fn transport(&self, connects: bool, profile: &Profile) -> Arc<dyn Transport> {
         match &self.path {
             Some((path, gateways)) if connects => gateways.through(path, profile),
-            // A session ends in a connection of its last gateway's, as any client's.
+            // A session arrives as a TCP connection from its last gateway.
             _ => self.transport.clone(),
         }
     }
 }
 
-/// All that the administrator lists.
+/// The drivers that the administrator lists.
 #[derive(Debug)]
 pub(crate) struct Drivers {
     known: Vec<(String, Known)>,
-    /// The gateways of sessions where a client names none, and those that it may name.
+    /// Gateways of sessions if a client names none, and those that it may name.
     path: Vec<Endpoint>,
     nameable: Vec<Endpoint>,
     gateways: Option<Arc<dyn Gateways>>,
@@ -121,7 +122,7 @@ enum Known {
 }
 
 impl Drivers {
-    /// Those of a configuration. Libraries are loaded.
+    /// Loads the drivers of a configuration, libraries included.
     ///
     /// # Errors
     /// [`ConfigError::Value`], naming the setting.
@@ -198,13 +199,13 @@ impl Drivers {
         Ok(drivers)
     }
 
-    /// The same with data inside SSH, for a server that it has started.
+    /// Adds data inside SSH, for a server that SSH has started.
     pub(super) fn with_inside(mut self) -> Self {
         self.known.push((inside::DRIVER.to_owned(), Known::Inside(Hub::default())));
         self
     }
 
-    /// Where data inside SSH arrives, if there is such.
+    /// The listener of data inside SSH, if there is one.
     pub(super) fn hub(&self) -> Option<&Hub> {
         self.known.iter().find_map(|(_, known)| match known {
             Known::Inside(hub) => Some(hub),
@@ -212,17 +213,17 @@ impl Drivers {
         })
     }
 
-    /// What carries data connections of clients that ask for nothing.
+    /// The default stack.
     pub(super) fn usual(&self) -> &Stack {
         &self.usual
     }
 
-    /// What `layers` come to, the lowest of which is the first. What protects data is not among them, but for TLS between keys;
-    /// `own` is this end's key, for those that need one.
+    /// Resolves `layers`, the lowest first. Layers that protect data are not among them, except TLS between keys. `own`
+    /// is this end's key, for drivers that need one.
     ///
     /// # Errors
-    /// Why not, in words that name the driver.
-    pub(crate) fn stack(&self, text: &str, layers: &[Layer], own: Option<&Own>) -> Result<Stack, String> {
+    /// The reason, naming the driver.
+    pub(crate) fn stack(&self, text: &str, layers: &[Layer], own: Option<&OwnKey>) -> Result<Stack, String> {
         let (mut transport, mut path, mut changes) = (None, None, Changes::default());
         let (mut keyed, mut ticket) = (None, None);
         for (i, layer) in layers.iter().enumerate() {
@@ -252,7 +253,7 @@ impl Drivers {
                 Known::Quic => {
                     changes.transport(layer, self.buffer)?;
                     let this = Keyed::of(QUIC, layer, own)?;
-                    // Until a key is named, nobody has the one that is expected.
+                    // Until the key is known, no peer matches.
                     let peer = this.peer.unwrap_or(this.own.pin());
                     transport = Some(pinned::quic(&this.own, peer).map_err(|error| format!("driver quic: {error}"))?);
                     keyed = Some(this);
@@ -282,7 +283,7 @@ impl Drivers {
                 return Err(format!("driver {SESSIONS} is above {}, and sessions begin over tcp here", other.name()));
             }
             (Some(transport), _) => transport,
-            // Sessions and rates are of TCP where nothing else is said.
+            // Without a transport, sessions and rates use TCP.
             (None, _) if !layers.is_empty() => tcp().ok_or("tcp driver not whitelisted")?,
             (None, _) => return Err("a driver was expected".to_owned()),
         };
@@ -290,7 +291,7 @@ impl Drivers {
         Ok(Stack { text: text.to_owned(), transport, path, changes, keyed, ticket })
     }
 
-    /// The gateways that a layer of sessions names, of those that clients may name.
+    /// The gateways of a `phoebus` layer, which must be among those that clients may name.
     fn path_of(&self, layer: &Layer) -> Result<Vec<Endpoint>, String> {
         let path = stack::gateways(layer)?;
         if let Some(other) = path.iter().flatten().find(|gateway| !self.nameable.contains(gateway)) {
@@ -304,8 +305,8 @@ impl Drivers {
 }
 
 impl Keyed {
-    /// That of a layer, whose option `key` names the other end's; empty, or not there, where that is still to be said.
-    fn of(driver: &'static str, layer: &Layer, own: Option<&Own>) -> Result<Self, String> {
+    /// Reads a layer whose option `key` has the other end's key. Without it, the key is still to come.
+    fn of(driver: &'static str, layer: &Layer, own: Option<&OwnKey>) -> Result<Self, String> {
         let own =
             own.ok_or_else(|| format!("driver {driver} is for clients to ask for, since they have to name a key"))?;
         let mut peer = None;
@@ -321,11 +322,11 @@ impl Keyed {
     }
 }
 
-/// Names that are no transport's.
+/// Names that no transport may have.
 const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, TLS, inside::DRIVER, "gsi", "default"];
 
-/// A library's transport with what a client says of it over what the administrator does. Texts are the administrator's alone: they
-/// may name files.
+/// Combines the administrator's options of a library with the client's. Options with text are the administrator's
+/// alone, since they may name files.
 fn with_options(
     layer: &Layer,
     library: &Library,
@@ -338,14 +339,14 @@ fn with_options(
     let mut all = options.clone();
     for (key, value) in &layer.options {
         let known = library.options().iter().find(|option| option.name == *key);
-        if known.is_some_and(|option| option.kind == Kind::Text) {
+        if known.is_some_and(|option| option.kind == ValueType::Text) {
             return Err(format!("driver {}: option {key} is the administrator's to set", layer.name));
         }
         all.insert(key.clone(), value.clone());
     }
     match library.transport(&layer.name, &all, Limits::default()) {
         Ok(transport) => Ok(Arc::new(transport)),
-        // Clients are not told where files are.
+        // Clients do not learn where files are.
         Err(error) => Err(format!("driver {}: {}", layer.name, error.why())),
     }
 }

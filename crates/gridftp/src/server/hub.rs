@@ -1,11 +1,13 @@
-//! The server's end of data inside SSH (`docs/protocol/gridftp.md`): relays, which further logins of the same user have started, bring
-//! data connections to a socket that only this user's processes can use, and only with the secret of this session's ticket.
+//! The server's end of data inside SSH (`docs/protocol/gridftp.md`). Relays, which further logins of the same user have
+//! started, bring data connections to a socket that accepts only this user's processes with the secret of this
+//! session's ticket.
 
 use crate::data::inside::{carry, next, say};
 use phoebus_net::pair::{Ends, Pair};
 use phoebus_net::transport::{Boxed, Listener, Pending, Target, Transport};
 use phoebus_net::{Error, Profile, Stream};
 use phoebus_proto::gridftp::inside::{DRIVER, Frame, Ticket};
+use phoebus_proto::hex::hex;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::io;
@@ -19,29 +21,29 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-/// How long a relay may take to show the ticket. It comes in one piece, a round trip after the login.
+/// Longest wait for a relay's ticket, which follows the login by one round trip.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many relays may be connected at a time: as many as a file may have connections, 256.
+/// Most relays at a time: the most connections of a file.
 const RELAYS: usize = 256;
 
-/// How many data connections wait for a transfer on one port: more than any transfer has.
+/// Most connections that wait for a transfer on one port. More than any transfer has.
 const WAITING: usize = 256;
 
-/// How long is waited after a relay could not be taken, for lack of descriptors say.
+/// Pause after a failed accept, for example without free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The ports of the first and the last listener. They are no ports of the network's, and those of services are left out as there.
+/// First and last virtual port. They are no ports of the network; the range excludes those of services all the same.
 const PORTS: (u16, u16) = (1024, u16::MAX);
 
-/// Where data connections arrive. Clones are the same.
+/// Accepts relays. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hub(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     ticket: OnceLock<Ticket>,
-    /// Where the control connection comes from, and so all that its client brings.
+    /// Address of the client, which all of its connections have.
     client: OnceLock<IpAddr>,
     ports: Mutex<Ports>,
 }
@@ -52,26 +54,25 @@ struct Ports {
     waiting: BTreeMap<u16, mpsc::Sender<Stream>>,
 }
 
-/// The name by which a process on this host finds the server of a ticket.
+/// The socket name by which processes on this host find the server of a ticket.
 ///
 /// # Errors
-/// Never for the names that there are.
+/// Never, for names that this module makes.
 pub fn socket_of(name: &[u8; 16]) -> io::Result<UnixAddr> {
-    let text: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-    UnixAddr::from_abstract_name(format!("phoebus-data-{text}"))
+    UnixAddr::from_abstract_name(format!("phoebus-data-{}", hex(name)))
 }
 
 impl Hub {
-    /// Notes where the client is.
+    /// Records the address of the client.
     pub(super) fn is_of(&self, client: IpAddr) {
-        // There is one client.
+        // A session has one client.
         let _ = self.0.client.set(client);
     }
 
-    /// By what relays get here; from the first call on they are waited for. Called within a runtime.
+    /// Makes the ticket, and starts to accept relays with the first call. Needs a runtime.
     ///
     /// # Errors
-    /// The system has no random bytes, or no socket.
+    /// The system lacks random bytes, or a socket.
     pub(crate) fn ticket(&self) -> io::Result<Ticket> {
         if let Some(ticket) = self.0.ticket.get() {
             return Ok(*ticket);
@@ -100,7 +101,7 @@ impl Shared {
     }
 }
 
-/// Takes relays for as long as the hub is there.
+/// Accepts relays while the hub exists.
 async fn accept(shared: Weak<Shared>, listener: UnixListener, ticket: Ticket) {
     let places = Arc::new(Semaphore::new(RELAYS));
     while let Ok(place) = places.clone().acquire_owned().await {
@@ -125,16 +126,16 @@ async fn accept(shared: Weak<Shared>, listener: UnixListener, ticket: Ticket) {
     }
 }
 
-/// Takes the data connections of one relay, one after the other.
+/// Forwards the data connections of one relay, one after the other.
 async fn relay(shared: &Weak<Shared>, mut io: UnixStream, ticket: &Ticket) -> io::Result<()> {
-    // The socket's name is known to all users of this host.
+    // Any user of this host can connect to the socket.
     if io.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut secret = [0; 32];
     let shown = timeout(PATIENCE, io.read_exact(&mut secret));
     shown.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // All bytes are looked at in any case, so that time tells nothing of them.
+    // Constant-time comparison.
     if secret.iter().zip(&ticket.secret).fold(0, |differ, (a, b)| differ | (a ^ b)) != 0 {
         say(&mut io, Frame::Refused).await?;
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -148,7 +149,7 @@ async fn relay(shared: &Weak<Shared>, mut io: UnixStream, ticket: &Ticket) -> io
             Err(error) => return Err(error),
         };
         let Some(shared) = shared.upgrade() else { return Ok(()) };
-        let (pair, other) = Pair::within()?;
+        let (pair, other) = Pair::in_process()?;
         let ends = Arc::new(Ends::default());
         let stream = pair.into_stream_with_ends((shared.client(), shared.client()), ends.clone());
         let waiting = shared.ports().waiting.get(&port).cloned();
@@ -189,28 +190,28 @@ impl Transport for Hub {
         ports.waiting.insert(port, sender);
         drop(ports);
         let addr = SocketAddr::new(addr.ip(), port);
-        Ok(Box::new(Arrivals { shared: self.0.clone(), arriving: tokio::sync::Mutex::new(arriving), addr }))
+        Ok(Box::new(RelayListener { shared: self.0.clone(), arriving: tokio::sync::Mutex::new(arriving), addr }))
     }
 }
 
-/// What arrives for one transfer.
+/// The listener of one transfer.
 #[derive(Debug)]
-struct Arrivals {
+struct RelayListener {
     shared: Arc<Shared>,
     arriving: tokio::sync::Mutex<mpsc::Receiver<Stream>>,
     addr: SocketAddr,
 }
 
-impl Drop for Arrivals {
+impl Drop for RelayListener {
     fn drop(&mut self) {
         self.shared.ports().waiting.remove(&self.addr.port());
     }
 }
 
-impl Listener for Arrivals {
+impl Listener for RelayListener {
     fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
         Box::pin(async {
-            // The other end of the channel is kept for as long as this is there.
+            // The sender stays registered while this listener exists.
             let stream = self.arriving.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
             Ok((Box::new(Arrived(stream)) as Box<dyn Pending>, self.shared.client()))
         })
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_has_the_ticket_brings_connections() {
+    async fn relayed_connections_need_the_ticket() {
         let hub = Hub::default();
         hub.is_of("192.0.2.9".parse().unwrap());
         let ticket = hub.ticket().unwrap();
@@ -258,7 +259,7 @@ mod tests {
         let mut io = connect(&ticket).await;
         io.write_all(&ticket.secret).await.unwrap();
         assert_eq!(next(&mut io).await.unwrap(), Frame::Opened);
-        // Nobody listens on that port.
+        // Nobody listens on this port.
         say(&mut io, Frame::Open(7)).await.unwrap();
         assert_eq!(next(&mut io).await.unwrap(), Frame::Refused);
         let listener = hub.listen("192.0.2.1:0".parse().unwrap(), &Profile::default()).unwrap();

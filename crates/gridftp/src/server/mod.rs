@@ -1,54 +1,59 @@
 //! The server (`phoebus serve`): GridFTP and FTP for directories of this machine.
 //!
 //! ```text
-//!   serve ──► connection: lines ──► session (a state machine) ──► answers
+//!   serve ──► connection: lines ──► session (a state machine) ──► replies
 //!                 │                      │ tasks
-//!                 └── while it works ──► work: names, listings · moving: what goes over the data channel
+//!                 └── monitor, during a task ──► work: names, listings · transfer: data channels
 //! ```
 //!
-//! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to; [`Reloader`]: has it serve something else.
-//! - `session`: the control channel, without socket, file or clock.
-//! - `connection`: one client, with its sockets and time limits.
-//! - `authorities`: whom clients with certificates are issued by.
-//! - `stripes`: data nodes, which move data in this server's place.
-//! - `quota`: how much a user may have.
-//! - `drivers`: what may carry data connections.
-//! - `work` and `moving`: what sessions leave to be done with stores and data channels.
+//! - [`Config`]: what is served to whom. [`Server`]: accepts, counts and shuts down. [`Reloader`]: replaces the
+//!   configuration.
+//! - `session`: the control channel as a state machine, without socket, file or clock.
+//! - `connection`: one client, with its sockets and time limits. `monitor`, `command_queue`: its control connection
+//!   during a task.
+//! - `authorities`: certificate authorities that clients' certificates are verified against.
+//! - `stripes`: data nodes, which move data on behalf of this server; `node_auth`: how both prove who they are.
+//! - `identity`: maps certificates and tickets to users.
+//! - `drivers`: transports of data connections.
+//! - `work` and `transfer`: tasks of sessions that need stores and data channels.
+//! - `shutdown`, `drain`: the end of the server, and which sessions it waits for.
 //!
-//! What holds throughout: a file is told to be there (226) only after the file engine has published it; what was cut is 426
-//! and never has the name of what is whole; no path leads out of a root; and nobody is connected to whom the control
-//! connection does not come from, unless his account says so.
+//! Invariants: 226 follows only after the file engine has published the file; a cut transfer gets 426, and its file
+//! never has the name of a complete one; no path leads out of a root; data connections go only to the address of the
+//! client, unless the account allows others.
 
-mod amid;
-mod answer;
 mod authorities;
-mod beside;
+mod command_queue;
 pub mod config;
 mod connection;
-mod count;
 mod current;
+mod drain;
 mod drivers;
-mod hex;
+mod failure;
 mod hub;
-mod logins;
-mod made;
-mod memory;
-mod moving;
-mod quota;
+mod identity;
+mod loaded;
+mod monitor;
+mod names;
+mod node_auth;
 mod serve;
 mod session;
+mod shutdown;
 mod stripes;
 mod sweep;
-mod users;
-mod waiting;
+mod transfer;
 mod work;
+mod worker;
 
 pub use config::Config;
 pub use drivers::Gateways;
 pub use hub::socket_of;
-pub use quota::Quota;
+pub use phoebus_accounts::Quota;
+pub use phoebus_accounts::password::hash_password;
 pub use serve::{Reloader, Server, StartError};
-pub use users::hash_password;
 
-/// The target of log lines in which clients say something of themselves, as often as they like (`SITE CLIENTINFO`).
+/// Target of log lines with text of the client (`SITE CLIENTINFO`), which it may repeat without limit.
 pub const CLIENT_SAYS: &str = "phoebus::client";
+
+/// Target of log lines about failed or refused transfers and changes, which a client may repeat without limit.
+pub const NOT_DONE: &str = "phoebus::failed";

@@ -1,13 +1,14 @@
-//! Accepts clients, as many as may be, until told to end.
+//! Accepts clients within the limits, until the shutdown.
 
 use super::config::{Config, ConfigError};
 use super::connection::Connection;
-use super::count::network;
 use super::current::Current;
 use super::drivers::Gateways;
-use super::made::Made;
+use super::loaded::LoadedConfig;
+use super::shutdown::Shutdown;
 use super::sweep::sweep;
 use crate::control::Link;
+use phoebus_accounts::count::network;
 use phoebus_net::tcp::{self, Listener};
 use phoebus_net::{Profile, Stream};
 use phoebus_proto::gridftp::reply::Reply;
@@ -18,28 +19,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How long is waited after a connection could not be accepted, for lack of descriptors say.
+/// Pause after a failed accept, for example without free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a client that is one too many may take to be told so.
+/// Time to send the refusal to a client beyond the limit.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// How long sessions that are stopped have at least to put away what they have: moments, unless a disk is stuck. What a disk has not taken by
-/// then is taken up again as after a crash.
+/// Time that stopped sessions have at least to save what they received. Moments, unless a disk hangs; what is not saved
+/// is recovered as after a crash.
 const PUT_AWAY: Duration = Duration::from_secs(1);
 
-/// Whether sessions are to go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// As long as they like.
-    No,
-    /// Until what they are doing is done.
-    Soon,
-    /// Not at all: what they are doing is stopped, and put away.
-    Now,
-}
-
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct Server {
     current: Arc<Mutex<Current>>,
@@ -47,19 +37,19 @@ pub struct Server {
     listeners: Vec<(Listener, SocketAddr)>,
 }
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration makes no sense, or names directories that are not there.
+    /// The configuration is invalid, or names directories that do not exist.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An address cannot be listened on.
+    /// The server cannot listen on an address.
     #[error(transparent)]
     Listen(#[from] phoebus_net::Error),
 }
 
 impl Server {
-    /// Opens directories and listens. Called within a runtime.
+    /// Opens all files of the configuration and listens. Needs a runtime.
     ///
     /// # Errors
     /// [`StartError`].
@@ -67,7 +57,7 @@ impl Server {
         Self::start_with(config, None)
     }
 
-    /// The same, with `gateways` for those who ask that data goes through some.
+    /// The same, with `gateways` for data connections that clients want through gateways.
     ///
     /// # Errors
     /// [`StartError`].
@@ -82,44 +72,44 @@ impl Server {
         Ok(Self { current: Arc::new(Mutex::new(current)), gateways, listeners })
     }
 
-    /// Looks for what would keep a server from being started with it, or its users from their files: opens all that it names, and listens
-    /// nowhere. Called within a runtime.
+    /// Checks that a server can start with this configuration and that users can reach their files. Opens everything,
+    /// but does not listen. Needs a runtime.
     ///
     /// # Errors
     /// [`ConfigError`], naming the setting.
     pub async fn check(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<(), ConfigError> {
-        Made::of(config, gateways, None)?.users.look().await
+        Ok(LoadedConfig::of(config, gateways, None)?.users.look().await?)
     }
 
-    /// What changes what it serves while it runs.
+    /// A handle that replaces the configuration of this server.
     pub fn reloader(&self) -> Reloader {
         Reloader { current: self.current.clone(), gateways: self.gateways.clone() }
     }
 
-    /// Where it listens, with the ports that the kernel chose for 0.
+    /// The addresses that it listens on, with the ports that the kernel chose for 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|(_, addr)| *addr).collect()
     }
 
-    /// Serves the one at the other end of `stream`, and nobody else, until one of the two has enough.
+    /// Serves only the client at the other end of `stream`, until either side closes.
     ///
     /// # Errors
-    /// The stream does not say where it leads.
+    /// The stream has no addresses.
     pub async fn serve_one(self, stream: Stream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
         let current = now(&self.current);
         if let Some(hub) = current.shared.drivers.hub() {
             hub.is_of(peer.ip());
         }
-        let (_ending, told) = watch::channel(Ending::No);
+        let (_ending, told) = watch::channel(Shutdown::None);
         welcome(current, Link::new(stream), peer, told).await;
         Ok(())
     }
 
-    /// Serves until `end` is ready. Then nobody new is accepted, and sessions end with what they are doing. All is over when
-    /// `limits.drain` has passed: a moment before, what goes on is stopped. Returns how many sessions were.
+    /// Serves until `end` is ready. Then it accepts nobody new, and sessions finish what they are doing. Sessions that
+    /// remain shortly before `limits.drain` has passed are stopped. Returns their number.
     pub async fn run(self, end: impl Future<Output = ()>) -> usize {
-        let (ending, told) = watch::channel(Ending::No);
+        let (ending, told) = watch::channel(Shutdown::None);
         let mut sessions = JoinSet::new();
         let mut accepting = JoinSet::new();
         let (accepted, mut clients) = tokio::sync::mpsc::channel(16);
@@ -139,7 +129,7 @@ impl Server {
         }
         let data_node = now(&self.current).shared.config.data_node;
         let mut helpers = JoinSet::new();
-        // What a data node writes to are its front end's drafts.
+        // A data node writes to drafts of its front end, which the front end sweeps.
         if !data_node {
             helpers.spawn(sweep(self.current.clone()));
         }
@@ -150,7 +140,8 @@ impl Server {
                 Some((client, peer)) = clients.recv() => {
                     let (current, told) = (now(&self.current), told.clone());
                     sessions.spawn(async move {
-                        // Clients send ABOR, or what goes before it, as urgent data; a byte that was lost would spoil the line.
+                        // Clients send ABOR, or the Telnet commands before it, as urgent data. A lost byte would damage
+                        // the line.
                         if let Err(error) = client.keep_urgent_bytes() {
                             tracing::warn!(%peer, %error, "urgent data of a client would be lost");
                         }
@@ -163,7 +154,7 @@ impl Server {
         }
         accepting.abort_all();
         helpers.abort_all();
-        let _ = ending.send(Ending::Soon);
+        let _ = ending.send(Shutdown::Draining);
         let drain = now(&self.current).shared.config.limits.drain.0;
         let putting_away = PUT_AWAY.min(drain / 4);
         let drained = async { while sessions.join_next().await.is_some() {} };
@@ -171,14 +162,14 @@ impl Server {
             return 0;
         }
         let unfinished = sessions.len();
-        let _ = ending.send(Ending::Now);
+        let _ = ending.send(Shutdown::Now);
         let stopped = async { while sessions.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(PUT_AWAY, stopped).await;
+        let _ = tokio::time::timeout(putting_away, stopped).await;
         unfinished
     }
 }
 
-/// Changes what a running server serves. Clones are of the same server.
+/// Replaces the configuration of a running server. Clones refer to the same server.
 #[derive(Debug, Clone)]
 pub struct Reloader {
     current: Arc<Mutex<Current>>,
@@ -186,12 +177,12 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Serves by `config` those who connect from here on; who is connected keeps what he has. All that it names is opened and read
-    /// anew: directories, keys, certificates, revocation lists, the grid-mapfile. Connections that there are count against its limits.
-    /// Whether it listens elsewhere, or is a data node, is not changed. Blocks while files are read.
+    /// Serves new connections by `config`; existing ones keep theirs. Reads all files again: directories, keys,
+    /// certificates, revocation lists, the grid-mapfile. Existing connections count against the new limits. Addresses
+    /// and the role as data node do not change. Blocks on files.
     ///
     /// # Errors
-    /// [`ConfigError`]; then nothing is changed.
+    /// [`ConfigError`]. Then nothing has changed.
     pub fn reload(&self, config: Config) -> Result<(), ConfigError> {
         let before = now(&self.current);
         let fixed = &before.shared.config;
@@ -206,11 +197,11 @@ fn now(current: &Mutex<Current>) -> Current {
     current.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Serves a client, if there is room for him.
-async fn welcome(current: Current, mut link: Link, peer: SocketAddr, told: watch::Receiver<Ending>) {
+/// Serves a client, if there is room.
+async fn welcome(current: Current, mut link: Link, peer: SocketAddr, told: watch::Receiver<Shutdown>) {
     let Current { shared, rules } = current;
     let place = shared.places.add((), shared.config.limits.connections);
-    // All that come to a data node come from its front end.
+    // All connections of a data node come from its front end, so the limit per address does not apply.
     let most = if shared.config.data_node { usize::MAX } else { shared.config.limits.per_address };
     let counted = shared.addresses.add(network(peer.ip()), most);
     if let (Some(_place), Some(_counted)) = (place, counted) {

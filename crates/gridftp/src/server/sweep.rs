@@ -1,33 +1,33 @@
-//! Removes drafts that nobody has gone on with for long (`drafts.keep`), so that they do not fill disks and quotas for ever.
+//! Removes abandoned drafts (`drafts.keep`), so that they do not fill disks and quotas.
 //!
-//! It is done as the user in whose directory they are. A draft that is being written is locked; one that was touched in any way since is
-//! left, whatever its time of modification says, since a client sets that before it gives its upload a name.
+//! The sweep runs as the user of each directory. A draft that is being written is locked. A draft whose inode changed
+//! recently stays, whatever its modification time: clients set that before they rename an upload.
 
 use super::current::{Current, Shared};
-use super::users::Served;
-use super::work::quoted;
+use super::names::quoted;
+use phoebus_accounts::Served;
 use phoebus_files::key::Key;
 use phoebus_files::store::Time;
 use phoebus_files::{Cleaning, Error, Fate, Found};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Between two sweeps at the most: they read every directory.
+/// Longest interval between two sweeps, which read every directory.
 const EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long after its start a server sweeps first, at the most: one that is started every day is to sweep, too.
+/// Longest delay of the first sweep, so that a server that restarts every day sweeps too.
 const FIRST: Duration = Duration::from_secs(600);
 
-/// Between two looks at the configuration, which may change.
+/// Interval of checks whether the configuration has changed.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// The part of `drafts.keep` that passes between two sweeps, so that nothing stays for much longer than that.
+/// Sweeps per `drafts.keep`, which bounds how much longer than that a draft stays.
 const PARTS: u32 = 7;
 
-/// For how many times as long as it took sweeping rests: it costs a disk a tenth of its time at most.
+/// Pause after a sweep as a multiple of its duration: it uses a disk at most a tenth of the time.
 const REST: u32 = 9;
 
-/// Sweeps for as long as it is polled.
+/// Sweeps while it is polled.
 pub(super) async fn sweep(current: Arc<Mutex<Current>>) {
     let mut last: Option<(Instant, Duration)> = None;
     let begun = Instant::now();
@@ -55,7 +55,7 @@ pub(super) async fn sweep(current: Arc<Mutex<Current>>) {
 /// Sweeps the directories of all users who may write.
 async fn sweep_all(shared: &Shared, keep: Duration) {
     let before = SystemTime::now().checked_sub(keep).unwrap_or(SystemTime::UNIX_EPOCH);
-    for served in shared.users.writers(&shared.config) {
+    for served in shared.users.writers() {
         sweep_one(&served, before.into()).await;
     }
 }

@@ -1,117 +1,52 @@
-//! What sessions leave to be done: logging in, listening, names and listings. Transfers are in `moving`.
+//! Tasks of sessions that need files or sockets: login, data listeners, names, listings. Transfers are in `transfer`.
 
-use super::answer::Failure;
-use super::count::Counted;
-use super::current::Shared;
-use super::memory::Held;
-use super::moving::{Alone, facts_line, lines};
-use super::session::names::doubled;
+use super::NOT_DONE;
+use super::failure::Failure;
+use super::identity::Identity;
+use super::names::{nobodys, quoted};
 #[cfg(feature = "kerberos")]
-use super::session::secured::{Agreed, by_kerberos};
-use super::session::task::{FileTask, Format, Identity, Listening, Outcome, Said, Task};
-use super::stripes::Stripes;
-use super::users::Served;
+use super::session::gssapi::{TokenResult, check_kerberos_token};
+use super::session::names::doubled;
+use super::session::task::{Confirmation, FileTask, Format, Listening, Outcome, Task};
+use super::transfer::{Alone, facts_line, lines};
+use super::worker::{TaskClient, Worker};
 use crate::data::Channel;
+use phoebus_accounts::memory::Held;
 use phoebus_files::key::Key;
-use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::range::Extent;
 use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Error, Sort, is_engines};
+use phoebus_files::{Error, ErrorKind, is_engines};
 use phoebus_proto::gridftp::address::print_port;
 use phoebus_proto::gridftp::command::Secret;
-use phoebus_proto::gridftp::marker::{Perf, print_ranges};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{mpsc, oneshot, watch};
 
-/// What a line of a listing takes beside its text.
+/// Overhead of a line of a listing, in bytes.
 const LINE_COST: usize = 32;
-
-/// What works for one session.
-#[derive(Debug)]
-pub(super) struct Worker {
-    pub(super) server: Arc<Shared>,
-    /// Both ends of the control connection.
-    pub(super) peer: SocketAddr,
-    pub(super) local: SocketAddr,
-    /// What an answer keeps until it has been said.
-    pub(super) held: Held,
-    /// Who is logged in.
-    pub(super) served: Option<Served>,
-    /// The data channel that is open, and of which generation of the session's address it is.
-    pub(super) channel: Option<(u64, Channel)>,
-    /// The port that its data channel listens on, so that other sessions of this server may connect there.
-    pub(super) listens: Option<Counted<u16>>,
-    /// The data nodes that are at work for it.
-    pub(super) stripes: Option<Stripes>,
-    /// How many bytes of a file the transfer that has just ended has sent.
-    pub(super) sent: Option<u64>,
-}
-
-/// What a task in progress can say and hear.
-#[derive(Debug)]
-pub(super) struct Tell {
-    pub(super) replies: mpsc::Sender<Reply>,
-    pub(super) asks: mpsc::Sender<Ask>,
-    pub(super) stop: watch::Receiver<bool>,
-}
-
-/// The question whether the client is there.
-#[derive(Debug)]
-pub(super) struct Ask {
-    pub(super) answer: oneshot::Sender<bool>,
-    /// Since when the client may have been killed, and its control connection's end be on its way; none where that is known otherwise.
-    pub(super) doubted_since: Option<Instant>,
-}
-
-impl Tell {
-    /// Says `reply` before the one that ends the task.
-    pub(super) async fn say(&self, reply: Reply) {
-        // Whoever has gone does not want to know.
-        let _ = self.replies.send(reply).await;
-    }
-
-    /// Returns when the client wants no more of it, or has gone.
-    pub(super) async fn stopped(&self) {
-        let mut stop = self.stop.clone();
-        if stop.wait_for(|stop| *stop).await.is_err() {
-            // Whoever could stop it is gone, and drops it.
-            std::future::pending().await
-        }
-    }
-
-    /// Whether the control connection has not ended, as far as is known now; or, where the client may have been killed at some moment,
-    /// so long after it that its end would be here.
-    pub(super) async fn is_client_there(&self, doubted_since: Option<Instant>) -> bool {
-        let (answer, answered) = oneshot::channel();
-        self.asks.send(Ask { answer, doubted_since }).await.is_ok() && answered.await.unwrap_or(false)
-    }
-}
 
 impl Worker {
     /// Carries out `task`.
-    pub(super) async fn perform(&mut self, task: Task, tell: &Tell) -> Outcome {
+    pub(super) async fn perform(&mut self, task: Task, client: &TaskClient) -> Outcome {
         let stoppable = task.is_stoppable();
         let done = match task {
             Task::Login { user, password, identity } => {
                 (self.served, self.channel, self.stripes) = (None, None, None);
                 return tokio::select! {
                     outcome = self.login(user, password, identity) => outcome,
-                    // Who has gone waits for nothing.
-                    () = tell.stopped() => Outcome::Login(None),
+                    // A client that is gone frees its place in the queue of logins.
+                    () = client.stopped() => Outcome::Login(None),
                 };
             }
             #[cfg(feature = "kerberos")]
-            Task::Agree(asking) => {
-                let agreed = self.server.checks.ticket(self.peer.ip(), move || by_kerberos(*asking)).await;
-                return Outcome::Agreed(agreed.unwrap_or_else(|| Agreed::Failed("not agreed".to_owned())));
+            Task::CheckToken(asking) => {
+                let agreed = self.server.checks.ticket(self.peer.ip(), move || check_kerberos_token(*asking)).await;
+                return Outcome::TokenChecked(agreed.unwrap_or_else(|| TokenResult::Failed("not agreed".to_owned())));
             }
-            Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
+            Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, client).await),
             Task::ListenAndTransfer(transfer) => {
                 let settings =
-                    self.data_settings(&transfer.settings, transfer.third_party, transfer.guard.clone(), None);
+                    self.data_settings(&transfer.settings, transfer.third_party, transfer.security.clone(), None);
                 let at = match self.listen(Listening::Pasv, transfer.generation, settings) {
                     Ok(Outcome::Listening(_, addr)) => print_port(addr),
                     Ok(_) => None,
@@ -120,18 +55,18 @@ impl Worker {
                 let Some(at) = at else {
                     return Outcome::Answer(Reply::new(425, "pasv has no form for IPv6; EPSV before it has"));
                 };
-                tell.say(Reply::new(127, format!("PORT ({at})"))).await;
-                return Outcome::Answer(self.transfer(*transfer, tell).await);
+                client.send(Reply::new(127, format!("PORT ({at})"))).await;
+                return Outcome::Answer(self.transfer(*transfer, client).await);
             }
-            Task::Listen { answer, generation, third_party, settings, guard } => {
-                self.listen(answer, generation, self.data_settings(&settings, third_party, guard, None))
+            Task::Listen { answer, generation, third_party, settings, security } => {
+                self.listen(answer, generation, self.data_settings(&settings, third_party, security, None))
             }
-            Task::ListenOnNodes { generation, settings, guard } => {
+            Task::ListenOnNodes { generation, settings, security } => {
                 self.channel = None;
-                let listening = self.listen_on_nodes(generation, &settings, guard.as_ref()).await;
+                let listening = self.listen_on_nodes(generation, &settings, security.as_ref()).await;
                 listening.map(Outcome::Striped)
             }
-            Task::Vouched { user, client } => {
+            Task::LoginByFront { user, client } => {
                 self.served = self.server.users.vouched(&user, client);
                 self.peer.set_ip(client);
                 return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
@@ -151,10 +86,10 @@ impl Worker {
                 let change = change(&task);
                 let done = tokio::select! {
                     done = self.file(task) => done,
-                    () = tell.stopped(), if stoppable => Err(Failure::Stopped),
+                    () = client.stopped(), if stoppable => Err(Failure::Stopped),
                 };
                 if let Some(what) = change {
-                    self.noted(&what, done.as_ref().map_err(Failure::reply));
+                    self.log_change(&what, done.as_ref().map_err(Failure::reply));
                 }
                 done.map(Outcome::Answer)
             }
@@ -162,15 +97,15 @@ impl Worker {
         done.unwrap_or_else(|failure| Outcome::Answer(failure.reply()))
     }
 
-    /// Looks who `user` is; a password when its turn has come.
+    /// Logs `user` in. Passwords are checked a few at a time.
     async fn login(&mut self, user: String, password: Secret, identity: Option<Identity>) -> Outcome {
         let (server, peer) = (self.server.clone(), self.peer);
         let by = if identity.is_some() { "certificate or ticket" } else { "password" };
         let known = server.users.knows(&user);
-        // The log has no names that the configuration lacks: one may be a password that was typed too early.
+        // Unknown names stay out of the log: one may be a password that was typed too early.
         let name = if known { user.clone() } else { "(unknown)".to_owned() };
         let served = match identity {
-            Some(identity) => server.users.mapped(&user, &identity),
+            Some(identity) => server.proofs.user_of(&user, &identity).and_then(|user| server.users.user(user)),
             None if server.users.needs_no_password(&user) => server.users.login(&user, &password.0, peer.ip()),
             None => {
                 let users = server.clone();
@@ -193,18 +128,16 @@ impl Worker {
         Outcome::Login(self.served.as_ref().map(|served| served.account.clone()))
     }
 
-    /// Has the log know of what was changed, or was not.
-    fn noted(&self, what: &str, done: Result<&Reply, Reply>) {
+    /// Logs a change, or why it failed.
+    fn log_change(&self, what: &str, done: Result<&Reply, Reply>) {
         let (peer, user) = (self.peer, self.served.as_ref().map_or("", |served| served.account.name.as_str()));
         match done {
             Ok(_) => tracing::info!(%peer, user, %what, "changed"),
-            Err(reply) => tracing::info!(%peer, user, %what, code = reply.code, why = reply.text(), "not changed"),
+            Err(reply) => {
+                let (code, why) = (reply.code, reply.text());
+                tracing::info!(target: NOT_DONE, %peer, user, %what, code, why, "not changed");
+            }
         }
-    }
-
-    pub(super) fn store(&self) -> Result<Arc<dyn Store>, Failure> {
-        let served = self.served.as_ref().map(|served| served.store.clone());
-        served.ok_or_else(|| Failure::say(530, "log in first"))
     }
 
     fn listen(
@@ -213,7 +146,7 @@ impl Worker {
         generation: u64,
         settings: crate::data::Settings,
     ) -> Result<Outcome, Failure> {
-        // The one before gives its port back first.
+        // Release the port of the previous channel first.
         self.channel = None;
         let channel = Channel::listening(self.local.ip(), settings)?;
         let lost = || Failure::say(425, "no address is listened on");
@@ -237,8 +170,8 @@ impl Worker {
     async fn find(&self, key: Key) -> Result<Outcome, Failure> {
         match self.store()?.stat(&key).await {
             Ok(_) => Ok(Outcome::Exists(key)),
-            // A link that leads nowhere has a name all the same.
-            Err(error) if error.sort() != Sort::NotFound => Ok(Outcome::Exists(key)),
+            // A dangling link can be renamed.
+            Err(error) if error.kind() != ErrorKind::NotFound => Ok(Outcome::Exists(key)),
             Err(error) => Err(error.into()),
         }
     }
@@ -248,7 +181,7 @@ impl Worker {
             FileTask::MakeDir(key) | FileTask::RemoveDir(key) => nobodys(key)?,
             FileTask::Set { key, .. } | FileTask::Checksum { key, .. } => nobodys(key)?,
             FileTask::Rename(from, to) => nobodys(from).and_then(|()| nobodys(to))?,
-            // They are there to be looked at, and removed.
+            // Names of the server's own drafts can be listed and removed.
             FileTask::Remove(_) | FileTask::Size { .. } | FileTask::Modified(_) => {}
             FileTask::Facts { .. } | FileTask::List { .. } => {}
         }
@@ -265,7 +198,7 @@ impl Worker {
                 done("the directory is removed")
             }
             FileTask::Remove(key) => {
-                // A name of the server's own is taken from under no transfer.
+                // A draft that a transfer is writing is not removed.
                 match is_engines(key.name()) {
                     true => store.discard(&key, None).await?,
                     false => store.remove(&key).await?,
@@ -291,11 +224,11 @@ impl Worker {
             FileTask::Set { key, attributes, said } => {
                 store.set(&key, attributes).await?;
                 match said {
-                    Said::Modify(time, path) => {
+                    Confirmation::Modify(time, path) => {
                         let stamp = Stamp { seconds: time.seconds, nanos: time.nanos };
                         Reply::new(213, [format!("Modify={stamp}; ").as_bytes(), &path].concat())
                     }
-                    Said::Done => done("set"),
+                    Confirmation::Done => done("set"),
                 }
             }
             FileTask::Checksum { key, algorithm, offset, length } => {
@@ -321,18 +254,7 @@ impl Worker {
     }
 }
 
-/// Refuses the names of the server's own drafts: they hold what others send, and what a client put there would be taken for that.
-///
-/// # Errors
-/// The answer.
-pub(super) fn nobodys(key: &Key) -> Result<(), Failure> {
-    match is_engines(key.name()) {
-        true => Err(Failure::say(553, format!("{} is a name of the server's own drafts", quoted(key)))),
-        false => Ok(()),
-    }
-}
-
-/// What a task changes, as the log says it; none, if it only looks.
+/// Describes what a task changes, for the log. `None` if it changes nothing.
 fn change(task: &FileTask) -> Option<String> {
     Some(match task {
         FileTask::MakeDir(key) => format!("make directory {}", quoted(key)),
@@ -344,12 +266,7 @@ fn change(task: &FileTask) -> Option<String> {
     })
 }
 
-/// A path as the log has it: no name can be taken for more than a name, or for another line.
-pub(super) fn quoted(key: &Key) -> String {
-    format!("\"/{}\"", key.to_string().replace('"', "\\\""))
-}
-
-/// A listing as an answer.
+/// Makes a listing on the control channel.
 async fn listing(
     store: Arc<dyn Store>,
     (key, format): (Key, Format),
@@ -369,7 +286,7 @@ async fn listing(
                     "the listing is too long for the control channel; MLSD and LIST have no limit",
                 ));
             }
-            // The text is there twice while it is said: as lines, and as they are sent.
+            // The text is in memory twice: as lines, and as bytes to send.
             if !held.try_add((2 * line.len() + LINE_COST) as u64) {
                 return Err(Failure::say(
                     450,
@@ -387,27 +304,13 @@ fn kind(key: &Key, is: Kind, expected: &'static str) -> Failure {
     Error::Kind { name: format!("/{key}"), is: is.described(), expected }.into()
 }
 
-/// A performance marker: of one stripe, since a server is one.
-pub(super) fn perf(bytes: u64) -> Reply {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let tenths = u64::try_from(now.as_millis() / 100).unwrap_or(u64::MAX);
-    Reply::of_lines(112, Perf { tenths, stripe: 0, bytes, stripes: 1 }.lines())
-}
-
-/// A range marker.
-pub(super) fn ranges(ranges: &Ranges) -> Reply {
-    Reply::new(111, print_ranges(ranges))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_names_in_the_log() {
+    fn reload_logs_what_changed() {
         let key = |text: &str| Key::parse(text).unwrap();
-        assert_eq!(quoted(&key("a b/c")), "\"/a b/c\"");
-        assert_eq!(quoted(&key("x\" bytes=5\n\\")), "\"/x\\\" bytes=5\\u{a}\\\\\"");
         let renamed = change(&FileTask::Rename(key("a"), key("b"))).unwrap();
         assert_eq!(renamed, "rename \"/a\" to \"/b\"");
         assert!(change(&FileTask::Modified(key("a"))).is_none());

@@ -57,7 +57,7 @@ fn curl_and_lftp_by_ipv6() {
 }
 
 #[test]
-fn the_toolkits_client_by_ipv6() {
+fn gct_client_by_ipv6() {
     let (here, there) = (by_ipv6(), by_ipv6());
     let content = bytes(10 << 20);
     let (source, target) = (here.local().join("source"), here.local().join("target"));
@@ -77,7 +77,7 @@ fn the_toolkits_client_by_ipv6() {
 }
 
 #[test]
-fn what_has_no_form_for_ipv6_says_what_has() {
+fn commands_without_an_ipv6_form_name_their_replacement() {
     let serve = by_ipv6();
     let script = r#"
 f = ftplib.FTP(timeout=30); f.connect('::1', port); f.login()
@@ -90,7 +90,7 @@ assert f.sendcmd('EPSV').startswith('229')
 }
 
 #[test]
-fn the_toolkits_client_asks_for_stripes() {
+fn gct_client_requests_stripes() {
     let (here, there, gct) = (Serve::writable(), Serve::writable(), Gct::anonymous());
     let content = bytes(20 << 20);
     let (source, target) = (here.local().join("source"), here.local().join("target"));
@@ -115,7 +115,7 @@ fn the_toolkits_client_asks_for_stripes() {
 }
 
 #[test]
-fn data_connections_are_waited_for_on_the_ports_of_the_range_only() {
+fn data_ports_come_from_the_configured_range() {
     let first = free_beside(3);
     let ports = (first, first + 2);
     let serve = Serve::with(|config| config.data.ports = Some(ports));

@@ -3,7 +3,7 @@
 use crate::support;
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
-use phoebus_files::{Error, How, Links, Sort, transfer};
+use phoebus_files::{Error, ErrorKind, Links, TransferOptions, transfer};
 use phoebus_gridftp::client::{Options, Remote};
 use phoebus_proto::endpoint::Endpoint;
 use std::fs::{self, Permissions};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use support::{Serve, ok, python};
 
 #[test]
-fn a_draft_is_its_owners_alone_until_it_has_its_name() {
+fn draft_is_private_until_it_is_published() {
     let serve = Serve::writable();
     let script = r#"
 import stat
@@ -39,7 +39,7 @@ f.storbinary('STOR x', io.BytesIO(b'no draft')); assert mode('x') == usual, oct(
 }
 
 #[test]
-fn a_private_draft_that_cannot_be_made_public_gets_no_name() {
+fn private_draft_whose_mode_cannot_be_set_is_not_published() {
     let serve = Serve::writable();
     let script = r#"
 import stat
@@ -76,12 +76,12 @@ fn send(serve: &Serve, to: &str) -> Result<(), Error> {
     runtime.block_on(async {
         let remote = Remote::connect(options).await?;
         let local = Local::new(serve.local(), Links::Beneath)?;
-        transfer(&local, &key("x"), &remote, &key(to), &How::default()).await.map(drop)
+        transfer(&local, &key("x"), &remote, &key(to), &TransferOptions::default()).await.map(drop)
     })
 }
 
 #[test]
-fn nothing_is_sent_where_no_draft_is_taken_from() {
+fn modes_of_drafts_in_shared_directories_are_refused() {
     let serve = Serve::writable();
     for name in ["theirs", "open", "linked", "own"] {
         fs::create_dir_all(serve.path(name).join(".partial")).unwrap();
@@ -94,7 +94,7 @@ fn nothing_is_sent_where_no_draft_is_taken_from() {
     for name in ["theirs", "open", "linked"] {
         let error = send(&serve, &format!("{name}/x")).unwrap_err();
         assert!(
-            error.sort() == Sort::Denied && error.to_string().contains("name another directory"),
+            error.kind() == ErrorKind::Denied && error.to_string().contains("name another directory"),
             "{name}: {error}"
         );
         // It is refused before anything is there.

@@ -58,7 +58,7 @@ async fn received(expected: Option<u64>, ends: bool) -> Result<u64, String> {
 }
 
 #[tokio::test]
-async fn a_stream_without_an_end_is_complete_when_all_is_there_that_was_announced() {
+async fn stream_without_end_is_complete_at_its_announced_size() {
     assert_eq!(received(Some(LEN), true).await, Ok(LEN));
     for (expected, ends, says) in [
         (None, true, "ALLO"),

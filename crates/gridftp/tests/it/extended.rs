@@ -38,7 +38,7 @@ def final(f, markers=None):
 }
 
 #[test]
-fn a_file_has_come_when_all_ends_that_were_announced_have() {
+fn file_is_complete_after_all_announced_ends() {
     let serve = Serve::writable();
     let script = r#"
 f = session(); at = passive(f); begin(f, 'STOR x')
@@ -62,7 +62,49 @@ begin(f, 'STOR z'); end(b, EOF | EOD, 1); r = final(f); assert r.startswith('226
 }
 
 #[test]
-fn what_does_not_end_well_is_not_there() {
+fn kept_connections_may_end_between_transfers() {
+    let serve = Serve::writable();
+    let script = r#"
+f = session(); at = passive(f)
+def put(name, connections, ended=()):
+    begin(f, 'STOR ' + name); [go() for go in ended]
+    for s in connections[1:]: end(s, EOD, 0)
+    block(connections[0], 0, 0, name.encode()); end(connections[0], EOF | EOD, len(connections))
+    r = final(f); assert r.startswith('226'), r
+a, b, c, d, e = (socket.create_connection(at) for _ in range(5))
+put('one', [a, b, c, d, e])
+# Closed and reset before the next transfer, and while it runs.
+a.close(); reset(b); time.sleep(0.2)
+put('two', [e], [c.close, lambda: reset(d)])
+# All are gone: the sender makes others.
+e.close(); time.sleep(0.2); begin(f, 'STOR three'); g = socket.create_connection(at)
+block(g, 0, 0, b'three'); end(g, EOF | EOD, 1)
+r = final(f); assert r.startswith('226'), r
+# The server as the sender makes others, too.
+open(os.path.join(dir, '../root/data'), 'wb').write(b'data' * 1000)
+f = session(); listener = socket.create_server(('127.0.0.1', 0)); listener.settimeout(30)
+p = listener.getsockname()[1]; f.sendcmd('OPTS RETR Parallelism=2,2,2;'); f.voidcmd('PORT 127,0,0,1,%d,%d' % (p >> 8, p & 255))
+def get(connections, new):
+    begin(f, 'RETR data'); connections += [listener.accept()[0] for _ in range(new)]; got, ends = {}, 0
+    for s in connections:
+        while True:
+            flags, offset, more = read(s)
+            if more: got[offset] = more
+            if flags & EOD: break
+    assert b''.join(got[at] for at in sorted(got)) == b'data' * 1000
+    r = final(f); assert r.startswith('226'), r
+    return connections
+kept = get([], 2); kept[0].close(); time.sleep(0.2)
+kept = get(kept[1:], 1); reset(kept[1]); time.sleep(0.2); get(kept[:1], 1)
+"#;
+    ok(&extended(&serve, script));
+    for name in ["one", "two", "three"] {
+        assert_eq!(fs::read_to_string(serve.path(name)).unwrap(), name);
+    }
+}
+
+#[test]
+fn upload_that_ends_badly_leaves_no_file() {
     let serve = Serve::writable();
     let script = r#"
 def attempt(sends, code):
@@ -97,7 +139,7 @@ f.voidcmd('PORT 127,0,0,1,200,0'); refused(f, 'STOR x', '425')
 }
 
 #[test]
-fn files_are_sent_over_as_many_connections_as_were_asked_for() {
+fn requested_number_of_connections_carries_a_file() {
     let serve = Serve::writable();
     let content = bytes(9_000_001);
     fs::write(serve.path("data"), &content).unwrap();
@@ -150,7 +192,7 @@ r = final(f); assert r.startswith('226'), r
 }
 
 #[test]
-fn what_was_cut_goes_on_from_its_markers() {
+fn cut_transfer_resumes_at_its_markers() {
     let serve = Serve::with(|config| config.data.markers = Span(Duration::from_millis(100)));
     let content = bytes(20 << 20);
     fs::write(serve.local().join("data"), &content).unwrap();
@@ -181,7 +223,7 @@ r = final(f); assert r.startswith('226'), r
 }
 
 #[test]
-fn nothing_of_an_earlier_attempt_is_in_a_file_that_begins_again() {
+fn new_upload_contains_nothing_of_an_earlier_one() {
     let serve = Serve::with(|config| config.data.markers = Span(Duration::from_millis(100)));
     let script = r#"
 size = 17 << 20
@@ -198,7 +240,7 @@ block(s, 0, 0, b'b' * size); end(s, EOF | EOD, 1); r = final(f); assert r.starts
 }
 
 #[test]
-fn parts_are_stored_where_they_belong() {
+fn partial_stores_land_at_their_offsets() {
     let serve = Serve::writable();
     fs::write(serve.path("x"), "0123456789").unwrap();
     let script = r#"

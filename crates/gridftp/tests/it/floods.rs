@@ -3,10 +3,11 @@
 
 #[path = "../../../gateway/tests/it/support/flood.rs"]
 mod flood;
+mod tls;
 
 use crate::support;
 use flood::{Bounds, Sender, each, flood};
-use phoebus_gridftp::server::config::User;
+use phoebus_gridftp::server::config::{Anonymous, User};
 use phoebus_gridftp::server::{Config, Quota, hash_password};
 use phoebus_proto::gridftp::block::Header;
 use phoebus_proto::units::Span;
@@ -31,9 +32,9 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Short time-outs, so that all are reached, and room for all that are tried at once.
 fn impatient(config: &mut Config) {
     let second = Span(Duration::from_secs(1));
-    // Passwords are hashed meanwhile, on a machine that may be busy.
-    (config.limits.login, config.limits.idle) = (Span(Duration::from_secs(3)), second);
-    (config.data.patience, config.data.stall) = (second, second);
+    // Passwords are hashed meanwhile, and the other user, who has the same limits, may have to wait for a processor.
+    (config.limits.login, config.limits.idle) = (Span(Duration::from_secs(6)), Span(Duration::from_secs(4)));
+    (config.data.reply_timeout, config.data.stall_timeout) = (second, second);
     (config.limits.failure_delay, config.limits.failure_delay_max) =
         (Span(Duration::from_millis(1)), Some(Span(Duration::from_millis(10))));
     (config.limits.per_address, config.limits.per_user, config.limits.connections) = (1000, 1000, 2000);
@@ -228,7 +229,7 @@ fn other(serve: &Serve) {
 }
 
 #[test]
-fn no_control_connection_lasts_for_ever() {
+fn endless_control_connections_are_ended() {
     let _turn = alone();
     let serve = Serve::with(impatient);
     fill(&serve);
@@ -261,7 +262,7 @@ fn no_control_connection_lasts_for_ever() {
 }
 
 #[test]
-fn who_has_not_logged_in_has_no_longer_for_it_by_reading_nothing() {
+fn login_deadline_runs_while_the_client_reads_nothing() {
     let _turn = alone();
     let serve = Serve::with(|config| {
         impatient(config);
@@ -273,11 +274,11 @@ fn who_has_not_logged_in_has_no_longer_for_it_by_reading_nothing() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_read_no_further_and_answered_after_the_transfer() {
+fn too_long_line_is_refused_after_the_transfer() {
     let _turn = alone();
     let serve = Serve::with(|config| {
         let minutes = Span(10 * PATIENCE);
-        (config.limits.idle, config.data.patience, config.data.stall) = (minutes, minutes, minutes);
+        (config.limits.idle, config.data.reply_timeout, config.data.stall_timeout) = (minutes, minutes, minutes);
     });
     let mut control = Control::greeted(&serve).logged_in("anonymous", "me@");
     let at = control.passive();
@@ -304,7 +305,7 @@ fn a_line_that_is_too_long_is_read_no_further_and_answered_after_the_transfer() 
 }
 
 #[test]
-fn no_transfer_lasts_for_ever() {
+fn endless_transfers_are_ended() {
     let _turn = alone();
     let serve = Serve::with(impatient);
     fill(&serve);
@@ -340,7 +341,7 @@ fn no_transfer_lasts_for_ever() {
 }
 
 #[test]
-fn no_data_connection_lasts_for_ever() {
+fn endless_data_connections_are_ended() {
     let _turn = alone();
     let serve = Serve::with(impatient);
     fill(&serve);
@@ -373,7 +374,7 @@ fn no_data_connection_lasts_for_ever() {
 
 /// Whoever reads what he is told may go on, and others are served all the same by the same thread.
 #[test]
-fn who_never_pauses_holds_up_nobody() {
+fn busy_client_delays_no_other() {
     let _turn = alone();
     let serve = Serve::on(1, |config| {
         impatient(config);

@@ -161,7 +161,7 @@ assert f.quit().startswith('221')
 }
 
 #[test]
-fn what_is_cut_is_never_there() {
+fn cut_upload_is_never_visible() {
     let serve = Serve::writable();
     fs::write(serve.path("old"), "old").unwrap();
     fs::write(serve.path("big"), bytes(64 << 20)).unwrap();
@@ -208,7 +208,7 @@ for line, code in [('PORT 127,0,0,2,200,0', '504'), ('PORT 127,0,0,1,0,25', '504
 }
 
 #[test]
-fn a_transfer_is_stopped_by_urgent_data() {
+fn urgent_abort_stops_a_transfer() {
     let serve = Serve::writable();
     fs::write(serve.path("big"), bytes(64 << 20)).unwrap();
     let script = r#"
@@ -226,9 +226,10 @@ assert f.pwd() == '/'
 }
 
 #[test]
-fn who_moves_nothing_is_given_up() {
+fn idle_transfer_is_given_up() {
     let serve = Serve::with(|config| {
-        (config.data.stall, config.data.patience) = (Span(Duration::from_secs(2)), Span(Duration::from_secs(2)));
+        (config.data.stall_timeout, config.data.reply_timeout) =
+            (Span(Duration::from_secs(2)), Span(Duration::from_secs(2)));
     });
     fs::write(serve.path("big"), bytes(64 << 20)).unwrap();
     let script = r#"
@@ -246,8 +247,8 @@ refused(f, 'SIZE x', '550')
 }
 
 #[test]
-fn data_connections_of_others_are_not_taken() {
-    let serve = Serve::with(|config| config.data.patience = Span(Duration::from_secs(1)));
+fn data_connections_of_other_hosts_are_refused() {
+    let serve = Serve::with(|config| config.data.reply_timeout = Span(Duration::from_secs(1)));
     fs::write(serve.path("secret"), "secret").unwrap();
     let script = r#"
 f = login(); f.voidcmd('TYPE I')
@@ -264,7 +265,7 @@ assert got == b'', got
 }
 
 #[test]
-fn nothing_outside_the_root_can_be_reached() {
+fn paths_never_leave_the_root() {
     let serve = Serve::writable();
     let outside = serve.local().join("outside");
     fs::write(&outside, "outside").unwrap();
@@ -287,7 +288,7 @@ for line in ['RETR link', 'STOR dir/x', 'APPE link', 'LIST slash', 'MLSD dir']:
 }
 
 #[test]
-fn links_of_others_where_others_write_are_not_written_through() {
+fn links_of_others_in_shared_directories_are_not_followed() {
     use std::os::unix::fs::{PermissionsExt, lchown, symlink};
     let serve = Serve::writable();
     for dir in ["group", "victim"] {
@@ -320,7 +321,7 @@ for line in ['MKD group/dir/x', 'DELE group/dir/f']:
 }
 
 #[test]
-fn a_server_to_read_from_changes_nothing() {
+fn read_only_server_refuses_changes() {
     let serve = Serve::reading();
     fs::write(serve.path("f"), "f").unwrap();
     let script = r#"
@@ -334,7 +335,7 @@ assert f.nlst() == ['f']
 }
 
 #[test]
-fn there_are_no_more_connections_than_may_be() {
+fn connections_are_limited() {
     let serve = Serve::with(|config| {
         config.limits.per_address = 2;
         config.limits.line = ByteSize(1024);
@@ -370,7 +371,7 @@ first, rest = said.split(b'\r\n', 1); assert first.startswith(b'220') and rest.s
 }
 
 #[test]
-fn times_are_set_by_whichever_command_a_client_knows() {
+fn every_command_that_sets_times_works() {
     let serve = Serve::writable();
     let file = serve.local().join("old");
     fs::write(&file, "x").unwrap();
@@ -406,7 +407,7 @@ fn times_are_set_by_whichever_command_a_client_knows() {
 
 /// A draft holds what another client sends, and what a client put under its name would be taken for that.
 #[test]
-fn names_of_the_servers_own_drafts_are_not_for_clients() {
+fn draft_names_are_refused_as_targets() {
     let serve = Serve::writable();
     fs::write(serve.path("f"), "f").unwrap();
     let script = r#"
@@ -444,7 +445,7 @@ f.storbinary('STOR .g.0123.phoebus-part', io.BytesIO(b'x')); f.rename('.g.0123.p
 }
 
 #[test]
-fn drafts_that_nobody_goes_on_with_are_removed() {
+fn abandoned_drafts_are_removed() {
     let keep = |config: &mut phoebus_gridftp::server::Config| {
         config.drafts.keep = Span(Duration::from_secs(1));
         config.anonymous.as_mut().unwrap().quota.bytes = Some(ByteSize(100));
@@ -476,7 +477,7 @@ fn drafts_that_nobody_goes_on_with_are_removed() {
 }
 
 #[test]
-fn a_draft_is_not_published_from_where_others_may_write() {
+fn draft_in_a_shared_directory_is_not_published() {
     use std::os::unix::fs::PermissionsExt;
     let serve = Serve::writable();
     let part = ".x.0123456789abcdef.phoebus-part";

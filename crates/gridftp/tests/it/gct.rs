@@ -18,7 +18,7 @@ fn local(path: &Path) -> String {
 }
 
 #[test]
-fn its_client_gets_and_puts_in_every_mode() {
+fn gct_client_gets_and_puts_in_every_mode() {
     let serve = Serve::writable();
     let content = bytes(20 << 20);
     let (source, target) = (serve.local().join("source"), serve.local().join("target"));
@@ -53,7 +53,7 @@ fn its_client_gets_and_puts_in_every_mode() {
 }
 
 #[test]
-fn its_client_moves_files_between_servers() {
+fn gct_client_copies_between_servers() {
     let (here, there, gct) = (Serve::writable(), Serve::writable(), Gct::anonymous());
     let content = bytes(20 << 20);
     fs::write(here.path("source"), &content).unwrap();
@@ -75,7 +75,7 @@ fn its_client_moves_files_between_servers() {
 }
 
 #[test]
-fn its_client_moves_trees() {
+fn gct_client_copies_trees() {
     let (here, there) = (Serve::writable(), Serve::writable());
     fs::create_dir_all(here.path("tree/deep/er")).unwrap();
     for (name, len) in [("a", 0), ("b b", 1), ("c+c", 1000), ("deep/d", 100_000), ("deep/er/e", 2 << 20)] {
@@ -95,7 +95,7 @@ fn its_client_moves_trees() {
 }
 
 #[test]
-fn its_client_sees_what_has_changed() {
+fn gct_client_syncs_changed_files() {
     let (here, there) = (Serve::writable(), Serve::writable());
     for (name, text) in [("a", "one"), ("b", "two")] {
         fs::create_dir_all(here.path("tree")).unwrap();
@@ -122,7 +122,7 @@ fn its_client_sees_what_has_changed() {
 }
 
 #[test]
-fn its_client_is_told_why_not() {
+fn gct_client_reports_refusals() {
     let serve = Serve::reading();
     fs::write(serve.path("x"), "x").unwrap();
     let [target, gone] = ["target", "gone"].map(|name| local(&serve.local().join(name)));

@@ -46,7 +46,7 @@ r = answer(f); assert r.startswith('550'), r
     ok(&python(&serve, script));
     assert_eq!(fs::read(serve.path("e")).unwrap(), b"abc");
     // Nobody connects.
-    let late = Serve::with(|config| config.data.patience = Span(Duration::from_secs(2)));
+    let late = Serve::with(|config| config.data.reply_timeout = Span(Duration::from_secs(2)));
     let script = r#"
 f = login(); f.voidcmd('TYPE I'); f.putcmd('PUT path=late;pasv;')
 assert answer(f).startswith('127') and answer(f).startswith('150'); r = answer(f); assert r[:3] in ('425', '426'), r

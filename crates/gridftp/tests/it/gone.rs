@@ -21,7 +21,7 @@ def is_open(wanted):
 "#;
 
 #[test]
-fn a_client_that_was_killed_has_stored_nothing() {
+fn killed_client_has_stored_nothing() {
     // Far longer than whatever may hold up the client between the two ends.
     let serve = Serve::with(|config| config.data.quiet = Span(Duration::from_secs(3)));
     let script = r#"
@@ -40,7 +40,7 @@ for ahead in '', 'QUIT':
 }
 
 #[test]
-fn who_has_gone_is_missed_behind_what_he_sent_ahead() {
+fn vanished_client_is_noticed_behind_queued_commands() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
@@ -70,7 +70,7 @@ f = login(); f.sock.sendall(ask + b'QUIT\r\n'); is_open(1); resets(f); is_open(0
 }
 
 #[test]
-fn a_sum_ends_behind_more_lines_than_the_connection_holds() {
+fn checksum_of_a_vanished_client_ends_behind_a_full_queue() {
     let serve = Serve::with(|config| config.limits.idle = Span(Duration::from_secs(1)));
     fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
     let script = r#"
@@ -87,7 +87,7 @@ f = login(); fill(f); assert answer(f).startswith('421 more commands were sent a
 }
 
 #[test]
-fn no_sum_ends_because_others_have_used_up_the_memory_for_what_is_sent_ahead() {
+fn memory_used_up_by_others_ends_no_checksum() {
     let serve = Serve::with(|config| {
         config.limits.idle = Span(Duration::from_secs(1));
         (config.limits.memory, config.limits.memory_per_address) = (ByteSize(16 << 10), ByteSize(16 << 10));
@@ -106,7 +106,7 @@ assert answer(f).startswith('426') and answer(f).startswith('226')
 }
 
 #[test]
-fn what_is_cut_behind_many_lines_is_not_stored() {
+fn cut_upload_behind_a_full_queue_is_not_stored() {
     let serve = Serve::writable();
     let script = r#"
 for i, lines in enumerate((100, 1500, 2500, 20000)):
@@ -131,7 +131,7 @@ g = login(); assert g.nlst() == ['whole'], g.nlst()
 }
 
 #[test]
-fn abor_is_heard_behind_a_full_queue() {
+fn abor_is_obeyed_behind_a_full_queue() {
     let serve = Serve::writable();
     fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
     let script = r#"

@@ -65,7 +65,7 @@ fn data_is_protected_as_the_client_asks_for() {
 }
 
 #[test]
-fn servers_know_each_other_by_what_the_client_has_lent() {
+fn servers_authenticate_each_other_by_the_delegated_credential() {
     let (lab, content) = (Lab::new(), bytes(5_000_001));
     let (here, there) = (Serve::to_grid(&lab), Serve::to_grid(&lab));
     let gct =
@@ -88,7 +88,7 @@ fn servers_know_each_other_by_what_the_client_has_lent() {
 }
 
 #[test]
-fn nobody_else_is_let_in() {
+fn clients_without_a_mapped_certificate_are_refused() {
     let lab = Lab::new();
     let serve = Serve::to_grid(&lab);
     fs::write(serve.path("source"), "secret").unwrap();
@@ -106,7 +106,7 @@ fn nobody_else_is_let_in() {
 
 /// Revocation lists are replaced by programs that tell nobody.
 #[test]
-fn a_revocation_list_that_was_replaced_counts_at_the_next_login() {
+fn a_replaced_revocation_list_applies_to_the_next_login() {
     let lab = Lab::new();
     let script = r#"
         cp -r certs believed; : > index; echo 01 > number
@@ -135,7 +135,7 @@ fn a_revocation_list_that_was_replaced_counts_at_the_next_login() {
 }
 
 #[test]
-fn data_connections_are_with_whom_the_client_names() {
+fn data_connections_authenticate_the_subject_that_dcau_names() {
     let (lab, content) = (Lab::new(), bytes(900_001));
     let (here, there) = (Serve::to_grid(&lab), Serve::to_grid(&lab));
     let client = here.local().join("dcau");
@@ -156,7 +156,7 @@ fn data_connections_are_with_whom_the_client_names() {
     ok(&with(USER, ["third", &url(&here, "x"), &url(&there, "y")]));
     assert!(fs::read(there.path("y")).unwrap() == content);
     // Whoever is at the other end is not he whom the client names: he may be a stranger, and who is named is waited for.
-    let soon = |config: &mut phoebus_gridftp::server::Config| config.data.patience = Span(Duration::from_secs(10));
+    let soon = |config: &mut phoebus_gridftp::server::Config| config.data.reply_timeout = Span(Duration::from_secs(10));
     let (here, there) = (Serve::to_grid_with(&lab, soon), Serve::to_grid_with(&lab, soon));
     fs::write(here.path("x"), &content).unwrap();
     let other = "/O=Grid/OU=Lab/CN=Other";
@@ -172,7 +172,7 @@ fn data_connections_are_with_whom_the_client_names() {
 }
 
 #[test]
-fn its_client_chooses_what_carries_data() {
+fn gct_client_chooses_the_driver_stack() {
     let (lab, content) = (Lab::new(), bytes(5_000_001));
     let drivers = |config: &mut phoebus_gridftp::server::Config| {
         config.data.drivers = ["tcp", "udt"].map(str::to_owned).into();
@@ -265,7 +265,7 @@ impl Agreeing {
 }
 
 #[test]
-fn what_came_in_clear_before_the_last_token_is_not_carried_out_after_it() {
+fn clear_commands_sent_before_the_last_token_are_discarded() {
     let lab = Lab::new();
     let serve = Serve::to_grid_with(&lab, |config| {
         let root = config.users[0].root.clone();

@@ -165,8 +165,8 @@ fn client(dir: &Path, tickets: &str, serve: &Serve, script: &str) {
 
 /// What curl has. Debian 12's (7.88) logs in and can then say nothing more: "send: no filter connected" is its own fault.
 #[test]
-fn curl_agrees_by_a_ticket() {
-    within_realm("kerberos::curl_agrees_by_a_ticket", |dir| {
+fn curl_authenticates_by_a_ticket() {
+    within_realm("kerberos::curl_authenticates_by_a_ticket", |dir| {
         let serve = serve(dir);
         let mut curl = tool(dir, "curl");
         curl.env("KRB5CCNAME", format!("FILE:{}/jane", dir.display()));
@@ -179,8 +179,8 @@ fn curl_agrees_by_a_ticket() {
 }
 
 #[test]
-fn principals_are_the_users_that_the_configuration_says() {
-    within_realm("kerberos::principals_are_the_users_that_the_configuration_says", |dir| {
+fn principals_map_to_configured_users() {
+    within_realm("kerberos::principals_map_to_configured_users", |dir| {
         let serve = serve(dir);
         fs::write(serve.path("there"), "x").unwrap();
         for (tickets, user) in [("jane", "jane"), ("jane", ":globus-mapping:"), ("admin", "boss")] {
@@ -200,8 +200,8 @@ fn principals_are_the_users_that_the_configuration_says() {
 
 /// Clients that speak as RFC 2228 has it, and what they get for breaking it.
 #[test]
-fn commands_and_data_are_protected_as_was_agreed() {
-    within_realm("kerberos::commands_and_data_are_protected_as_was_agreed", |dir| {
+fn commands_and_data_have_the_negotiated_protection() {
+    within_realm("kerberos::commands_and_data_have_the_negotiated_protection", |dir| {
         let serve = serve(dir);
         let content = bytes(3_000_001);
         fs::write(serve.local().join("data"), &content).unwrap();
@@ -269,8 +269,8 @@ for wanted in '200', '535':
 }
 
 #[test]
-fn who_asks_for_too_little_is_told_what_is_missing() {
-    within_realm("kerberos::who_asks_for_too_little_is_told_what_is_missing", |dir| {
+fn insufficient_protection_is_refused_with_the_reason() {
+    within_realm("kerberos::insufficient_protection_is_refused_with_the_reason", |dir| {
         let serve = serve(dir);
         let script = r#"
 name = gssapi.Name('ftp@localhost', gssapi.NameType.hostbased_service)
@@ -286,8 +286,8 @@ for flags, lacks in (flag.mutual_authentication, 'detection of messages that com
 }
 
 #[test]
-fn what_is_no_ticket_or_comes_in_clear_is_refused() {
-    within_realm("kerberos::what_is_no_ticket_or_comes_in_clear_is_refused", |dir| {
+fn invalid_tickets_and_clear_commands_are_refused() {
+    within_realm("kerberos::invalid_tickets_and_clear_commands_are_refused", |dir| {
         let serve = serve(dir);
         let script = r#"
 import base64
@@ -307,8 +307,8 @@ r = f.sendcmd('FEAT'); assert 'AUTH GSSAPI' in r or 'GSSAPI' in r, r
 
 /// Somebody on the path holds a ticket back, and puts commands of his own around it while the server is busy with a password.
 #[test]
-fn what_came_in_clear_before_a_ticket_is_not_carried_out_after_it() {
-    within_realm("kerberos::what_came_in_clear_before_a_ticket_is_not_carried_out_after_it", |dir| {
+fn clear_commands_sent_before_a_ticket_are_discarded() {
+    within_realm("kerberos::clear_commands_sent_before_a_ticket_are_discarded", |dir| {
         let serve = serve(dir);
         let script = r#"
 name = gssapi.Name('ftp@localhost', gssapi.NameType.hostbased_service)

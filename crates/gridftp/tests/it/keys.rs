@@ -2,11 +2,11 @@
 
 use crate::support;
 use phoebus_files::key::Key;
-use phoebus_files::{How, transfer};
+use phoebus_files::{TransferOptions, transfer};
 use phoebus_gridftp::client::{NetStack, Options, Remote};
-use phoebus_gridftp::data::pinned::{Own, Pinned, quic};
+use phoebus_gridftp::data::pinned::{OwnKey, Pinned, quic};
 use phoebus_gridftp::data::stack::parse;
-use phoebus_gridftp::data::{Channel, Error, Guard, Mode, Settings};
+use phoebus_gridftp::data::{Channel, ChannelSecurity, Error, Mode, Settings};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::gridftp::address::{find_epsv, print_port};
 use phoebus_proto::gridftp::pin::Pin;
@@ -73,7 +73,7 @@ impl Control {
     }
 
     /// Asks for a stack, and gives how this end's connections are made then. `named` is the key that the server is told.
-    fn stack(&mut self, driver: &'static str, more: &str, own: &Own, named: Pin) -> Settings {
+    fn stack(&mut self, driver: &'static str, more: &str, own: &OwnKey, named: Pin) -> Settings {
         let stack = if driver == "tls" { format!("tcp,tls:key={named}") } else { format!("quic:key={named}{more}") };
         let reply = self.ask(&format!("SITE SETNETSTACK {stack}"));
         let theirs = Pin::of_answer(driver, &reply).unwrap();
@@ -88,10 +88,10 @@ impl Control {
 }
 
 /// How the end with `own` makes connections to the one of that key.
-fn between(driver: &str, own: &Own, theirs: Pin) -> Settings {
-    let settings = Settings { patience: PATIENCE, stall: PATIENCE, ..Settings::default() };
+fn between(driver: &str, own: &OwnKey, theirs: Pin) -> Settings {
+    let settings = Settings { reply_timeout: PATIENCE, stall_timeout: PATIENCE, ..Settings::default() };
     match driver {
-        "tls" => Settings { guard: Some(Guard::Pinned(Pinned::new(own, theirs))), ..settings },
+        "tls" => Settings { security: Some(ChannelSecurity::Pinned(Pinned::new(own, theirs))), ..settings },
         _ => Settings { transport: quic(own, theirs).unwrap(), ..settings },
     }
 }
@@ -107,12 +107,12 @@ fn serve() -> Serve {
 }
 
 #[test]
-fn files_go_both_ways_in_both_modes_whoever_connects() {
+fn gets_and_puts_work_in_both_modes_and_directions() {
     let (serve, runtime) = (serve(), Runtime::new().unwrap());
     let _on = runtime.enter();
     for (driver, more) in [("quic", ""), ("quic", ";cc=bbr;sndbuf=4194304,rate:rate=2gbit"), ("tls", "")] {
         for len in [0, 1, LONG] {
-            let (content, own, mut control) = (bytes(len), Own::new().unwrap(), Control::to(&serve));
+            let (content, own, mut control) = (bytes(len), OwnKey::new().unwrap(), Control::to(&serve));
             let settings = control.stack(driver, more, &own, own.pin());
             // As a stream, the server being connected to, and connecting.
             let to = Channel::connecting(vec![control.listening()], settings.clone());
@@ -160,12 +160,12 @@ fn files_go_both_ways_in_both_modes_whoever_connects() {
 }
 
 #[test]
-fn another_key_than_the_one_that_was_named_is_refused_at_either_end() {
+fn both_ends_refuse_an_unexpected_key() {
     let (serve, runtime) = (serve(), Runtime::new().unwrap());
     let _on = runtime.enter();
     fs::write(serve.path("there"), bytes(LONG)).unwrap();
     for driver in ["quic", "tls"] {
-        let (own, other) = (Own::new().unwrap(), Own::new().unwrap());
+        let (own, other) = (OwnKey::new().unwrap(), OwnKey::new().unwrap());
         // The server was told another key than this end shows.
         let mut control = Control::to(&serve);
         let settings = control.stack(driver, "", &own, other.pin());
@@ -194,11 +194,11 @@ fn another_key_than_the_one_that_was_named_is_refused_at_either_end() {
 }
 
 #[test]
-fn what_was_cut_is_never_taken_for_whole() {
+fn cut_transfer_never_looks_complete() {
     let (serve, runtime) = (serve(), Runtime::new().unwrap());
     let _on = runtime.enter();
     for driver in ["quic", "tls"] {
-        let (own, mut control) = (Own::new().unwrap(), Control::to(&serve));
+        let (own, mut control) = (OwnKey::new().unwrap(), Control::to(&serve));
         let settings = control.stack(driver, "", &own, own.pin());
         for (mode, letter) in [(Mode::Stream, 'S'), (Mode::Extended, 'E')] {
             control.ask(&format!("MODE {letter}"));
@@ -208,7 +208,7 @@ fn what_was_cut_is_never_taken_for_whole() {
             assert_eq!(control.last().code, 426, "{driver} {letter}");
         }
         // The other way, without a server to say so.
-        let theirs = Own::new().unwrap();
+        let theirs = OwnKey::new().unwrap();
         let from = between(driver, &own, theirs.pin());
         let from = Channel::listening(Ipv4Addr::LOCALHOST.into(), from).unwrap();
         let to = Channel::connecting(vec![from.local_addr().unwrap()], between(driver, &theirs, own.pin()));
@@ -224,7 +224,7 @@ fn what_was_cut_is_never_taken_for_whole() {
 }
 
 #[test]
-fn without_a_key_nothing_goes_and_what_is_not_listed_is_refused() {
+fn missing_keys_and_unlisted_stacks_are_refused() {
     let serve = serve();
     let mut control = Control::to(&serve);
     for (driver, stack) in [("quic", "quic"), ("tls", "tcp,tls:key=")] {
@@ -235,7 +235,7 @@ fn without_a_key_nothing_goes_and_what_is_not_listed_is_refused() {
         control.ask("PORT 127,0,0,1,200,200");
         assert_eq!(control.ask("LIST").code, 503);
         // The key is the session's: whoever has to be told it first can be.
-        let own = Own::new().unwrap();
+        let own = OwnKey::new().unwrap();
         let again = control.ask(&format!(
             "SITE SETNETSTACK {stack}{}{}",
             if driver == "quic" { ":key=" } else { "" },
@@ -312,7 +312,7 @@ impl Relay {
 }
 
 #[test]
-fn two_servers_are_told_each_others_keys_once_for_all_files_and_again_after_either_was_cut() {
+fn servers_learn_each_others_keys_once_and_again_after_a_cut() {
     let (serves, runtime) = ([serve(), serve()], Runtime::new().unwrap());
     let content = bytes(LONG);
     fs::write(serves[0].path("x"), &content).unwrap();
@@ -328,7 +328,7 @@ fn two_servers_are_told_each_others_keys_once_for_all_files_and_again_after_eith
             let (from, to) = (remote(&relays[0]).await, remote(&relays[1]).await);
             let key = |name: &str| Key::parse(name).unwrap();
             let copy = async |name: &str| {
-                let how = How::default();
+                let how = TransferOptions::default();
                 transfer(&from, &key("x"), &to, &key(name), &how).await?;
                 assert_eq!(how.progress.bytes_between(), LONG as u64, "{:?}", to.why_by_way());
                 assert!(fs::read(serves[1].path(name)).unwrap() == content);

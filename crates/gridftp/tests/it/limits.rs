@@ -14,7 +14,22 @@ use support::credentials::Watch;
 use support::{Serve, bytes, ok, python, run};
 
 #[test]
-fn no_more_is_stored_than_the_quota_says() {
+fn connection_after_rein_counts_for_no_user() {
+    let serve = Serve::with(|config| config.limits.per_user = 1);
+    let script = r#"
+f = login()
+for _ in range(2): assert f.sendcmd('REIN').startswith('220'); f.login('anonymous', 'me@')
+assert f.sendcmd('REIN').startswith('220')
+g = login()
+try: f.login('anonymous', 'me@'); raise SystemExit('a second one')
+except ftplib.Error as e: assert str(e)[0] in '45', e
+g.quit()
+"#;
+    ok(&python(&serve, script));
+}
+
+#[test]
+fn quota_is_enforced() {
     let quota = Quota { bytes: Some(ByteSize(1_000_000)), files: Some(5) };
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().quota = quota);
     fs::write(serve.path("there"), bytes(300_000)).unwrap();
@@ -58,9 +73,45 @@ g = login(); refused(g, 'MKD i', '552')
     assert!(!copied.status.success() && String::from_utf8_lossy(&copied.stderr).contains("552"), "{copied:?}");
 }
 
+#[test]
+fn cut_upload_resumes_within_a_tight_quota() {
+    let quota = Quota { bytes: Some(ByteSize(50 << 20)), files: None };
+    let serve = Serve::with(|config| {
+        config.anonymous.as_mut().unwrap().quota = quota;
+        // All that comes before a cut may come in one turn, which then fails.
+        config.data.turn = Span(Duration::from_secs(1));
+    });
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+def put(name, body, at, end):
+    r = f.sendcmd('ALLO %d' % len(body)); assert r.startswith('200'), r
+    try: s = f.transfercmd('STOR ' + name, rest=at or None)
+    except ftplib.Error as e: return str(e)
+    s.sendall(body[at:end]); s.close(); return answer(f)
+M = 1000000; long = b''.join(b'%9d\n' % i for i in range(4500000)); short = long[-20 * M:]
+r = put('x', long, 0, 20 * M); assert r[0] in '45', r
+refused(f, 'ALLO %d' % (45 * M - 1), '552')
+# The name says that it is another file.
+r = put('y', long, 0, 1); assert r.startswith('552'), r
+r = put('x', long, 10 * M, 45 * M); assert r.startswith('226'), r
+out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == long
+# One that is replaced, and counts until then.
+f.delete('x'); r = put('z', long[:20 * M], 0, 20 * M); assert r.startswith('226'), r
+r = put('z', short, 0, 10 * M); assert r[0] in '45', r
+r = put('y', short, 0, 1); assert r.startswith('552'), r
+r = put('z', short, 5 * M, 20 * M); assert r.startswith('226'), r
+out = io.BytesIO(); f.retrbinary('RETR z', out.write); assert out.getvalue() == short
+# Who begins anew takes away what was left.
+r = put('z', long[:20 * M], 0, 10 * M); assert r[0] in '45', r
+r = put('z', short, 0, 20 * M); assert r.startswith('226'), r
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
 /// Needs root, and somebody who is not.
 #[test]
-fn files_are_those_of_the_account() {
+fn files_belong_to_the_account() {
     let id = |what: &str| ok(&run(Command::new("id").args([what, "daemon"]))).trim().parse::<u32>().unwrap();
     let (uid, gid) = (id("-u"), id("-g"));
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().account = Some("daemon".to_owned()));
@@ -103,8 +154,32 @@ out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() =
     assert_eq!(serve.hidden(), Vec::<String>::new());
 }
 
+/// A directory that a user may write to and not read: each upload of the server syncs the directories in which names
+/// have changed.
 #[test]
-fn who_guesses_waits_and_nobody_waits_for_him() {
+fn uploads_go_to_directories_that_cannot_be_read() {
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().account = Some("daemon".to_owned()));
+    fs::set_permissions(serve.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(serve.path("incoming")).unwrap();
+    fs::set_permissions(serve.path("incoming"), fs::Permissions::from_mode(0o1733)).unwrap();
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+for name in 'incoming/a', 'incoming/b', 'c':
+    f.storbinary('STOR ' + name, io.BytesIO(name.encode()))
+f.mkd('own'); f.sendcmd('SITE CHMOD 300 own'); f.storbinary('STOR own/d', io.BytesIO(b'own/d')); f.storbinary('STOR e', io.BytesIO(b'e'))
+# What its owner cannot read is still its owner's to change.
+for mode in '000', '755': f.sendcmd(f'SITE CHMOD {mode} own')
+for mode in '000', '644': f.sendcmd(f'SITE CHMOD {mode} own/d'); f.sendcmd('MFMT 20200102030405 own/d')
+"#;
+    ok(&python(&serve, script));
+    for name in ["incoming/a", "incoming/b", "c", "own/d", "e"] {
+        assert_eq!(fs::read_to_string(serve.path(name)).unwrap(), name);
+    }
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn password_guesser_is_delayed_and_delays_nobody_else() {
     let root = tempfile::tempdir().unwrap();
     let serve = Serve::with(|config| {
         let user = |name: &str| User {
@@ -152,7 +227,7 @@ answered = sum(b'530' in a for a in answers); assert answered < 350, answered
 }
 
 #[test]
-fn who_asks_for_many_checksums_waits_for_himself() {
+fn many_checksum_requests_delay_only_their_client() {
     let other = tempfile::tempdir().unwrap();
     let serve = Serve::with(|config| {
         let root = config.anonymous.take().unwrap().root;
@@ -205,7 +280,7 @@ served()
 }
 
 #[test]
-fn what_is_kept_for_a_client_is_bounded() {
+fn memory_kept_for_a_client_is_bounded() {
     let serve = Serve::with(|config| config.limits.listing = ByteSize(20_000));
     for i in 0..300 {
         fs::write(serve.path(&format!("a file with a name of some length {i:03}")), "").unwrap();
@@ -233,12 +308,12 @@ assert len(g.nlst()) == 300
 }
 
 #[test]
-fn who_takes_it_slowly_gets_all_and_who_takes_nothing_is_given_up() {
+fn slow_reader_gets_all_and_stalled_reader_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
     let serve = Serve::with(|config| {
-        config.data.stall = Span(Duration::from_secs(10));
+        config.data.stall_timeout = Span(Duration::from_secs(10));
         config.tls = Some(Tls {
             certificate: dir.path().join("cert"),
             key: dir.path().join("key"),
@@ -340,7 +415,7 @@ f.sendcmd('SIZE long'); f.sendcmd('MDTM d/x'); f.delete('d/x'); f.rmd('d'); f.qu
 }
 
 #[test]
-fn what_is_read_again_holds_for_those_who_connect_from_then_on() {
+fn reloaded_settings_apply_to_new_connections() {
     let quota = Quota { bytes: Some(ByteSize(1000)), files: None };
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().quota = quota);
     std::thread::scope(|scope| {

@@ -6,7 +6,7 @@ use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use phoebus_files::store::Store;
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{How, Links, Throttle, Verify, transfer};
+use phoebus_files::{Links, Throttle, TransferOptions, Verify, transfer};
 use phoebus_gridftp::client::{Options, Remote};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::Span;
@@ -39,7 +39,7 @@ def final(f):
 }
 
 #[test]
-fn blocks_land_where_they_belong_whatever_their_order_and_however_often() {
+fn repeated_and_reordered_blocks_land_at_their_offsets() {
     let serve = Serve::with(|config| config.data.markers = Span(Duration::from_millis(100)));
     let content = bytes(LONG);
     fs::write(serve.local().join("data"), &content).unwrap();
@@ -75,7 +75,7 @@ f = session(); f.sendcmd('REST 0-3000000'); send(f, 'STOR old', [(3000000, n)])
 }
 
 #[test]
-fn streams_of_any_length_are_received_and_sent_whole_and_in_part() {
+fn streams_of_any_length_are_carried_whole_and_in_part() {
     let serve = Serve::writable();
     for len in [0, 1, 17, 262_143, 262_144, 1 << 20, LONG] {
         let content = bytes(len);
@@ -108,7 +108,7 @@ for allo, code in ((n + 1, '426'), (n - 1, '426')):
 }
 
 #[test]
-fn a_file_that_becomes_shorter_under_its_sender_has_not_been_sent() {
+fn file_truncated_during_a_send_fails() {
     let serve = Serve::writable();
     for mode in ["S", "E"] {
         fs::write(serve.path("x"), vec![7; 64 << 20]).unwrap();
@@ -132,7 +132,7 @@ r = final(f); assert r[:3] in ('426', '451', '550'), r
 }
 
 #[test]
-fn what_finds_no_room_fails_and_says_so() {
+fn full_destination_is_reported() {
     // A file system of a few megabytes, and a device that is always full and takes nothing out of pipes.
     let serve = Serve::writable();
     let small = serve.path("small");
@@ -164,7 +164,7 @@ except ftplib.Error: pass
 }
 
 #[test]
-fn devices_are_sources_and_targets() {
+fn devices_are_sources_and_destinations() {
     let serve = Serve::writable();
     ok(&run(Command::new("mknod").arg(serve.path("zero")).args(["c", "1", "5"])));
     ok(&run(Command::new("mknod").arg(serve.path("null")).args(["c", "1", "3"])));
@@ -181,7 +181,7 @@ block(s, 0, 0, bytes(5000001)); s.sendall(struct.pack('>BQQ', 72, 0, 1)); r = fi
 
 /// The client, in every way that bytes can go: as they are, hashed on the way, held up.
 #[test]
-fn clients_carry_the_same_bytes_by_every_way() {
+fn every_client_and_mode_carries_the_same_bytes() {
     let serve = Serve::writable();
     let content = bytes(LONG);
     fs::write(serve.path("far"), &content).unwrap();
@@ -195,7 +195,11 @@ fn clients_carry_the_same_bytes_by_every_way() {
             for held in [false, true] {
                 let name = format!("{i}-{streams:?}-{held}").replace(['(', ')'], "");
                 let remote = options(&serve, streams);
-                let how = How { verify, throttle: held.then(|| Throttle::new(1 << 30)), ..How::default() };
+                let how = TransferOptions {
+                    verify,
+                    throttle: held.then(|| Throttle::new(1 << 30)),
+                    ..TransferOptions::default()
+                };
                 runtime.block_on(async {
                     let remote = Remote::connect(remote).await.unwrap();
                     let home = remote.home().clone();
@@ -214,7 +218,7 @@ fn clients_carry_the_same_bytes_by_every_way() {
 }
 
 #[test]
-fn short_files_are_announced_and_not_doubted() {
+fn short_files_are_announced_by_size() {
     // Whoever is doubted waits for longer than a test may take.
     let serve = Serve::with(|config| config.data.quiet = Span(Duration::from_secs(3600)));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -224,7 +228,7 @@ fn short_files_are_announced_and_not_doubted() {
         for (name, len) in [("empty", 0), ("first", 3), ("next", 70_000), ("last", 1)] {
             fs::write(serve.local().join(name), bytes(len)).unwrap();
             let (near, far) = (Key::parse(name).unwrap(), remote.home().join(name.as_bytes()).unwrap());
-            transfer(&local, &near, &remote, &far, &How::default()).await.unwrap();
+            transfer(&local, &near, &remote, &far, &TransferOptions::default()).await.unwrap();
             assert!(fs::read(serve.path(name)).unwrap() == bytes(len), "{name}");
         }
     });
@@ -232,7 +236,7 @@ fn short_files_are_announced_and_not_doubted() {
 }
 
 #[test]
-fn no_more_connections_are_chosen_than_the_server_has_for_a_file() {
+fn client_keeps_to_the_server_s_connections_per_file() {
     let serve = Serve::with(|config| config.data.streams = 3);
     let content = bytes(LONG);
     fs::write(serve.local().join("near"), &content).unwrap();
@@ -242,7 +246,7 @@ fn no_more_connections_are_chosen_than_the_server_has_for_a_file() {
         let remote = Remote::connect(Options { choose: Some(|_| 8), ..options(&serve, None) }).await.unwrap();
         for name in ["one", "two"] {
             let (near, far) = (Key::parse("near").unwrap(), remote.home().join(name.as_bytes()).unwrap());
-            transfer(&local, &near, &remote, &far, &How::default()).await.unwrap();
+            transfer(&local, &near, &remote, &far, &TransferOptions::default()).await.unwrap();
             assert!(fs::read(serve.path(name)).unwrap() == content);
         }
         assert_eq!(remote.most_streams(), 2);
@@ -251,7 +255,7 @@ fn no_more_connections_are_chosen_than_the_server_has_for_a_file() {
 }
 
 #[test]
-fn so_much_of_a_device_is_copied_as_was_asked_for() {
+fn requested_part_of_a_device_is_copied() {
     let serve = Serve::writable();
     for dir in [serve.path(""), serve.local()] {
         for (name, minor) in [("zero", "5"), ("null", "3")] {
@@ -260,7 +264,7 @@ fn so_much_of_a_device_is_copied_as_was_asked_for() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let local = Local::new(serve.local(), Links::Anywhere).unwrap();
-    let how = How { verify: Verify::None, length: Some(LONG as u64), ..How::default() };
+    let how = TransferOptions { verify: Verify::None, length: Some(LONG as u64), ..TransferOptions::default() };
     for streams in [None, Some(3)] {
         runtime.block_on(async {
             let remote = Remote::connect(options(&serve, streams)).await.unwrap();
@@ -272,7 +276,8 @@ fn so_much_of_a_device_is_copied_as_was_asked_for() {
             assert_eq!((put.moved, get.moved), (LONG as u64, LONG as u64));
             transfer(&local, &near("zero"), &remote, &far("put"), &how).await.unwrap();
             transfer(&remote, &far("zero"), &local, &near("got"), &how).await.unwrap();
-            let error = transfer(&remote, &far("zero"), &local, &near("got"), &How::default()).await.unwrap_err();
+            let error =
+                transfer(&remote, &far("zero"), &local, &near("got"), &TransferOptions::default()).await.unwrap_err();
             assert!(error.to_string().contains("no size"), "{error}");
         });
         for path in [serve.path("put"), serve.local().join("got")] {

@@ -1,7 +1,7 @@
 //! Drafts of sources that have changed since: the next transfer takes them away, and nobody else's.
 
 use crate::support;
-use phoebus_files::block::{Block, Body};
+use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Begun, Draft, Spec, Store, Time};
 use phoebus_gridftp::client::{Options, Remote};
@@ -22,8 +22,12 @@ fn names(dir: &Path) -> BTreeSet<String> {
 
 /// The draft of a source that was modified at this time.
 async fn begin(remote: &Remote, key: &Key, modified: i64) -> Arc<dyn Draft> {
+    begin_of_size(remote, key, modified, SIZE).await
+}
+
+async fn begin_of_size(remote: &Remote, key: &Key, modified: i64, size: u64) -> Arc<dyn Draft> {
     let spec = Spec {
-        size: Some(SIZE),
+        size: Some(size),
         source: Some(("file:///source".to_owned(), Some(Time { seconds: modified, nanos: 0 }))),
         sum: None,
         attributes: Attributes::default(),
@@ -40,8 +44,7 @@ async fn begin(remote: &Remote, key: &Key, modified: i64) -> Arc<dyn Draft> {
 
 async fn cut(draft: &dyn Draft) {
     for i in 0..12 {
-        let body = Body::Bytes(bytes(1 << 20).into());
-        draft.write(Block { offset: i << 20, sum: None, body }).await.unwrap();
+        draft.write(Block::new(i << 20, bytes(1 << 20))).await.unwrap();
     }
     // What the server has told to be safe is worth keeping.
     let begin = Instant::now();
@@ -68,7 +71,7 @@ fn left(serve: &Serve, others: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_begins_anew_takes_the_draft_before_it_away() {
+fn new_upload_removes_the_earlier_draft() {
     let serve = Serve::with(|config| config.data.markers = Span(Duration::from_millis(20)));
     let state = tempfile::tempdir().unwrap();
     let others = [".x.0123456789abcdef.phoebus-part", "..x.0123456789abcdef.phoebus-part.phoebus-draft"];
@@ -104,5 +107,11 @@ fn what_begins_anew_takes_the_draft_before_it_away() {
     assert!(second.is_subset(&names(&serve.path(""))));
     drop(used);
     runtime.block_on(async { begin(&remote, &key, 4).await.abandon(true).await });
+    assert_eq!(names(&serve.path("")), others);
+
+    // Also where the source is too short now for its own draft to be kept.
+    runtime.block_on(async { cut(&*begin(&remote, &key, 5).await).await });
+    left(&serve, &others);
+    runtime.block_on(async { begin_of_size(&remote, &key, 6, 1000).await.abandon(true).await });
     assert_eq!(names(&serve.path("")), others);
 }

@@ -11,7 +11,7 @@ fn drivers(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_sent_keeps_to_the_rate_of_its_stack() {
+fn sending_keeps_to_the_rate_of_the_stack() {
     let serve = Serve::with(|config| config.data.drivers = drivers(&["tcp", "rate"]));
     let content = bytes(40 << 20);
     fs::write(serve.path("x"), &content).unwrap();
@@ -43,7 +43,7 @@ f.sendcmd('SITE SETNETSTACK default'); assert paced(4) == []
 }
 
 #[test]
-fn a_stack_names_what_protects_data_only_where_it_does() {
+fn stack_names_tls_only_where_data_is_protected() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
@@ -69,7 +69,7 @@ out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == 
 }
 
 #[test]
-fn a_driver_that_is_loaded_carries_data() {
+fn loaded_driver_carries_data() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("tcp_driver.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/drivers/tcp/tcp_driver.c");

@@ -1,8 +1,8 @@
 //! Data connections where anybody may connect: whoever is not meant changes nothing for those who are.
 
 use crate::support;
-use phoebus_gridftp::data::pinned::{Own, Pinned};
-use phoebus_gridftp::data::{Channel, Guard, Mode, Peers, Settings};
+use phoebus_gridftp::data::pinned::{OwnKey, Pinned};
+use phoebus_gridftp::data::{Channel, ChannelSecurity, Mode, Peers, Settings};
 use phoebus_gridftp::server::config::Data;
 use std::fs;
 use std::io::Write;
@@ -29,18 +29,18 @@ fn strangers(at: SocketAddr, count: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn ends_that_know_each_other_are_not_held_up() {
+fn strangers_do_not_delay_a_transfer() {
     let runtime = Runtime::new().unwrap();
     let _on = runtime.enter();
-    let (own, theirs) = (Own::new().unwrap(), Own::new().unwrap());
+    let (own, theirs) = (OwnKey::new().unwrap(), OwnKey::new().unwrap());
     let content = bytes(1_345_679);
     for guarded in [true, false] {
-        let settings = |own: &Own, pin| Settings {
-            guard: guarded.then(|| Guard::Pinned(Pinned::new(own, pin))),
+        let settings = |own: &OwnKey, pin| Settings {
+            security: guarded.then(|| ChannelSecurity::Pinned(Pinned::new(own, pin))),
             from: Peers::Anyone,
             // Beyond what the test takes: nobody's patience ends this one.
-            patience: 10 * PATIENCE,
-            stall: 10 * PATIENCE,
+            reply_timeout: 10 * PATIENCE,
+            stall_timeout: 10 * PATIENCE,
             ..Settings::default()
         };
         for mode in [Mode::Stream, Mode::Extended] {
@@ -77,14 +77,14 @@ fn ends_that_know_each_other_are_not_held_up() {
 }
 
 #[test]
-fn who_waits_in_vain_is_told_of_those_who_came() {
+fn failure_without_a_peer_names_the_strangers() {
     let runtime = Runtime::new().unwrap();
     let _on = runtime.enter();
-    let (own, theirs) = (Own::new().unwrap(), Own::new().unwrap());
+    let (own, theirs) = (OwnKey::new().unwrap(), OwnKey::new().unwrap());
     let settings = Settings {
-        guard: Some(Guard::Pinned(Pinned::new(&own, theirs.pin()))),
+        security: Some(ChannelSecurity::Pinned(Pinned::new(&own, theirs.pin()))),
         from: Peers::Anyone,
-        patience: Duration::from_secs(5),
+        reply_timeout: Duration::from_secs(5),
         ..Settings::default()
     };
     for mode in [Mode::Stream, Mode::Extended] {
@@ -97,7 +97,7 @@ fn who_waits_in_vain_is_told_of_those_who_came() {
 }
 
 #[test]
-fn a_third_party_is_no_service_of_the_servers_host() {
+fn third_party_addresses_exclude_the_server_s_host() {
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
     let script = r#"
 open(os.path.join(dir, '../root/order'), 'w').write('FLUSHALL\r\n')
@@ -129,7 +129,7 @@ refused(f, f'PORT 127,0,0,3,{high},{low}', '504')
 }
 
 #[test]
-fn transfers_of_who_may_be_anybody_go_on() {
+fn strangers_do_not_end_third_party_transfers() {
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
     let content = bytes(3_000_001);
     fs::write(serve.local().join("data"), &content).unwrap();

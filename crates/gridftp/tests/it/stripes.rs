@@ -68,7 +68,7 @@ fn copy(command: &mut Command, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_toolkits_client_moves_files_by_several_nodes() {
+fn gct_client_uses_several_data_nodes() {
     let (here, there, gct) = (Site::new(|_| {}), Site::new(|_| {}), Gct::anonymous());
     let content = bytes(20_000_001);
     let (source, target) = (here.dir.path().join("source"), here.dir.path().join("target"));
@@ -104,7 +104,7 @@ fn the_toolkits_client_moves_files_by_several_nodes() {
 }
 
 #[test]
-fn nodes_authenticate_data_with_what_the_client_has_lent() {
+fn data_nodes_authenticate_with_the_delegated_credential() {
     let lab = Lab::new();
     let grid = |config: &mut Config| {
         let anonymous = config.anonymous.take().unwrap();
@@ -163,7 +163,7 @@ def final(f, seen=None):
 }
 
 #[test]
-fn each_node_moves_blocks_of_its_own() {
+fn each_data_node_moves_its_own_blocks() {
     let site = Site::new(|_| {});
     let content = bytes(9_000_001);
     fs::write(site.path("data"), &content).unwrap();
@@ -240,7 +240,7 @@ refused(f, 'STOR x', '425'); passive(f); refused(f, 'RETR data', '425')
 }
 
 #[test]
-fn what_was_cut_goes_on_from_its_markers() {
+fn cut_transfer_resumes_at_its_markers() {
     let site = Site::new(|_| {});
     let content = bytes(20 << 20);
     fs::write(site.front.local().join("data"), &content).unwrap();
@@ -267,7 +267,7 @@ r = final(f); assert r.startswith('226'), r
 }
 
 #[test]
-fn a_node_that_dies_ends_the_transfer_and_is_named() {
+fn dead_data_node_ends_the_transfer_and_is_named() {
     let mut site = Site::new(|_| {});
     fs::write(site.path("data"), bytes(50 << 20)).unwrap();
     let dead = format!("data node 127.0.0.1:{}", site.nodes[1].port());
@@ -300,7 +300,7 @@ f.voidcmd('SPOR 127,0,0,1,200,0'); r = refused(f, 'RETR data', '425'); assert DE
 }
 
 #[test]
-fn a_node_works_for_nobody_else() {
+fn data_node_refuses_strangers() {
     let site = Site::new(|_| {});
     let script = r#"
 f = ftplib.FTP(timeout=30); f.connect(host, port)
@@ -367,7 +367,7 @@ fn eavesdrop(node: u16, alter: bool) -> (u16, std::sync::Arc<std::sync::Mutex<Ve
 }
 
 #[test]
-fn nobody_between_front_end_and_node_hears_or_alters_what_they_say() {
+fn link_between_front_end_and_node_is_protected() {
     let site = Site::new(|_| {});
     fs::write(site.path("data"), bytes(100_000)).unwrap();
     let front = |node: u16| {
@@ -389,7 +389,7 @@ fn nobody_between_front_end_and_node_hears_or_alters_what_they_say() {
 }
 
 #[test]
-fn data_of_nodes_goes_under_tls_where_the_client_asks_for_it() {
+fn data_nodes_use_tls_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));

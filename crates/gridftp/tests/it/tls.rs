@@ -3,7 +3,7 @@
 use crate::support;
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
-use phoebus_files::{How, Links, transfer};
+use phoebus_files::{Links, TransferOptions, transfer};
 use phoebus_gridftp::client::{Login, Options, Password, Remote, Security, trusting};
 use phoebus_gridftp::server::config::{Tls, User};
 use phoebus_gridftp::server::{Quota, hash_password};
@@ -11,6 +11,7 @@ use phoebus_proto::endpoint::Endpoint;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use support::log;
 use support::works::works;
 use support::{Serve, bytes, ok, python, run};
 
@@ -98,7 +99,7 @@ def tls(name='jane', password='s3cret'):
 "#;
 
 #[test]
-fn what_is_cut_under_tls_is_not_there_either() {
+fn cut_upload_under_tls_is_never_visible() {
     let (serve, _dir) = serve(true);
     let script = r#"
 f = tls(); f.prot_p(); f.voidcmd('TYPE I')
@@ -127,7 +128,8 @@ f.quit()
 }
 
 #[test]
-fn data_connections_are_those_of_who_has_the_control_connection() {
+fn data_connections_resume_the_control_session() {
+    log::keep();
     let (serve, _dir) = serve(true);
     fs::write(serve.path("secret"), bytes(100_000)).unwrap();
     let script = r#"
@@ -146,11 +148,12 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
             if not refused_with: assert version == ssl.TLSVersion.TLSv1_3; continue
             session = refused_with.pop(0)
         raw = socket.create_connection(passive(f), 30); f.putcmd('RETR secret'); s = None; got = b''
+        print('%s:%d' % raw.getsockname())
         try: s = context.wrap_socket(raw, server_hostname=host, session=session); got = s.recv(1000)
         except OSError: pass
         if s and s.session: refused_with.append(s.session)
         r = final(f); assert got == b'' and r.startswith('522') and 'resume' in r, (version, got, r)
-        raw = socket.create_connection(passive(f), 30); f.putcmd('STOR mine')
+        raw = socket.create_connection(passive(f), 30); f.putcmd('STOR mine'); print('%s:%d' % raw.getsockname())
         try: s = context.wrap_socket(raw, server_hostname=host, session=session); s.sendall(b'x'); s.unwrap()
         except OSError: pass
         r = final(f); assert r.startswith('522'), (version, r)
@@ -161,7 +164,11 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
         f.storbinary('STOR own', io.BytesIO(out.getvalue())); assert f.size('own') == 100000
     f.quit()
 "#;
-    ok(&python(&serve, &[TLS, script].concat()));
+    let refused = ok(&python(&serve, &[TLS, script].concat()));
+    assert!(refused.lines().count() >= 8, "two versions of TLS, two strangers, both ways: {refused}");
+    for from in refused.lines() {
+        assert!(log::says(&["a data connection is refused", &format!("from={from} "), "resume"]), "{from}");
+    }
     assert_eq!(serve.hidden(), Vec::<String>::new());
     // Who says so takes them from others, as clients need that cannot resume.
     let (lax, _dir) = serve_with(true, |tls| tls.data_must_resume = false);
@@ -171,7 +178,7 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
 }
 
 #[test]
-fn passwords_are_not_taken_in_clear() {
+fn clear_passwords_are_refused() {
     let (strict, _dir) = serve(true);
     let script = r#"
 f = ftplib.FTP(timeout=30); f.connect(host, port)
@@ -196,7 +203,7 @@ assert got.startswith(b'503 '), got
 
 /// Tickets cost both ends something, and most clients use one or none.
 #[test]
-fn few_tickets_are_given_to_those_who_ask_for_none() {
+fn clients_without_resumption_get_few_tickets() {
     let (serve, dir) = serve(true);
     let script = r#"
 import subprocess
@@ -209,7 +216,8 @@ tickets = p.stdout.count(b'New Session Ticket arrived'); assert 1 <= tickets <= 
     let local = Local::new(serve.local(), Links::Anywhere).unwrap();
     let content = bytes(20 << 20);
     fs::write(serve.local().join("long"), &content).unwrap();
-    let security = Security::Tls { config: trusting(Some(&dir.path().join("cert.pem"))).unwrap(), implicit: false };
+    let security =
+        Security::Tls { config: trusting(Some(&dir.path().join("cert.pem")), None).unwrap(), implicit: false };
     let login = Login { user: Some("jane".to_owned()), password: Some(Password("s3cret".to_owned())) };
     let server = Endpoint::parse(&format!("127.0.0.1:{}", serve.port()), None).unwrap();
     let options = Options { security, login, streams: Some(32), ..Options::new("ftpes://test", server) };
@@ -217,13 +225,13 @@ tickets = p.stdout.count(b'New Session Ticket arrived'); assert 1 <= tickets <= 
     runtime.block_on(async {
         let remote = Remote::connect(options).await.unwrap();
         let (near, far) = (Key::parse("long").unwrap(), remote.home().join(b"long".as_slice()).unwrap());
-        transfer(&local, &near, &remote, &far, &How::default()).await.unwrap();
+        transfer(&local, &near, &remote, &far, &TransferOptions::default()).await.unwrap();
     });
     assert!(fs::read(serve.path("long")).unwrap() == content);
 }
 
 #[test]
-fn tls_does_not_begin_again_amid_a_session() {
+fn renegotiation_within_a_session_is_refused() {
     let (serve, _dir) = serve(true);
     let script = r#"
 import subprocess

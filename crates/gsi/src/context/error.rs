@@ -1,68 +1,68 @@
-//! Why a context did not come about.
+//! Errors of security contexts.
 
 use super::{MAX_TOKEN, MAX_TOKENS};
 use crate::proxy::issue::IssueError;
 use crate::proxy::request::RequestError;
 use crate::proxy::verify::ChainError;
 
-/// Why a context did not come about, or what came over it cannot be read.
+/// The reason why a context was not established, or a message on it cannot be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The peer's certificates do not hold.
-    #[error("the peer is not believed: {0}")]
+    /// The peer's certificate chain is not valid.
+    #[error("the peer is not trusted: {0}")]
     Chain(#[from] ChainError),
-    /// Another host.
+    /// The peer is another host than expected.
     #[error("the peer is {identity}, which is not a certificate of host {host}")]
     OtherHost {
-        /// Who it is.
+        /// The peer's identity.
         identity: String,
-        /// Who was asked for.
+        /// The expected host.
         host: String,
     },
-    /// A proxy where a host's own certificate was expected.
+    /// The peer presented a proxy where a host's own certificate is required.
     #[error("the peer presents a proxy of {identity}; the certificate of host {host} itself was expected")]
     ProxyAsHost {
-        /// Who it is.
+        /// The peer's identity.
         identity: String,
-        /// Who was asked for.
+        /// The expected host.
         host: String,
     },
-    /// Another person.
+    /// The peer has another identity than expected.
     #[error("the peer is {identity}; {expected} was expected")]
     OtherSubject {
-        /// Who it is.
+        /// The peer's identity.
         identity: String,
-        /// Who was expected.
+        /// The expected identity.
         expected: String,
     },
-    /// TLS itself; an alert is the peer's reason.
+    /// TLS failed; an alert tells the peer's reason.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// Not TLS records.
+    /// The input is not TLS records.
     #[error("what the peer sent is not a TLS record")]
     NotTls,
-    /// Beyond [`MAX_TOKEN`].
+    /// A token exceeds [`MAX_TOKEN`].
     #[error("a token of {0} bytes; at most {MAX_TOKEN} are read")]
     TokenTooLong(usize),
-    /// Beyond [`MAX_TOKENS`].
-    #[error("the context is not there after {MAX_TOKENS} tokens")]
+    /// The number of tokens exceeds [`MAX_TOKENS`].
+    #[error("the context is not established after {MAX_TOKENS} tokens")]
     TooManyTokens,
-    /// Not `0`, not `D`.
-    #[error("the peer sent {0} where one byte was expected, 0 or D, to say whether it lends its rights")]
+    /// The delegation flag is neither `0` nor `D`.
+    #[error("the peer sent {0}; expected one byte, 0 or D, that says whether it delegates its rights")]
     Flag(String),
-    /// The request for a proxy.
+    /// The request for a proxy was not made or is not valid.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// No proxy could be made for the peer.
-    #[error("the rights were not lent: {0}")]
+    /// Issuing the proxy for the peer failed.
+    #[error("the rights were not delegated: {0}")]
     Issue(#[from] IssueError),
-    /// The proxy that the peer made.
-    #[error("the proxy that was lent is not one: {0}")]
+    /// The proxy from the peer is not valid.
+    #[error("the delegated proxy is not valid: {0}")]
     Delegated(String),
-    /// A record that was cut short, or one without content.
+    /// A record is truncated or empty.
     #[error("the token holds no message")]
     NoMessage,
-    /// A step after the end.
+    /// The context was used after its end.
     #[error("the context has ended")]
     Over,
 }

@@ -1,10 +1,10 @@
-//! What the two ends say to each other inside TLS before the context is there: whose turn it is, whether rights are lent,
-//! and how (steps 4 to 7 of `docs/protocol/gsi.md`).
+//! The messages inside TLS between the handshake and an open context: whose turn it is, whether rights are
+//! delegated, and the delegation itself (steps 4 to 7 of `docs/protocol/gsi.md`).
 
 use super::{Context, Delegation, HandshakeError, MAX_TOKEN, State};
 use crate::certificate::Certificate;
 use crate::proxy::Rights;
-use crate::proxy::issue::{Terms, issue};
+use crate::proxy::issue::{ProxyProfile, issue};
 use crate::proxy::request::{self, MAX_REQUEST, Request};
 use crate::proxy::verify::verify;
 use crate::{der, name};
@@ -28,7 +28,8 @@ impl Context {
         Ok(())
     }
 
-    /// Says whether rights are lent. What the acceptor sent to pass its turn is one NUL, or nothing but tickets.
+    /// Sends the delegation flag. The acceptor passes its turn with one NUL byte, or with session tickets
+    /// only.
     pub(super) fn send_flag(&mut self) -> Result<(), HandshakeError> {
         let passed = self.records.take();
         if !matches!(passed.as_slice(), [] | [0]) {
@@ -53,7 +54,7 @@ impl Context {
         let own = self.endpoint.credential.certificate().kind().proxy();
         let limited =
             self.delegation == Some(Delegation::Limited) || own.is_some_and(|own| own.rights == Rights::Limited);
-        let terms = Terms::delegation(limited);
+        let terms = ProxyProfile::delegation(limited);
         let proxy = issue(&self.endpoint.credential, &key, &terms, self.now)?;
         self.records.put(proxy.der())?;
         self.state = State::Open;
@@ -62,7 +63,7 @@ impl Context {
 
     pub(super) fn read_flag(&mut self) -> Result<(), HandshakeError> {
         match self.records.take().as_slice() {
-            // A record without content, which TLS allows.
+            // An empty record, which TLS permits.
             [] => {}
             b"0" => self.state = State::Open,
             b"D" => {
@@ -82,7 +83,7 @@ impl Context {
         let State::AcceptorCertificate(request) = &mut self.state else { return Err(HandshakeError::Over) };
         let (Some(request), Some(peer)) = (request.take(), &self.peer) else { return Err(HandshakeError::Over) };
         let sent = self.records.take();
-        // Some send the rest of the chain after it; it is the one that the handshake had.
+        // Some peers send the rest of the chain behind the proxy; the handshake has already provided it.
         let length = der::extent(&sent).map_or(sent.len(), |(head, content)| head + content);
         let proxy =
             Certificate::parse(&sent[..length]).map_err(|error| HandshakeError::Delegated(error.to_string()))?;
@@ -97,7 +98,7 @@ impl Context {
         Ok(())
     }
 
-    /// Whether one whole DER element has come. A token that ends within one waits for the next.
+    /// Whether one whole DER element has arrived. An incomplete one continues in the next token.
     fn has_element(&self, limit: usize, what: &str) -> Result<bool, HandshakeError> {
         let come = self.records.peek();
         if come.first().is_some_and(|&tag| tag != der::SEQUENCE) {
@@ -111,7 +112,7 @@ impl Context {
     }
 }
 
-/// Some bytes of a peer, for an error.
+/// The first bytes from a peer, for an error message.
 fn shown(bytes: &[u8]) -> String {
     format!("{} bytes that begin with {:02x?}", bytes.len(), &bytes[..bytes.len().min(8)])
 }

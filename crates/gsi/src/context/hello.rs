@@ -1,12 +1,14 @@
-//! Server names that are none, kept from rustls.
+//! Hides invalid server names from rustls.
 //!
-//! GCT puts the last common name of whom it expects into the server name extension of its ClientHello: `Jane Doe`, on every
-//! data channel. rustls refuses a hello whose server name is not one. Nothing here looks at server names, so the extension is
-//! hidden: before rustls reads the hello, its number is changed to one that rustls does not know and passes over. The
-//! handshake is still about the bytes that the client sent, since the hash of the transcript, and the messages that a
-//! TLS 1.2 client signs, are given them with the number put back.
+//! GCT puts the last common name of the expected peer into the server_name extension of its ClientHello:
+//! `Jane Doe`, on every data channel. rustls rejects a ClientHello with an invalid server name. This crate
+//! ignores server names, so it hides the extension: before rustls reads the ClientHello, it changes the
+//! extension's number to an unknown one, which rustls skips. The handshake still authenticates the bytes that
+//! the client sent: the transcript hash, and the messages that a TLS 1.2 client signs, are computed with the
+//! number restored.
 //!
-//! This can go when rustls lets a server ignore such names (its `InvalidSniPolicy`, not in 0.23).
+//! This module becomes superfluous once rustls lets a server ignore such names (its `InvalidSniPolicy`, not
+//! in 0.23).
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -16,12 +18,12 @@ use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
 use rustls::crypto::ring::cipher_suite as ring;
 use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite};
 
-/// Extension `server_name` (RFC 6066, §3).
+/// The extension `server_name` (RFC 6066, §3).
 const SERVER_NAME: [u8; 2] = [0, 0];
-/// A number that is nobody's. A client that sends it itself cannot finish its handshake.
+/// An unassigned extension number. A client that sends it cannot complete its handshake.
 const HIDDEN: [u8; 2] = [0xfe, 0x5a];
 
-/// Changes the number in the records of a token, where they hold a whole ClientHello.
+/// Changes the number in the records of a token that contains a whole ClientHello.
 pub(super) fn hide(token: &mut [u8]) {
     let mut at = 0;
     while let Some(header) = token.get(at..at + 5) {
@@ -35,7 +37,7 @@ pub(super) fn hide(token: &mut [u8]) {
     }
 }
 
-/// Puts the number back in a ClientHello; other messages stay as they are.
+/// Restores the number in a ClientHello; `None` for other messages.
 fn show(messages: &[u8]) -> Option<Vec<u8>> {
     find(messages, HIDDEN)?;
     let mut shown = messages.to_vec();
@@ -43,7 +45,7 @@ fn show(messages: &[u8]) -> Option<Vec<u8>> {
     Some(shown)
 }
 
-/// What the client signed, given what rustls kept of the handshake.
+/// The bytes that the client signed, from those that rustls recorded of the handshake.
 pub(super) fn signed(messages: &[u8]) -> Vec<u8> {
     show(messages).unwrap_or_else(|| messages.to_vec())
 }
@@ -54,7 +56,7 @@ fn exchange(message: &mut [u8], old: [u8; 2], new: [u8; 2]) {
     }
 }
 
-/// Where the ClientHello that `message` begins with has the number of this extension.
+/// The position of the extension's number in the ClientHello at the start of `message`.
 fn find(message: &[u8], number: [u8; 2]) -> Option<Range<usize>> {
     let mut reader = Reader { bytes: message, at: 0 };
     let kind = reader.length(1)?;
@@ -89,7 +91,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The place of the next bytes.
+    /// Skips `count` bytes and returns their position.
     fn take(&mut self, count: usize) -> Option<Range<usize>> {
         let place = self.at..self.at.checked_add(count)?;
         self.bytes.get(place.clone())?;
@@ -97,18 +99,19 @@ impl Reader<'_> {
         Some(place)
     }
 
-    /// A number of so many bytes.
+    /// Reads a number of `width` bytes.
     fn length(&mut self, width: usize) -> Option<usize> {
         let place = self.take(width)?;
         Some(self.bytes[place].iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)))
     }
 }
 
-/// The same algorithms, with hashes that know of the hidden number. Of cipher suites, those of *ring*.
-pub(super) fn knowing(provider: &CryptoProvider) -> CryptoProvider {
-    static KNOWING: LazyLock<Vec<SupportedCipherSuite>> =
-        LazyLock::new(|| ring_suites().into_iter().map(knowing_suite).collect());
-    let wanted = |suite: &SupportedCipherSuite| KNOWING.iter().find(|known| known.suite() == suite.suite()).copied();
+/// A provider with the same algorithms, whose hashes restore the hidden number. Cipher suites are limited to
+/// those of *ring*.
+pub(super) fn restoring(provider: &CryptoProvider) -> CryptoProvider {
+    static RESTORING: LazyLock<Vec<SupportedCipherSuite>> =
+        LazyLock::new(|| ring_suites().into_iter().map(restoring_suite).collect());
+    let wanted = |suite: &SupportedCipherSuite| RESTORING.iter().find(|known| known.suite() == suite.suite()).copied();
     CryptoProvider { cipher_suites: provider.cipher_suites.iter().filter_map(wanted).collect(), ..provider.clone() }
 }
 
@@ -126,11 +129,11 @@ fn ring_suites() -> [SupportedCipherSuite; 9] {
     ]
 }
 
-/// rustls wants suites that last as long as the program; these are made once.
-fn knowing_suite(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+/// Wraps a cipher suite. rustls requires suites with a static lifetime; each is leaked once.
+fn restoring_suite(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let common = |old: &CipherSuiteCommon| CipherSuiteCommon {
         suite: old.suite,
-        hash_provider: Box::leak(Box::new(Knowing(old.hash_provider))),
+        hash_provider: Box::leak(Box::new(RestoringHash(old.hash_provider))),
         confidentiality_limit: old.confidentiality_limit,
     };
     match suite {
@@ -150,14 +153,14 @@ fn knowing_suite(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     }
 }
 
-/// A hash that is given messages as the client sent them.
-struct Knowing(&'static dyn Hash);
+/// A hash that restores the hidden number in the messages that it gets.
+struct RestoringHash(&'static dyn Hash);
 
-struct KnowingContext(Box<dyn Context>);
+struct RestoringContext(Box<dyn Context>);
 
-impl Hash for Knowing {
+impl Hash for RestoringHash {
     fn start(&self) -> Box<dyn Context> {
-        Box::new(KnowingContext(self.0.start()))
+        Box::new(RestoringContext(self.0.start()))
     }
 
     fn hash(&self, data: &[u8]) -> Output {
@@ -173,7 +176,7 @@ impl Hash for Knowing {
     }
 }
 
-impl Context for KnowingContext {
+impl Context for RestoringContext {
     fn fork_finish(&self) -> Output {
         self.0.fork_finish()
     }
@@ -198,7 +201,7 @@ impl Context for KnowingContext {
 mod tests {
     use super::*;
 
-    /// A ClientHello with these extensions, by number.
+    /// A ClientHello with the extensions of these numbers.
     fn hello(extensions: &[[u8; 2]]) -> Vec<u8> {
         let list: Vec<u8> = extensions.iter().flat_map(|number| [number[0], number[1], 0, 1, 7]).collect();
         let mut body = vec![3; 34];
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_shown_again() {
+    fn hidden_extension_is_restored() {
         let original = hello(&[[0, 10], SERVER_NAME, [0, 43]]);
         let mut token = record(&original);
         hide(&mut token);
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_stays_as_it_is() {
+    fn other_messages_stay_unchanged() {
         let plain = record(&hello(&[[0, 10]]));
         let mut other = record(&hello(&[SERVER_NAME]));
         other[5] = 2;

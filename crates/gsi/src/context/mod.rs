@@ -1,11 +1,12 @@
-//! A security context: what GSSAPI calls one, as GCT's mechanism makes it out of TLS (1.2 or 1.3).
+//! A GSSAPI security context, as GCT's mechanism builds it from TLS (1.2 or 1.3).
 //!
-//! Tokens are bare TLS records. When the handshake is over, the initiator sends one byte inside TLS: `0`, or `D` to
-//! lend its rights. After `D` the acceptor sends a request for a proxy (PKCS#10), and the initiator answers with a
-//! certificate, both in DER. Where the initiator's own flight ended the handshake (TLS 1.3) the acceptor first sends one
-//! NUL byte, so that tokens keep taking turns.
+//! Tokens are bare TLS records. After the handshake, the initiator sends one byte inside TLS: `0`, or `D` to
+//! delegate its rights. After `D`, the acceptor sends a request for a proxy (PKCS#10), and the initiator
+//! answers with a certificate, both in DER. If the initiator's own flight completed the handshake (TLS 1.3),
+//! the acceptor first sends one NUL byte, so that tokens keep alternating.
 //!
-//! [`Context`] is pure: tokens and the time are arguments. Only keys come from the operating system's randomness.
+//! [`Context`] is pure: tokens and the time are arguments. Only keys come from the operating system's random
+//! generator.
 
 mod error;
 mod exchange;
@@ -29,54 +30,54 @@ use verifier::Verdict;
 
 pub use error::HandshakeError;
 
-/// The most bytes of one token. GCT's longest is a flight with a chain of certificates: some thousand bytes.
+/// Largest token, in bytes. GCT's longest is a flight with a certificate chain: some thousand bytes.
 pub const MAX_TOKEN: usize = 256 * 1024;
-/// The most tokens that a peer may send before the context is there; in a stream of records each record is one.
+/// Most tokens from a peer before the context is open; in a stream of records each record counts as one.
 pub const MAX_TOKENS: usize = 64;
 
-/// What one end brings: its own credential, whom it believes, and the algorithms.
+/// The inputs of one end: its own credential, its trust anchors, and the algorithms.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Its certificate and key.
+    /// Its certificate chain and key.
     pub credential: Credential,
-    /// Whom it believes.
+    /// Its trust anchors.
     pub trust: Arc<TrustStore>,
-    /// Algorithms and randomness: [`provider`](crate::credential::provider).
+    /// The algorithms: [`provider`](crate::credential::provider).
     pub provider: Arc<CryptoProvider>,
 }
 
-/// Who the peer has to be.
+/// The expected peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
-    /// The host of this name or address, by the certificate that its authority issued: a proxy is no host.
+    /// The host of this name or address, proved by its own certificate: a proxy of it does not count.
     Host(String),
-    /// The holder of this subject, in text form: DCAU S, or a server whose subject was given.
+    /// The holder of this subject, in text form: for DCAU S, or for a server whose subject is given.
     Subject(String),
-    /// Anyone who is believed; whether he may is decided by who asks ([`Context::peer`]).
+    /// Any peer with a trusted certificate; the caller decides by [`Context::peer`] what it may do.
     Anyone,
 }
 
-/// Whether the initiator lends its rights.
+/// Whether the initiator delegates its rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delegation {
-    /// It does not.
+    /// No delegation.
     None,
-    /// As a limited proxy.
+    /// Delegation of limited rights.
     Limited,
-    /// All of them: as a full proxy, or as a limited one where its own is limited.
+    /// Delegation of all rights: a full proxy, or a limited one if the initiator's own proxy is limited.
     Full,
 }
 
-/// What a token led to.
+/// The result of processing a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send this token and wait for the next. It may be empty where records come one by one.
+    /// Send this token and wait for the next. It may be empty if records are processed one by one.
     Continue(Vec<u8>),
-    /// The context is there; send this token, unless it is empty.
+    /// The context is open; send this token, unless it is empty.
     Done(Vec<u8>),
 }
 
-/// A context that is coming about, or is there.
+/// A security context, open or being established.
 pub struct Context {
     endpoint: Endpoint,
     records: Records,
@@ -84,16 +85,16 @@ pub struct Context {
     state: State,
     peer: Option<Verified>,
     delegated: Option<Credential>,
-    /// Whether rights are lent; `None` where that is not talked about.
+    /// Whether rights are delegated; `None` for plain TLS, which has no delegation messages.
     delegation: Option<Delegation>,
     now: i64,
     tokens: usize,
 }
 
 enum State {
-    /// TLS.
+    /// In the TLS handshake.
     Handshake { initiator: bool },
-    /// The initiator waits for the acceptor's turn to pass.
+    /// The initiator waits for the acceptor to pass its turn.
     InitiatorFlag,
     /// The initiator waits for a request.
     InitiatorRequest,
@@ -101,15 +102,15 @@ enum State {
     AcceptorFlag,
     /// The acceptor waits for its proxy.
     AcceptorCertificate(Option<Request>),
-    /// There.
+    /// Open.
     Open,
-    /// Never to be.
+    /// Failed permanently.
     Failed,
 }
 
 impl Expect {
     fn server_name(&self) -> ServerName<'static> {
-        // The name goes into the handshake only; who the peer is, `check` decides.
+        // The name only fills a field of the handshake; `check` authenticates the peer.
         let placeholder = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         match self {
             Self::Host(host) => ServerName::try_from(host.clone()).unwrap_or(placeholder),
@@ -135,10 +136,11 @@ impl Expect {
 }
 
 impl Context {
-    /// Begins a context as the side that speaks first, at a time in seconds since 1970; the token is to be sent.
+    /// Starts a context as the initiator, and returns the first token to send. `now` is in seconds since
+    /// 1970.
     ///
     /// # Errors
-    /// [`HandshakeError::Tls`] where the algorithms do not make up TLS.
+    /// [`HandshakeError::Tls`] if the algorithms do not suffice for TLS.
     pub fn initiate(
         endpoint: &Endpoint,
         expect: Expect,
@@ -148,7 +150,7 @@ impl Context {
         Self::new(endpoint, expect, Some(delegation), true, now)?.begun()
     }
 
-    /// The same for plain TLS: nothing is said between the handshake and the data.
+    /// As [`Context::initiate`] for plain TLS: data follows the handshake directly.
     pub(crate) fn initiate_tls(
         endpoint: &Endpoint,
         expect: Expect,
@@ -163,15 +165,15 @@ impl Context {
         Ok((self, token))
     }
 
-    /// Begins a context as the side that answers, at a time in seconds since 1970.
+    /// Starts a context as the acceptor. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// [`HandshakeError::Tls`] where the algorithms do not make up TLS.
+    /// [`HandshakeError::Tls`] if the algorithms do not suffice for TLS.
     pub fn accept(endpoint: &Endpoint, expect: Expect, now: i64) -> Result<Self, HandshakeError> {
         Self::new(endpoint, expect, Some(Delegation::None), false, now)
     }
 
-    /// The same for plain TLS: nothing is said between the handshake and the data.
+    /// As [`Context::accept`] for plain TLS: data follows the handshake directly.
     pub(crate) fn accept_tls(endpoint: &Endpoint, expect: Expect, now: i64) -> Result<Self, HandshakeError> {
         Self::new(endpoint, expect, None, false, now)
     }
@@ -197,10 +199,11 @@ impl Context {
         })
     }
 
-    /// Takes the peer's next token: one or more whole TLS records.
+    /// Processes the peer's next token: one or more whole TLS records.
     ///
     /// # Errors
-    /// [`HandshakeError`]; the context is then over, and [`alert`](Self::alert) may have a last token for the peer.
+    /// [`HandshakeError`]; the context has then failed, and [`alert`](Self::alert) may return a last token
+    /// for the peer.
     pub fn step(&mut self, token: &[u8]) -> Result<Step, HandshakeError> {
         let outcome = self.advance(token);
         if outcome.is_err() {
@@ -249,7 +252,7 @@ impl Context {
         self.records.absorb(token)
     }
 
-    /// The sentence of the verifier, where it is what ended the handshake.
+    /// The verifier's own error, if it ended the handshake.
     fn reason(&self, error: rustls::Error) -> HandshakeError {
         match &*self.verdict.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(Err(reason)) => reason.clone(),
@@ -266,7 +269,7 @@ impl Context {
         Ok(())
     }
 
-    /// After a failure: what tells the peer of it, a TLS alert, if there is something to tell.
+    /// After a failure: the TLS alert for the peer, if there is one.
     pub fn alert(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         if matches!(self.state, State::Failed) {
@@ -275,42 +278,43 @@ impl Context {
         out
     }
 
-    /// Whether the context is there.
+    /// Whether the context is open.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// Who the peer is, once the context is there.
+    /// The peer's verified chain, once the context is open.
     pub fn peer(&self) -> Option<&Verified> {
         self.peer.as_ref().filter(|_| self.is_open())
     }
 
-    /// The rights that the peer lent, if it did.
+    /// The credential that the peer delegated, if any.
     pub fn delegated(&self) -> Option<&Credential> {
         self.delegated.as_ref()
     }
 
-    /// The version of TLS and the cipher, for reports.
+    /// The TLS version and cipher suite, for reports.
     pub fn protection(&self) -> String {
         let version = self.records.tls().protocol_version().map_or("no TLS".to_owned(), |v| format!("{v:?}"));
         let suite = self.records.tls().negotiated_cipher_suite().map(|suite| format!("{:?}", suite.suite()));
         format!("{version} {}", suite.unwrap_or_default()).trim_end().to_owned()
     }
 
-    /// Protects a message for the peer: one token. Both integrity and secrecy; TLS here knows nothing less.
+    /// Encrypts a message for the peer into one token. TLS always provides integrity and confidentiality
+    /// here.
     ///
     /// # Errors
-    /// [`HandshakeError::Over`] before the context is there.
+    /// [`HandshakeError::Over`] before the context is open.
     pub fn wrap(&mut self, message: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         let mut token = Vec::new();
         self.seal(message, &mut token)?;
         Ok(token)
     }
 
-    /// Opens a message of the peer.
+    /// Decrypts a message from the peer.
     ///
     /// # Errors
-    /// [`HandshakeError`] where it is not one, was altered, replayed or left out of order.
+    /// [`HandshakeError`] if the token is malformed, altered, replayed or out of order.
     pub fn unwrap(&mut self, token: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         if token.len() > MAX_TOKEN {
             return Err(HandshakeError::TokenTooLong(token.len()));
@@ -321,7 +325,7 @@ impl Context {
         }
     }
 
-    /// Appends the records that carry these bytes.
+    /// Encrypts bytes and appends the records.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), HandshakeError> {
         if !self.is_open() {
             return Err(HandshakeError::Over);
@@ -331,7 +335,7 @@ impl Context {
         Ok(())
     }
 
-    /// What is in these whole records.
+    /// Decrypts whole records.
     pub(crate) fn open(&mut self, records: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         if !self.is_open() {
             return Err(HandshakeError::Over);

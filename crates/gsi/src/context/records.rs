@@ -1,4 +1,4 @@
-//! TLS over bytes in memory: records in, records out, and the bytes inside.
+//! TLS on byte buffers: converts between records and their content.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -6,26 +6,26 @@ use rustls::Connection;
 
 use super::HandshakeError;
 
-/// Bytes of a record's header: type, version, length.
+/// Length of a record's header, in bytes: type, version, length.
 const HEADER: usize = 5;
-/// The most bytes of a record's body (RFC 5246, §6.2.3; TLS 1.3 allows fewer).
+/// Greatest length of a record's body (RFC 5246, §6.2.3; TLS 1.3 permits less).
 const MAX_RECORD_BODY: usize = (1 << 14) + 2048;
 
 /// A TLS connection without a socket.
 pub(super) struct Records {
     tls: Connection,
-    /// Bytes that came out of records and have not been taken.
+    /// Decrypted bytes that were not taken yet.
     plain: Vec<u8>,
 }
 
 impl Records {
     pub(super) fn new(mut tls: Connection) -> Self {
-        // All is taken out at once after each call, so that what is held is bounded by what the caller gave.
+        // Each call drains rustls's buffers completely, so the size of the caller's input bounds them.
         tls.set_buffer_limit(None);
         Self { tls, plain: Vec::new() }
     }
 
-    /// Takes in records; what was inside is then in [`take`](Self::take).
+    /// Decrypts records; [`take`](Self::take) then returns the content.
     pub(super) fn absorb(&mut self, mut records: &[u8]) -> Result<(), rustls::Error> {
         while !records.is_empty() {
             let read = self.tls.read_tls(&mut records).map_err(|error| rustls::Error::General(error.to_string()))?;
@@ -49,12 +49,12 @@ impl Records {
         Ok(())
     }
 
-    /// Puts bytes into records, which are then in [`emit`](Self::emit).
+    /// Encrypts bytes; [`emit`](Self::emit) then returns the records.
     pub(super) fn put(&mut self, plain: &[u8]) -> Result<(), rustls::Error> {
         self.tls.writer().write_all(plain).map_err(|error| rustls::Error::General(error.to_string()))
     }
 
-    /// Appends all records that are to be sent.
+    /// Appends all records that are ready to send.
     pub(super) fn emit(&mut self, out: &mut Vec<u8>) {
         while self.tls.wants_write() {
             // Writing to memory does not fail.
@@ -64,22 +64,22 @@ impl Records {
         }
     }
 
-    /// The bytes that were in records, not taken before.
+    /// Returns and removes the decrypted bytes.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.plain)
     }
 
-    /// The same, left in place.
+    /// Returns the decrypted bytes without removing them.
     pub(super) fn peek(&self) -> &[u8] {
         &self.plain
     }
 
-    /// Whether TLS still settles keys and certificates.
+    /// Whether the handshake is still in progress.
     pub(super) fn is_handshaking(&self) -> bool {
         self.tls.is_handshaking()
     }
 
-    /// Whether there are records to be sent.
+    /// Whether records are ready to send.
     pub(super) fn has_output(&self) -> bool {
         self.tls.wants_write()
     }
@@ -89,10 +89,10 @@ impl Records {
     }
 }
 
-/// Length of the whole TLS record that `bytes` begin with; `None` while it is not whole.
+/// Length of the TLS record at the start of `bytes`; `None` while it is incomplete.
 ///
 /// # Errors
-/// [`HandshakeError::NotTls`] where no record begins so.
+/// [`HandshakeError::NotTls`] if the bytes cannot start a record.
 pub(crate) fn record(bytes: &[u8]) -> Result<Option<usize>, HandshakeError> {
     let known = |(at, &byte): (usize, &u8)| match at {
         0 => (20..=24).contains(&byte),

@@ -1,7 +1,8 @@
-//! rustls made to speak with Grid peers: it believes chains that begin with proxies, and presents them.
+//! Certificate verifiers for rustls that accept chains with proxy certificates.
 //!
-//! webpki knows no proxies (their critical extension stops it), so the ready-made verifiers and signature helpers cannot
-//! be used; these check the chain by [`verify`](crate::proxy::verify) and signatures by the key of the leaf alone.
+//! webpki rejects proxies, because it does not know their critical extension, so rustls's own verifiers and
+//! signature helpers cannot be used. These verify the chain with [`verify`](crate::proxy::verify), and
+//! signatures with the leaf's key directly.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +24,7 @@ use super::{Endpoint, Expect, HandshakeError, hello};
 use crate::certificate::{Certificate, MAX_CHAIN, PublicKey};
 use crate::proxy::verify::{ChainError, Verified, verify};
 
-/// What the verifier found, for the context that started the handshake: rustls's own errors have no room for it.
+/// The verifier's result, for the context that started the handshake: rustls's error type cannot carry it.
 pub(super) type Verdict = Arc<Mutex<Option<Result<Verified, HandshakeError>>>>;
 
 struct Verifier {
@@ -33,7 +34,7 @@ struct Verifier {
     verdict: Verdict,
 }
 
-/// A connection that has not begun, as the side that speaks first or as the other.
+/// Creates a connection before its handshake, as client (initiator) or server.
 pub(super) fn connection(
     endpoint: &Endpoint,
     expect: Expect,
@@ -56,7 +57,7 @@ pub(super) fn connection(
         config.enable_sni = matches!(name, ServerName::DnsName(_));
         ClientConnection::new(Arc::new(config), name)?.into()
     } else {
-        let provider = hello::knowing(&endpoint.provider);
+        let provider = hello::restoring(&endpoint.provider);
         let mut config = ServerConfig::builder_with_details(Arc::new(provider), time)
             .with_protocol_versions(versions)?
             .with_client_cert_verifier(verifier)
@@ -138,7 +139,7 @@ fn parse(certificate: &CertificateDer<'_>) -> Result<Certificate, Error> {
     Certificate::parse(certificate).map_err(|_| CertificateError::BadEncoding.into())
 }
 
-/// What the peer is told: the nearest TLS alert. The sentence is for this end alone.
+/// The TLS alert that comes nearest to the error. Only this end sees the full message.
 fn alert_for(error: &HandshakeError) -> CertificateError {
     use crate::proxy::verify::ProxyProblem;
     use crate::trust::PathError;
@@ -193,7 +194,8 @@ impl ServerCertVerifier for Verifier {
 
 impl ClientCertVerifier for Verifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // Hints would make every first token longer by all authorities; Grid clients have one credential anyway.
+        // Hints with all authorities would lengthen every first token, and Grid clients have a single
+        // credential anyway.
         &[]
     }
 
@@ -235,7 +237,7 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// The time that the caller gave.
+/// The caller's time.
 #[derive(Debug)]
 struct At(i64);
 

@@ -1,4 +1,4 @@
-//! Making proxies: signing another's key with one's own (RFC 3820, §3).
+//! Issues proxies: signs another key with one's own (RFC 3820, §3).
 
 use rustls::crypto::CryptoProvider;
 use time::OffsetDateTime;
@@ -11,73 +11,75 @@ use crate::proxy::request::{Request, RequestError};
 use crate::proxy::verify::{ProxyProblem, follows, format_after};
 use crate::sign::{algorithm, write_signed};
 
-/// Seconds that a proxy is made valid before it was made, for receivers whose clocks are late; as Globus has it.
+/// How far in the past a proxy's validity starts, in seconds, for receivers whose clocks are late; as in
+/// Globus.
 pub const CLOCK_SKEW: i64 = 300;
 
-/// What to lend, and for how long.
+/// The rights to delegate, and their duration.
 #[derive(Debug, Clone)]
-pub struct Terms {
-    /// The rights; [`Rights::Full`] and [`Rights::Limited`] can be lent, the latter alone by a limited proxy.
+pub struct ProxyProfile {
+    /// The rights. Only [`Rights::Full`] and [`Rights::Limited`] can be delegated, and a limited proxy can
+    /// delegate only the latter.
     pub rights: Rights,
-    /// How many proxies may follow; `None` for any number. Not to be had in the legacy format.
+    /// The number of proxies that may follow; `None` for any number. The legacy format supports only `None`.
     pub path_length: Option<u32>,
-    /// The format; `None` for the issuer's own, RFC 3820 where it is no proxy.
+    /// The format; `None` for the issuer's own format, or RFC 3820 if the issuer is no proxy.
     pub format: Option<Format>,
-    /// Until when, in seconds since 1970; never beyond the issuer's own end.
+    /// End of validity, in seconds since 1970; limited to the issuer's own.
     pub not_after: i64,
 }
 
-impl Terms {
-    /// A full or a limited proxy that is valid as long as its issuer.
+impl ProxyProfile {
+    /// A full or a limited proxy with the validity of its issuer.
     pub fn delegation(limited: bool) -> Self {
         let rights = if limited { Rights::Limited } else { Rights::Full };
         Self { rights, path_length: None, format: None, not_after: i64::MAX }
     }
 }
 
-/// Why no proxy was made.
+/// The reason why no proxy was issued.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IssueError {
-    /// An authority's credential.
+    /// The credential is an authority's.
     #[error("{0} is the certificate of an authority; proxies are made from a person's, host's or service's")]
     Authority(String),
-    /// The issuer is out of time.
+    /// The issuer has expired.
     #[error("{subject} expired at {}; no proxy can be made from it", crate::time::date(*.at))]
     Expired {
         /// The issuer.
         subject: String,
-        /// When.
+        /// When it expired, in seconds since 1970.
         at: i64,
     },
-    /// The issuer forbids further proxies, or such ones.
+    /// The issuer does not permit this proxy.
     #[error("no such proxy can be made from {subject}: it {problem}")]
     Forbidden {
         /// The issuer.
         subject: String,
-        /// Why.
+        /// The violated rule.
         problem: ProxyProblem,
     },
-    /// The legacy format has no room for it.
+    /// The legacy format cannot express it.
     #[error("a legacy proxy can be full or limited, and cannot limit the number of those after it")]
     Legacy,
-    /// A policy language.
+    /// The proxy would need a policy language.
     #[error("a proxy with a policy in language {0} cannot be made here")]
     Restricted(String),
-    /// The key does not sign.
+    /// Signing with the key failed.
     #[error("the key cannot sign a certificate: {0}")]
     Key(String),
-    /// Cannot happen: what was written does not read.
+    /// The encoded proxy does not parse, which indicates a bug.
     #[error("the proxy that was made cannot be read: {0}")]
     Unreadable(#[from] CertificateError),
 }
 
-/// Makes a proxy for a new P-256 key of one's own, as `grid-proxy-init` does, at a time in seconds since 1970.
+/// Makes a proxy with a new P-256 key, as `grid-proxy-init` does; `now` is in seconds since 1970.
 ///
 /// # Errors
 /// [`IssueError`].
 pub fn create(
     issuer: &Credential,
-    terms: &Terms,
+    terms: &ProxyProfile,
     provider: &CryptoProvider,
     now: i64,
 ) -> Result<Credential, IssueError> {
@@ -87,11 +89,16 @@ pub fn create(
     request.complete(std::iter::once(proxy).chain(issuer.chain().iter().cloned()).collect()).map_err(key)
 }
 
-/// Makes a proxy for a public key (a SubjectPublicKeyInfo in DER) from a credential, at a time in seconds since 1970.
+/// Issues a proxy for a public key (a SubjectPublicKeyInfo in DER); `now` is in seconds since 1970.
 ///
 /// # Errors
-/// [`IssueError`] where the credential does not allow it; what would not verify is not made.
-pub fn issue(issuer: &Credential, public_key: &[u8], terms: &Terms, now: i64) -> Result<Certificate, IssueError> {
+/// [`IssueError`] if the credential does not permit it; a proxy that would not verify is not issued.
+pub fn issue(
+    issuer: &Credential,
+    public_key: &[u8],
+    terms: &ProxyProfile,
+    now: i64,
+) -> Result<Certificate, IssueError> {
     let from = issuer.certificate();
     let subject = from.subject().to_string();
     let proxy = Proxy {
@@ -173,8 +180,8 @@ fn check(proxy: &Proxy, issuer: &Credential, now: i64) -> Result<(), IssueError>
     }
 }
 
-/// The last common name and the serial number. RFC 3820, §3.2 and §3.4 ask for unique ones: both are drawn from a hash of
-/// the key. A legacy proxy says by its name what it is.
+/// The last common name and the serial number. RFC 3820, §3.2 and §3.4, require unique ones, so both derive
+/// from a hash of the key. The common name of a legacy proxy states its kind.
 fn names(proxy: &Proxy, public_key: &[u8]) -> (String, [u8; 8]) {
     let hash = ring::digest::digest(&ring::digest::SHA256, public_key);
     let mut serial = [0; 8];
@@ -188,7 +195,7 @@ fn names(proxy: &Proxy, public_key: &[u8]) -> (String, [u8; 8]) {
     (name, serial)
 }
 
-/// The issuer's subject, byte for byte, and one common name after it.
+/// The issuer's subject, byte for byte, followed by one common name.
 fn subject_of(issuer: &Certificate, common_name: &str) -> Vec<u8> {
     let relative = yasna::construct_der(|writer| {
         writer.write_set(|relative| {
@@ -202,7 +209,7 @@ fn subject_of(issuer: &Certificate, common_name: &str) -> Vec<u8> {
     sequence(&[old, &relative].concat())
 }
 
-/// Bits of key usage that a proxy never has: nonRepudiation, keyCertSign, cRLSign.
+/// Key usage bits that a proxy must not have: nonRepudiation, keyCertSign, cRLSign.
 const NEVER: u16 = 1 << 1 | 1 << 5 | 1 << 6;
 
 fn extensions_of(proxy: &Proxy, issuer: &Certificate) -> Vec<(&'static str, bool, Vec<u8>)> {
@@ -211,8 +218,8 @@ fn extensions_of(proxy: &Proxy, issuer: &Certificate) -> Vec<(&'static str, bool
         let (number, value) = info.encode();
         all.push((number, true, value));
     }
-    // An issuer without key usage is not limited, and makes legacy proxies that OpenSSL takes for authorities; with a
-    // usage that lacks keyCertSign they would be refused.
+    // An issuer without key usage is unrestricted. OpenSSL takes legacy proxies made from it for authorities,
+    // and would refuse them if they had a key usage without keyCertSign.
     if let Some(usage) = issuer.key_usage() {
         all.push(("2.5.29.15", true, named_bits(usage & !NEVER)));
     }
@@ -232,7 +239,7 @@ fn named_bits(flags: u16) -> Vec<u8> {
     yasna::construct_der(|writer| writer.write_bitvec_bytes(&bytes, length))
 }
 
-/// UTCTime until 2049, GeneralizedTime after (RFC 5280, §4.1.2.5).
+/// Writes UTCTime until 2049, GeneralizedTime afterwards (RFC 5280, §4.1.2.5).
 fn write_time(writer: yasna::DERWriter<'_>, seconds: i64) {
     let last = 253_402_300_799; // the end of 9999, which is as far as certificates go
     let at = OffsetDateTime::from_unix_timestamp(seconds.clamp(0, last)).unwrap_or(OffsetDateTime::UNIX_EPOCH);

@@ -1,4 +1,5 @@
-//! Requests for a proxy (PKCS#10, RFC 2986): what the receiver of rights sends, with the key that shall have them.
+//! Requests for a proxy (PKCS#10, RFC 2986), which the receiver of delegated rights sends with its public
+//! key.
 
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
@@ -11,28 +12,28 @@ use crate::certificate::{Certificate, SignatureProblem, Signed};
 use crate::credential::{Credential, Key, KeyError};
 use crate::sign::write_signed;
 
-/// The most bytes that a request may have; real ones have 300 to 1000.
+/// Largest request, in bytes; usual ones have 300 to 1000.
 pub const MAX_REQUEST: usize = 16 * 1024;
 
-/// A request to be sent, and the key that it is for.
+/// A request to send, and its private key.
 pub struct Request {
     der: Vec<u8>,
     key: Key,
 }
 
-/// Why a request was not made, or is not signed.
+/// The reason why a request was not made or is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Not PKCS#10.
+    /// The bytes are not PKCS#10.
     #[error("the request for delegation is not a PKCS#10 request in DER: {0}")]
     Malformed(String),
-    /// The requester does not show that he has the key.
+    /// The signature does not prove possession of the key.
     #[error("the request for delegation {0}")]
     Signature(#[from] SignatureProblem),
-    /// The answer is not for the key that was sent.
+    /// The answer is for another key than the request's.
     #[error("the answer, {0:?}, is not for the key of the request")]
     OtherKey(String),
-    /// No key could be made.
+    /// Making a key failed.
     #[error("no key for a proxy could be made: {0}")]
     Key(String),
 }
@@ -44,10 +45,10 @@ impl From<KeyError> for RequestError {
 }
 
 impl Request {
-    /// A request for a new P-256 key, made with the randomness of the operating system.
+    /// Makes a request with a new P-256 key from the operating system's random generator.
     ///
     /// # Errors
-    /// [`RequestError::Key`] where the system gives no randomness.
+    /// [`RequestError::Key`] if the system has no random bytes.
     pub fn generate(provider: &CryptoProvider) -> Result<Self, RequestError> {
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
             .map_err(|_| RequestError::Key("the system gave no randomness".into()))?;
@@ -55,16 +56,16 @@ impl Request {
         Self::for_key(Key::new(key, provider)?)
     }
 
-    /// A request for a key that is there.
+    /// Makes a request for an existing key.
     ///
     /// # Errors
-    /// [`RequestError::Key`] where it cannot sign.
+    /// [`RequestError::Key`] if the key cannot sign.
     pub fn for_key(key: Key) -> Result<Self, RequestError> {
         let public = key.public_key().to_vec();
         let info = yasna::construct_der(|writer| {
             writer.write_sequence(|info| {
                 info.next().write_u8(0);
-                // The signer makes the name; any will do. This is the one that Globus sends.
+                // The signer replaces the name, so any will do. Globus sends this one.
                 info.next().write_sequence(|name| {
                     name.next().write_set(|relative| {
                         relative.next().write_sequence(|attribute| {
@@ -81,20 +82,21 @@ impl Request {
         Ok(Self { der, key })
     }
 
-    /// The public key that it is for: a SubjectPublicKeyInfo in DER.
+    /// The public key of the request: a SubjectPublicKeyInfo in DER.
     pub fn public_key(&self) -> &[u8] {
         self.key.public_key()
     }
 
-    /// The request in DER.
+    /// The request's DER encoding.
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// Puts the answer together with the key: a chain that begins with the proxy and goes on with the signer's.
+    /// Combines the answer with the key: a chain that starts with the proxy and continues with the signer's
+    /// chain.
     ///
     /// # Errors
-    /// [`RequestError::OtherKey`] where it is for another key. Whether the chain holds is for [`verify`] to say.
+    /// [`RequestError::OtherKey`] if it is for another key. [`verify`] must check the chain.
     ///
     /// [`verify`]: crate::proxy::verify::verify
     pub fn complete(self, chain: Vec<Certificate>) -> Result<Credential, RequestError> {
@@ -102,7 +104,7 @@ impl Request {
     }
 }
 
-/// Reads a request and checks that its sender has the key: the SubjectPublicKeyInfo in DER.
+/// Parses a request and checks that its sender possesses the key; returns the SubjectPublicKeyInfo in DER.
 ///
 /// # Errors
 /// [`RequestError`].

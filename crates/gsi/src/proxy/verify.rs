@@ -1,4 +1,5 @@
-//! Whether a chain that begins with proxies holds (RFC 3820, §4; with GCT's rules where the RFC leaves room).
+//! Verifies a chain that may start with proxies (RFC 3820, §4, with GCT's rules where the RFC leaves a
+//! choice).
 
 use rustls::crypto::CryptoProvider;
 
@@ -7,7 +8,7 @@ use crate::kind::{Format, Kind, Proxy, Rights};
 use crate::time::date;
 use crate::trust::{PathError, TrustStore};
 
-/// What is known of a peer, or of a credential, once its chain has been verified.
+/// A verified chain of a peer or a credential.
 #[derive(Debug, Clone)]
 pub struct Verified {
     identity: Certificate,
@@ -18,90 +19,90 @@ pub struct Verified {
     chain: Vec<Certificate>,
 }
 
-/// Why a chain does not hold.
+/// The reason why a chain is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// Nothing in it.
+    /// The chain is empty.
     #[error("no certificate was presented")]
     Empty,
-    /// More than [`MAX_CHAIN`].
-    #[error("a chain of {0} certificates was presented; at most {MAX_CHAIN} are looked at")]
+    /// The chain exceeds [`MAX_CHAIN`].
+    #[error("a chain of {0} certificates was presented; at most {MAX_CHAIN} are accepted")]
     TooLong(usize),
-    /// One of them cannot be read.
+    /// A certificate cannot be parsed.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// There are proxies only.
+    /// The chain consists only of proxies.
     #[error("the chain of {0} ends without the certificate that its first proxy was made from")]
     NoEndEntity(String),
-    /// The chain begins with an authority, or a proxy was signed by one.
+    /// The chain starts with an authority, or an authority signed a proxy.
     #[error("{0} is the certificate of an authority where one of a person, host or service was expected")]
     Authority(String),
-    /// A rule for proxies was broken.
+    /// A proxy violates a rule.
     #[error("proxy {subject} {problem}")]
     Proxy {
         /// The proxy.
         subject: String,
-        /// What is wrong with it.
+        /// The violated rule.
         problem: ProxyProblem,
     },
-    /// The end entity certificate is not to be trusted.
+    /// The end entity certificate is not trusted.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// Which rule a proxy breaks.
+/// The rule that a proxy violates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyProblem {
-    /// The next certificate has another name than its issuer.
+    /// The next certificate is not the proxy's issuer.
     #[error("names {0} as its issuer, but is followed by another certificate")]
     Issuer(String),
-    /// Its subject must be the issuer's and one common name.
+    /// The subject must be the issuer's followed by one common name.
     #[error("must have the subject of its issuer, {0}, and one common name after it")]
     Subject(String),
-    /// The signature.
+    /// The signature is not valid.
     #[error(transparent)]
     Signature(#[from] SignatureProblem),
-    /// Too early.
+    /// The proxy is not valid yet.
     #[error("is not valid before {}; is the clock right?", date(*.0))]
     NotYet(i64),
-    /// Too late.
+    /// The proxy has expired.
     #[error("expired at {}", date(*.0))]
     Expired(i64),
-    /// Its issuer may not sign.
+    /// The issuer's key usage does not permit signing.
     #[error("is signed by {0}, whose key usage does not include digital signatures")]
     IssuerKeyUsage(String),
-    /// Too many proxies after this one.
+    /// The path length is exceeded.
     #[error("allows {allowed} proxies after it, but {found} follow")]
     PathLength {
-        /// What it allows.
+        /// The permitted number of following proxies.
         allowed: u32,
-        /// What there is.
+        /// The actual number.
         found: usize,
     },
-    /// One chain, two formats.
-    #[error("is of another format than the proxy it was made from")]
+    /// The chain mixes two formats.
+    #[error("has another format than the proxy it was made from")]
     Mixed,
-    /// More rights than its issuer.
+    /// The proxy has more rights than its issuer.
     #[error("is not limited, but was made from a limited proxy")]
     WasLimited,
-    /// A policy in an unknown language.
+    /// The policy language is unknown.
     #[error("is restricted by a policy in language {0}, which is not understood here")]
     Restricted(String),
-    /// A critical extension.
+    /// A critical extension is unknown.
     #[error("has the critical extension {0}, which is not understood here")]
     Extension(String),
-    /// RFC 3820, §3.5.
+    /// Alternative names are forbidden (RFC 3820, §3.5).
     #[error("has alternative names, which a proxy may not have")]
     AlternativeNames,
 }
 
 impl Verified {
-    /// Who it is: the subject of the end entity certificate, or of an independent proxy.
+    /// The identity: the subject of the end entity certificate, or of an independent proxy.
     pub fn identity(&self) -> &str {
         self.identity.subject().as_str()
     }
 
-    /// The certificate that says so.
+    /// The certificate with that subject.
     pub fn certificate(&self) -> &Certificate {
         &self.identity
     }
@@ -111,34 +112,35 @@ impl Verified {
         self.limited
     }
 
-    /// How many proxies the chain begins with.
+    /// The number of proxies at the start of the chain.
     pub fn proxies(&self) -> usize {
         self.proxies
     }
 
-    /// Until when all of it is valid, that second included, in seconds since 1970.
+    /// The earliest end of validity in the chain, inclusive, in seconds since 1970.
     pub fn not_after(&self) -> i64 {
         self.not_after
     }
 
-    /// The chain as it was presented, leaf first.
+    /// The presented chain, leaf first.
     pub fn chain(&self) -> &[Certificate] {
         &self.chain
     }
 
-    /// Whether the peer presented the certificate of this host name or address itself, and no proxy: whoever holds any
-    /// certificate can give a proxy a host's name. The names are those of the end entity certificate, as GCT reads them: an
-    /// alternative name (RFC 2818), or a common name `host`, `host/NAME` or `ftp/NAME` where it has no alternative DNS names.
+    /// Whether the peer presented the certificate of this host name or address itself. A proxy does not
+    /// count, because the holder of any certificate can give a proxy a host's name. The names are those of
+    /// the end entity certificate, as GCT reads them: an alternative name (RFC 2818), or a common name
+    /// `host`, `host/NAME` or `ftp/NAME` if it has no alternative DNS names.
     pub fn is_host(&self, host: &str) -> bool {
         self.proxies == 0 && crate::host::matches(&self.end_entity, host)
     }
 }
 
-/// Verifies a chain, leaf first, at a time in seconds since 1970: each proxy by the certificate it was made from, and
-/// the end entity certificate up to an authority in `trust`.
+/// Verifies a chain, leaf first: each proxy against the certificate it was made from, and the end entity
+/// certificate up to an authority in `trust`. `now` is in seconds since 1970.
 ///
 /// # Errors
-/// [`ChainError`]: the first rule that does not hold, with the certificate that breaks it.
+/// [`ChainError`]: the first violated rule, with the certificate that violates it.
 pub fn verify(
     chain: Vec<Certificate>,
     trust: &TrustStore,
@@ -214,7 +216,7 @@ fn check(
     Ok(())
 }
 
-/// Whether a proxy of this sort may have been made from such a proxy.
+/// Whether a proxy like `proxy` may be made from the proxy `parent`.
 pub(crate) fn follows(proxy: &Proxy, parent: &Proxy) -> Result<(), ProxyProblem> {
     if proxy.format != parent.format {
         return Err(ProxyProblem::Mixed);
@@ -225,7 +227,7 @@ pub(crate) fn follows(proxy: &Proxy, parent: &Proxy) -> Result<(), ProxyProblem>
     Ok(())
 }
 
-/// The format that a proxy made from this certificate has.
+/// The format of proxies made from this certificate.
 pub(crate) fn format_after(issuer: &Certificate) -> Format {
     issuer.kind().proxy().map_or(Format::Rfc, |proxy| proxy.format)
 }

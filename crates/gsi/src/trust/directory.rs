@@ -1,8 +1,8 @@
-//! Reading a directory of authorities, hashed (`HASH.0`, `HASH.signing_policy`, `HASH.r0`, as GCT wants it) or not
-//! (`NAME.pem`, `NAME.signing_policy`, `NAME.crl.pem`).
+//! Loads a directory of authorities, with hashed names (`HASH.0`, `HASH.signing_policy`, `HASH.r0`, as GCT
+//! requires) or without (`NAME.pem`, `NAME.signing_policy`, `NAME.crl.pem`).
 //!
-//! All of it is read at once, since the names of files are not relied on: authorities, policies and lists find each other
-//! by the names inside. Whoever can write to the directory decides who is trusted.
+//! The whole directory is loaded at once, because file names are not relied on: the subjects inside the files
+//! relate authorities, policies and lists. Whoever can write to the directory decides who is trusted.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,78 +16,78 @@ use super::{AuthorityError, MissingPolicy, TrustStore};
 use crate::certificate::{Certificate, CertificateError};
 use crate::pem;
 
-/// The most files of one directory that are read; the IGTF's has about a thousand.
+/// Most files of one directory that are read; the IGTF's has about a thousand.
 pub const MAX_FILES: usize = 20_000;
-/// The most bytes of a file of certificates.
+/// Largest certificate file, in bytes.
 pub const MAX_AUTHORITY_FILE: u64 = 4 * 1024 * 1024;
-/// The most bytes of a revocation list; large authorities have several millions.
+/// Largest revocation list, in bytes; those of large authorities have several millions.
 pub const MAX_LIST_FILE: u64 = 64 * 1024 * 1024;
 
-/// Why a directory, or one file of it, was not read.
+/// The reason why a directory, or a file in it, was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// The system said no.
+    /// Reading failed.
     #[error("{}: {error}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
-    /// Too many files.
+    /// The directory has too many files.
     #[error("{}: holds more than {MAX_FILES} files", .0.display())]
     TooMany(PathBuf),
-    /// Too large a file.
+    /// The file is too large.
     #[error("{}: more than {limit} bytes", .path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// The most that is read.
+        /// The size limit, in bytes.
         limit: u64,
     },
-    /// Nothing in it.
+    /// The directory contains no authority.
     #[error("{}: holds no certificate of an authority (HASH.0 or NAME.pem)", .0.display())]
     Empty(PathBuf),
-    /// Not PEM.
+    /// The file is not PEM.
     #[error("{}: {problem}", .path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// Not a certificate.
+    /// The file contains a malformed certificate.
     #[error("{}: {error}", .path.display())]
     Certificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         error: CertificateError,
     },
-    /// Not an authority, or not a revocation list.
+    /// The certificate is not an authority's, or the revocation list is not usable.
     #[error("{}: {error}", .path.display())]
     Authority {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         error: AuthorityError,
     },
-    /// Not a signing policy.
+    /// The file is not a signing policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 }
 
-/// What a directory held.
+/// The content of a directory.
 pub struct Loaded {
-    /// All that could be read.
+    /// Everything that could be read.
     pub store: TrustStore,
-    /// Files that could not. Each takes away trust and adds none, except a revocation list: it is for the caller to
-    /// decide whether to go on without one ([`Loaded::strict`]).
+    /// Files that could not be read. Skipping one removes trust and adds none, unless it is a revocation
+    /// list; the caller decides whether to continue ([`Loaded::strict`] does not).
     pub problems: Vec<DirectoryError>,
 }
 
 impl Loaded {
-    /// The store, if every file could be read.
+    /// Returns the store if every file could be read.
     ///
     /// # Errors
     /// The first [`DirectoryError`].
@@ -99,7 +99,7 @@ impl Loaded {
     }
 }
 
-/// What a file of such a directory is, by its name.
+/// The role of a file, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Authority,
@@ -107,10 +107,10 @@ enum Role {
     List,
 }
 
-/// Reads a directory.
+/// Loads a directory.
 ///
 /// # Errors
-/// [`DirectoryError`] where it cannot be listed, or holds no authority; what is wrong with single files is in
+/// [`DirectoryError`] if it cannot be listed, or contains no authority; problems of single files are in
 /// [`Loaded::problems`].
 pub fn load(directory: &Path, missing_policy: MissingPolicy) -> Result<Loaded, DirectoryError> {
     let mut loaded = Loaded { store: TrustStore::new(missing_policy), problems: Vec::new() };
@@ -126,13 +126,13 @@ pub fn load(directory: &Path, missing_policy: MissingPolicy) -> Result<Loaded, D
     Ok(loaded)
 }
 
-/// The revocation lists of a directory.
+/// The revocation list files of a directory.
 pub(super) fn lists(directory: &Path) -> Result<Vec<PathBuf>, DirectoryError> {
     let lists = files(directory)?.into_iter().filter(|(_, role)| *role == Role::List);
     Ok(lists.map(|(path, _)| path).collect())
 }
 
-/// The files of a directory that are something, in order.
+/// The files of a directory with a known role, sorted.
 fn files(directory: &Path) -> Result<Vec<(PathBuf, Role)>, DirectoryError> {
     let io = |error| DirectoryError::Io { path: directory.to_owned(), error };
     let mut files = Vec::new();
@@ -145,7 +145,7 @@ fn files(directory: &Path) -> Result<Vec<(PathBuf, Role)>, DirectoryError> {
             return Err(DirectoryError::TooMany(directory.to_owned()));
         }
     }
-    // The order of a directory is by chance; what an error is about should not be.
+    // A directory's order is arbitrary, and error reports should not be.
     files.sort();
     Ok(files)
 }
@@ -190,8 +190,8 @@ fn take(store: &mut TrustStore, path: &Path, role: Role) -> Result<(), Directory
     Ok(())
 }
 
-/// Takes the revocation lists of a file that has changed since the store was made; whether one of them counts. Nothing is taken of a file
-/// in which one cannot be used.
+/// Updates the store with the revocation lists of a changed file, and returns whether one of them took
+/// effect. If one list of the file is not usable, none is taken.
 pub(super) fn take_list(
     store: &mut TrustStore,
     path: &Path,
@@ -210,7 +210,7 @@ pub(super) fn take_list(
     Ok(counts)
 }
 
-/// The blocks of a PEM file, or all of a file that is DER.
+/// The blocks of a PEM file, or the whole content of a DER file.
 fn blocks(text: &[u8], kind: SectionKind, path: &Path) -> Result<Vec<Vec<u8>>, DirectoryError> {
     let problem = |problem| DirectoryError::Pem { path: path.to_owned(), problem };
     if text.first() == Some(&crate::der::SEQUENCE) {
@@ -226,13 +226,13 @@ fn blocks(text: &[u8], kind: SectionKind, path: &Path) -> Result<Vec<Vec<u8>>, D
     Ok(blocks)
 }
 
-/// Reads a file whole, unless it is longer than `limit`.
+/// Reads a whole file; longer ones than `limit` bytes are an error.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, DirectoryError> {
     let file = File::open(path).map_err(|error| DirectoryError::Io { path: path.to_owned(), error })?;
     read_file(file, path, limit)
 }
 
-/// The same for a file that is open.
+/// As [`read`], for an open file.
 pub(crate) fn read_file(file: File, path: &Path, limit: u64) -> Result<Vec<u8>, DirectoryError> {
     let io = |error| DirectoryError::Io { path: path.to_owned(), error };
     let mut text = Vec::new();
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_files_say_what_they_are() {
+    fn file_names_determine_roles() {
         for (name, is) in [
             ("5ed36f68.0", Some(Role::Authority)),
             ("5ed36f68.12", Some(Role::Authority)),

@@ -1,8 +1,8 @@
-//! A directory of authorities whose revocation lists are looked at again: they are replaced every few hours, by a program that tells
-//! nobody, and one that has run out has all certificates of its authority refused.
+//! A directory of authorities whose revocation lists are reloaded. Other programs replace the lists every few
+//! hours without notice, and an expired list makes all certificates of its authority invalid.
 //!
-//! Authorities and signing policies stay as they were read: whom to believe changes when somebody says so, and what was taken back as
-//! soon as it is known.
+//! Authorities and signing policies stay as they were first read: trust changes only by an administrator's
+//! action, but a revocation takes effect as soon as it is known.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -15,59 +15,62 @@ use rustls::pki_types::SignatureVerificationAlgorithm;
 use super::directory::{self, DirectoryError, Loaded};
 use super::{MissingPolicy, TrustStore};
 
-/// A directory, and what of it counts now.
-pub struct Kept {
+/// A directory of authorities, and the trust store in force.
+pub struct TrustDirectory {
     directory: PathBuf,
     in_force: RwLock<Arc<TrustStore>>,
-    /// The lists as they were when they were last read, whatever came of it.
-    seen: Mutex<Seen>,
+    /// The list files at the last check, whether or not they were usable.
+    seen: Mutex<KnownLists>,
 }
 
 #[derive(Default)]
-struct Seen {
-    lists: HashMap<PathBuf, Mark>,
-    /// Whether the directory itself could not be listed.
+struct KnownLists {
+    lists: HashMap<PathBuf, FileVersion>,
+    /// Whether the directory could not be listed.
     is_lost: bool,
 }
 
-/// What tells a file from the one that had its name before; the default where it cannot be told.
+/// Identifies a version of a file; the default if the file cannot be examined.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-struct Mark {
+struct FileVersion {
     file: (u64, u64, u64),
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-/// What another look at the lists came to.
+/// The result of a check for new lists.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// Those that count from now on.
+    /// The lists that took effect.
     pub taken: Vec<PathBuf>,
-    /// Why others do not, which have changed since the last look: what was read before goes on to count. Each is told once.
+    /// Problems of changed lists that did not take effect; earlier lists stay in force. Each problem is
+    /// reported once.
     pub problems: Vec<DirectoryError>,
 }
 
-impl Kept {
-    /// Reads a directory, all of which has to be readable.
+impl TrustDirectory {
+    /// Reads a directory, all of which must be readable.
     ///
     /// # Errors
-    /// [`DirectoryError`], the first one.
+    /// The first [`DirectoryError`].
     pub fn read(directory: &Path, missing_policy: MissingPolicy) -> Result<Self, DirectoryError> {
-        // What changes meanwhile looks changed the next time.
+        // The marks are taken first: a file that changes while it is read then counts as changed at the next
+        // check.
         let lists = directory::lists(directory)?.into_iter().map(|path| (mark(&path), path));
         let lists = lists.map(|(mark, path)| (path, mark)).collect();
         let store = directory::load(directory, missing_policy).and_then(Loaded::strict)?;
-        let seen = Mutex::new(Seen { lists, is_lost: false });
+        let seen = Mutex::new(KnownLists { lists, is_lost: false });
         Ok(Self { directory: directory.to_owned(), in_force: RwLock::new(Arc::new(store)), seen })
     }
 
-    /// Whom to believe now.
+    /// The trust store in force.
     pub fn trust(&self) -> Arc<TrustStore> {
         self.in_force.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks for lists that have changed or come, at a time in seconds since 1970, and takes those that can be used: signed by an
-    /// authority of the directory, not out of time, and no older than the one that counts. One that has gone goes on to count.
+    /// Checks for changed or new lists and applies the usable ones: signed by an authority of the directory,
+    /// not expired, and no older than the list in force. A list whose file disappears stays in force. `now`
+    /// is in seconds since 1970.
     pub fn look(&self, algorithms: &[&dyn SignatureVerificationAlgorithm], now: i64) -> Looked {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut looked = Looked::default();
@@ -80,7 +83,7 @@ impl Kept {
                 return looked;
             }
         };
-        let lists: HashMap<PathBuf, Mark> = paths.iter().map(|path| (path.clone(), mark(path))).collect();
+        let lists: HashMap<PathBuf, FileVersion> = paths.iter().map(|path| (path.clone(), mark(path))).collect();
         let changed = paths.into_iter().filter(|path| seen.lists.get(path) != lists.get(path));
         let mut store: Option<TrustStore> = None;
         for path in changed {
@@ -91,7 +94,7 @@ impl Kept {
                 Err(problem) => looked.problems.push(problem),
             }
         }
-        *seen = Seen { lists, is_lost: false };
+        *seen = KnownLists { lists, is_lost: false };
         if let Some(store) = store.filter(|_| !looked.taken.is_empty()) {
             *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
         }
@@ -99,8 +102,8 @@ impl Kept {
     }
 }
 
-fn mark(path: &Path) -> Mark {
-    let of = |meta: Metadata| Mark {
+fn mark(path: &Path) -> FileVersion {
+    let of = |meta: Metadata| FileVersion {
         file: (meta.dev(), meta.ino(), meta.size()),
         modified: (meta.mtime(), meta.mtime_nsec()),
         changed: (meta.ctime(), meta.ctime_nsec()),

@@ -1,8 +1,9 @@
-//! Whom to believe: authorities, what names they may give, and what they have revoked.
+//! Trust anchors: authorities, the names that they may certify, and their revocations.
 //!
-//! A [`TrustStore`] is built from certificates, signing policies and revocation lists; [`directory`] reads them from a
-//! directory such as `/etc/grid-security/certificates`, and [`kept`] looks whether lists there were replaced. Paths are built and checked by webpki; on top of that come the
-//! signing policies, as every Grid site expects.
+//! A [`TrustStore`] is built from certificates, signing policies and revocation lists; [`directory`] loads
+//! them from a directory such as `/etc/grid-security/certificates`, and [`kept`] reloads its revocation
+//! lists. webpki builds and verifies paths; signing policies, which every Grid site expects, are checked in
+//! addition.
 
 pub mod directory;
 pub mod kept;
@@ -23,20 +24,20 @@ use crate::name::Name;
 use crate::time::date;
 use policy::SigningPolicy;
 
-/// What to do about an authority that has no signing policy.
+/// How to treat an authority without a signing policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissingPolicy {
-    /// Believe nothing that it says. The default, as in GCT.
+    /// Reject all of its certificates. The default, as in GCT.
     #[default]
     Refuse,
-    /// Let it give any name.
+    /// Permit it any name.
     Allow,
 }
 
-/// Authorities, their signing policies and their revocation lists.
+/// Authorities with their signing policies and revocation lists.
 #[derive(Default, Clone)]
 pub struct TrustStore {
-    /// All authorities, at roots and below.
+    /// All authorities, roots and intermediates.
     known: Vec<Certificate>,
     roots: Vec<Root>,
     anchors: Vec<TrustAnchor<'static>>,
@@ -59,52 +60,52 @@ pub(crate) struct List {
     list: CertRevocationList<'static>,
 }
 
-/// Why an end entity certificate is not believed.
+/// The reason why an end entity certificate is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// No authority that is trusted stands at the end.
+    /// The path leads to no trusted authority.
     #[error("certificate {subject}: its issuer {issuer} leads to no trusted authority")]
     UnknownIssuer {
         /// The certificate.
         subject: String,
-        /// Who issued it.
+        /// Its issuer.
         issuer: String,
     },
-    /// Out of time.
+    /// A certificate has expired.
     #[error("certificate {subject}: {whose} expired at {}", date(*.at))]
     Expired {
         /// The certificate.
         subject: String,
-        /// It, or an authority above it.
+        /// Which one: the certificate itself, or an authority above it.
         whose: &'static str,
-        /// When.
+        /// When it expired, in seconds since 1970.
         at: i64,
     },
-    /// Too early.
+    /// A certificate is not valid yet.
     #[error("certificate {subject}: {whose} is not valid before {}; is the clock right?", date(*.at))]
     NotYet {
         /// The certificate.
         subject: String,
-        /// It, or an authority above it.
+        /// Which one: the certificate itself, or an authority above it.
         whose: &'static str,
-        /// From when on it is.
+        /// Start of validity, in seconds since 1970.
         at: i64,
     },
-    /// Its issuer took it back.
+    /// The issuer has revoked the certificate.
     #[error("certificate {subject}: it, or an authority above it, was revoked")]
     Revoked {
         /// The certificate.
         subject: String,
     },
-    /// A revocation list is there, but too old to rely on.
+    /// The revocation list has expired.
     #[error(
-        "certificate {subject}: a revocation list of an authority above it ran out at {}; have it fetched anew",
+        "certificate {subject}: a revocation list of an authority above it expired at {}; fetch a new one",
         date(*.at)
     )]
     ListExpired {
         /// The certificate.
         subject: String,
-        /// When.
+        /// When it expired, in seconds since 1970.
         at: i64,
     },
     /// The authority has no signing policy.
@@ -112,53 +113,53 @@ pub enum PathError {
     NoPolicy {
         /// The certificate.
         subject: String,
-        /// Who issued it.
+        /// The issuer.
         authority: String,
     },
-    /// The authority may not give this name.
-    #[error("certificate {subject}: the signing policy of {authority} does not let it give this name")]
+    /// The signing policy does not permit the name.
+    #[error("certificate {subject}: the signing policy of {authority} does not permit this name")]
     Policy {
         /// The certificate.
         subject: String,
-        /// Who issued it.
+        /// The issuer.
         authority: String,
     },
-    /// Anything else that RFC 5280 demands.
+    /// Another requirement of RFC 5280 is violated.
     #[error("certificate {subject}: {problem}")]
     Other {
         /// The certificate.
         subject: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
 
-/// Why a certificate or a list cannot be taken into a store.
+/// The reason why a certificate or a list cannot be added to a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityError {
-    /// Not an authority's.
+    /// The certificate is not an authority's.
     #[error("{0} is not the certificate of an authority (basicConstraints CA:TRUE is expected)")]
     NotAnAuthority(String),
-    /// webpki cannot use it.
+    /// webpki cannot use the certificate.
     #[error("authority {subject}: {problem}")]
     Unusable {
         /// The authority.
         subject: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// The list does not parse, or is of a kind that cannot be used.
+    /// The list is malformed or of an unsupported kind.
     #[error("the revocation list cannot be used: {0}")]
     List(String),
 }
 
 impl TrustStore {
-    /// An empty store: nobody is believed.
+    /// Creates an empty store, which trusts nobody.
     pub fn new(missing_policy: MissingPolicy) -> Self {
         Self { missing_policy, ..Self::default() }
     }
 
-    /// Takes in an authority. One that signed itself is trusted; others only lead up to those.
+    /// Adds an authority. A self-signed one becomes a trust anchor; others only serve as intermediates.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -182,14 +183,14 @@ impl TrustStore {
         Ok(())
     }
 
-    /// Takes in a signing policy.
+    /// Adds a signing policy.
     pub fn add_policy(&mut self, policy: SigningPolicy) {
         if !self.policies.contains(&policy) {
             self.policies.push(policy);
         }
     }
 
-    /// Takes in a revocation list in DER. Of several by one authority the latest counts.
+    /// Adds a DER-encoded revocation list. Of several lists of one authority, the latest applies.
     ///
     /// # Errors
     /// [`AuthorityError::List`].
@@ -201,10 +202,11 @@ impl TrustStore {
         Ok(())
     }
 
-    /// A revocation list in DER that came after this store was made; none if it is older than the one that counts, or of nobody here.
+    /// Parses a DER-encoded revocation list that arrived after the store was built; `None` if it is older
+    /// than the one in force, or its issuer is unknown.
     ///
     /// # Errors
-    /// [`AuthorityError::List`]: with it, certificates would be refused that are good.
+    /// [`AuthorityError::List`]: applying the list would reject valid certificates.
     fn newer_list(
         &self,
         der: &[u8],
@@ -222,12 +224,12 @@ impl TrustStore {
             return Err(wrong("it is not signed by the authority".to_owned()));
         }
         match new.next {
-            Some(next) if next < now => Err(wrong(format!("it ran out at {}", date(next)))),
+            Some(next) if next < now => Err(wrong(format!("it expired at {}", date(next)))),
             _ => Ok(Some(new)),
         }
     }
 
-    /// Has this list count, and no other of its authority.
+    /// Replaces all lists of the issuer by this one.
     fn put_list(&mut self, new: List) {
         self.lists.retain(|old| !old.issuer.is(&new.issuer));
         self.lists.push(Arc::new(new));
@@ -237,13 +239,13 @@ impl TrustStore {
         self.lists.iter().find(|list| list.issuer.is(issuer)).map(|list| &**list)
     }
 
-    /// How many authorities are trusted.
+    /// The number of trust anchors.
     pub fn authorities(&self) -> usize {
         self.anchors.len()
     }
 
-    /// Verifies an end entity certificate up to a trusted authority, at a time in seconds since 1970. `further` is what
-    /// the peer sent beside it.
+    /// Verifies an end entity certificate up to a trust anchor; `now` is in seconds since 1970. `further` are
+    /// the other certificates that the peer sent.
     ///
     /// # Errors
     /// [`PathError`].
@@ -274,7 +276,7 @@ impl TrustStore {
         self.check_policies(certificate, &path)
     }
 
-    /// webpki takes an anchor as it is; a root that is out of time is not believed here.
+    /// webpki does not check the validity period of a trust anchor, so this does.
     fn check_root(&self, certificate: &Certificate, path: &VerifiedPath<'_>, now: i64) -> Result<(), PathError> {
         let subject = certificate.subject().to_string();
         let root = self.anchors.iter().position(|anchor| anchor == path.anchor()).and_then(|at| self.roots.get(at));
@@ -339,7 +341,7 @@ impl List {
     fn parse(der: &[u8]) -> Result<Self, AuthorityError> {
         let (_, parsed) =
             CertificateRevocationList::from_der(der).map_err(|error| AuthorityError::List(error.to_string()))?;
-        // Of version 1, which has no number at all, webpki says only that it is malformed.
+        // For version 1, which has no version field, webpki reports only that the list is malformed.
         if parsed.version().is_none() {
             return Err(AuthorityError::List(explain(&Error::UnsupportedCrlVersion)));
         }
@@ -353,8 +355,9 @@ impl List {
     }
 }
 
-/// Grid certificates are used at either end of a connection whatever their extended key usage says: a person's is the
-/// server's when he receives data. GCT does not look at it either. A malformed one is refused all the same.
+/// Accepts any extended key usage, because Grid certificates serve at both ends of a connection: a person's
+/// certificate is the server's when the person receives data. GCT ignores the extension, too. A malformed
+/// extension is still rejected.
 struct AnyUse;
 
 impl ExtendedKeyUsageValidator for AnyUse {
@@ -363,7 +366,7 @@ impl ExtendedKeyUsageValidator for AnyUse {
     }
 }
 
-/// webpki's errors in words, as far as people meet them.
+/// Describes the webpki errors that occur in practice.
 fn explain(error: &Error) -> String {
     let words = match error {
         Error::CaUsedAsEndEntity => "is the certificate of an authority, used as a person's or a host's",
@@ -383,9 +386,9 @@ fn explain(error: &Error) -> String {
              P-256, P-384 or Ed25519, is)"
         }
         Error::MaximumPathBuildCallsExceeded | Error::MaximumSignatureChecksExceeded => {
-            "its chain offers too many ways to an authority"
+            "its chain offers too many paths to an authority"
         }
-        _ => return format!("does not hold ({error:?})"),
+        _ => return format!("is not valid ({error:?})"),
     };
     words.to_owned()
 }

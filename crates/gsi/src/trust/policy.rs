@@ -1,4 +1,4 @@
-//! Signing policies: which names an authority may give (`HASH.signing_policy` beside its certificate).
+//! Signing policies: which names an authority may certify (`HASH.signing_policy` beside its certificate).
 //!
 //! ```text
 //! access_id_CA   X509    '/C=US/O=Example/CN=Example CA'
@@ -8,12 +8,12 @@
 
 use crate::name;
 
-/// The most bytes of a signing policy that are read; real ones have less than 2000.
+/// Largest signing policy, in bytes; usual ones have less than 2000.
 pub const MAX_POLICY: usize = 256 * 1024;
-/// The most patterns in one file.
+/// Most patterns in one file.
 pub const MAX_PATTERNS: usize = 1000;
 
-/// What a file allows.
+/// The content of a signing policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningPolicy {
     entries: Vec<Entry>,
@@ -21,21 +21,21 @@ pub struct SigningPolicy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// The authorities that it is about, in text form; `None` for any.
+    /// The authorities that the entry applies to, in text form; `None` for any authority.
     authorities: Vec<Option<String>>,
-    /// Patterns, in the form in which names are compared. All conditions have to hold; one of its patterns makes one hold.
+    /// Patterns in canonical form. All conditions must be met, each by at least one of its patterns.
     conditions: Vec<Vec<String>>,
 }
 
-/// Why a text is no signing policy.
+/// The reason why a text is no signing policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_name}, line {line}: {problem}")]
 pub struct PolicyError {
-    /// The file.
+    /// The file's name.
     pub source_name: String,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, and what was expected.
+    /// The problem, and what was expected.
     pub problem: String,
 }
 
@@ -43,7 +43,7 @@ impl SigningPolicy {
     /// Parses a file; `source` names it in errors.
     ///
     /// # Errors
-    /// [`PolicyError`] at the first thing that is not understood: half a policy would allow too much or too little.
+    /// [`PolicyError`] at the first unknown statement: a partial policy would permit too much or too little.
     pub fn parse(text: &str, source: &str) -> Result<Self, PolicyError> {
         let fail = |line, problem: String| PolicyError { source_name: source.to_owned(), line, problem };
         if text.len() > MAX_POLICY {
@@ -59,12 +59,12 @@ impl SigningPolicy {
         parser.finish().map_err(|problem| fail(words.line, problem))
     }
 
-    /// Whether it says anything of this authority, given in text form.
+    /// Whether the policy has an entry for this authority, in text form.
     pub fn is_about(&self, authority: &str) -> bool {
         self.entries.iter().any(|entry| entry.is_about(authority))
     }
 
-    /// Whether it lets this authority give that name, both in text form.
+    /// Whether the policy permits this authority to certify that name, both in text form.
     pub fn allows(&self, authority: &str, subject: &str) -> bool {
         let subject = name::canonical(subject);
         let met = |patterns: &Vec<String>| patterns.iter().any(|pattern| matches(pattern, &subject));
@@ -78,14 +78,14 @@ impl Entry {
     }
 }
 
-/// Entries follow one another; each is one or more authorities, a right, and conditions.
+/// A parser of entries: each has one or more authorities, a right, and conditions.
 #[derive(Default)]
 struct Parser {
     entries: Vec<Entry>,
     authorities: Vec<Option<String>>,
-    /// Conditions of the right that is being read; `None` before there is one.
+    /// Conditions of the current right; `None` before the first right.
     conditions: Option<Vec<Vec<String>>>,
-    /// Whether that right is the one to sign.
+    /// Whether the current right is `CA:sign`.
     signs: bool,
     patterns: usize,
 }
@@ -141,7 +141,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Ends the right that is being read; `all` ends the entry too.
+    /// Completes the current right; `all` completes the entry, too.
     fn close(&mut self, all: bool) -> Result<(), String> {
         let Some(conditions) = self.conditions.take() else { return Ok(()) };
         if self.signs {
@@ -165,7 +165,8 @@ impl Parser {
     }
 }
 
-/// Words apart by white space; `'` holds several together; `#` begins a comment where a word could begin.
+/// Splits a text into words at white space; `'` quotes white space; `#` starts a comment at the beginning of
+/// a word.
 struct Words<'a> {
     text: &'a str,
     line: usize,
@@ -194,7 +195,7 @@ impl Words<'_> {
         Ok(Some((line, word.to_owned())))
     }
 
-    /// The next word, which has to be on this line.
+    /// The next word, which must be on this line.
     fn on(&mut self, line: usize, expected: &str) -> Result<String, String> {
         match self.next()? {
             Some((at, word)) if at == line => Ok(word),
@@ -203,7 +204,7 @@ impl Words<'_> {
     }
 }
 
-/// `"a" "b"`, or one pattern without quotation marks, in the form in which names are compared.
+/// Splits `"a" "b"`, or a single unquoted pattern, into canonical patterns.
 fn split(list: &str) -> Result<Vec<String>, String> {
     let mut patterns = Vec::new();
     let mut rest = list.trim();
@@ -223,8 +224,8 @@ fn split(list: &str) -> Result<Vec<String>, String> {
     Ok(patterns)
 }
 
-/// Whether a name is of this pattern, in which `*` stands for anything. Takes time in proportion to the product of both
-/// lengths at worst.
+/// Whether a name matches a pattern, in which `*` stands for any text. The worst-case time is proportional to
+/// the product of both lengths.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -244,7 +245,7 @@ mod tests {
     const CA: &str = "/C=US/O=Example/CN=Example CA";
 
     #[test]
-    fn an_authority_may_give_the_names_that_its_policy_lists() {
+    fn policy_permits_listed_names() {
         let text = "# a comment\n access_id_CA X509 '/C=US/O=Example/CN=Example CA'\n pos_rights globus CA:sign\n \
                     cond_subjects globus '\"/C=US/O=Example/*\" \"/DC=org/CN=one\"'\n";
         let policy = SigningPolicy::parse(text, "x").unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn several_authorities_in_one_file_each_have_their_own() {
+    fn authorities_in_one_file_have_separate_policies() {
         let text = "access_id_CA X509 '/CN=a'\npos_rights globus CA:sign\ncond_subjects globus '\"/O=a/*\"'\n\
                     access_id_CA X509 '/CN=b'\npos_rights globus CA:sign\ncond_subjects globus \"/O=b/*\"\n";
         let policy = SigningPolicy::parse(text, "x").unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named_with_its_line() {
+    fn error_names_the_malformed_line() {
         for (text, line, says) in [
             ("", 1, "pos_rights"),
             ("access_id_CA X509 '/CN=a'\n", 2, "pos_rights"),
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_anything() {
+    fn star_matches_any_text() {
         for (pattern, name, is) in [
             ("*", "", true),
             ("/o=a/*", "/o=a/", true),

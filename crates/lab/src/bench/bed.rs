@@ -1,5 +1,5 @@
-//! The path of the experiments over a WAN (S30): `src` – `pg1` – `pg2` – `dst`, with all that is compared in the middle hosts
-//! at once: HAProxy, socat and Phoebus. Whoever is not asked sleeps, so rows can take turns within one bed.
+//! The path of the experiments over a WAN (S30): `src` – `pg1` – `pg2` – `dst`. HAProxy, socat and Phoebus all run in
+//! the middle hosts at the same time. Idle programs sleep, so rows can take turns on one bed.
 
 use super::gateway;
 use super::haproxy;
@@ -17,18 +17,18 @@ use std::time::Duration;
 
 /// How a program at `src` reaches a server at `dst`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum BedRoute {
     /// By the network alone.
     Direct,
     /// Through HAProxy on both middle hosts.
     Haproxy,
     /// Through socat on both middle hosts.
     Socat,
-    /// Through gateways on both, by the preload shim.
+    /// Through gateways on both middle hosts, with the preload shim.
     Phoebus,
 }
 
-/// The servers at `dst` that experiments use, by port.
+/// The servers at `dst` that experiments use, with their ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Service {
@@ -40,9 +40,9 @@ pub(crate) enum Service {
     Echo = 5203,
 }
 
-/// A running path. Dropping it takes everything down.
+/// A running path. Dropping it stops everything.
 pub(crate) struct Bed {
-    /// By what they carry the first hop.
+    /// Agents, by the transport of the first hop.
     agents: BTreeMap<&'static str, Background>,
     gateways: Option<Gateways>,
     relays: Vec<Background>,
@@ -55,20 +55,20 @@ pub(crate) struct Bed {
 
 /// All hosts of the path.
 const HOSTS: [&str; 4] = ["src", "pg1", "pg2", "dst"];
-/// How long an agent may take until it has its gateway.
+/// Longest wait for an agent to connect to its gateway.
 const AGENT_START: Duration = Duration::from_secs(10);
-/// How long one stays that nobody uses: longer than any experiment turns to other rows.
+/// How long an unused agent stays: longer than an experiment spends on other rows.
 const AGENT_IDLE: &str = "24h";
 /// The hosts of the gateways of [`Bed::joined`].
 const GATEWAYS: [&str; 2] = ["pg1", "pg2"];
-/// No setting takes as long.
+/// Time limit of a setting's command.
 const SETTING: Duration = Duration::from_secs(10);
-/// What gateways send under to the ends, where nothing is said.
+/// The default congestion control of gateways towards the ends.
 const LAN_CC: &str = "bbr";
-/// Above the port of a service, where HAProxy and socat listen for it.
+/// Offset from a service's port to the port on which HAProxy listens for it; socat has its own.
 const HAPROXY_OFFSET: u16 = 2000;
 const SOCAT_OFFSET: u16 = 3000;
-/// Sessions through HAProxy at once: more than any experiment over a WAN opens.
+/// Most sessions through HAProxy at the same time: more than any experiment over a WAN opens.
 const SESSIONS: usize = 1000;
 
 impl Service {
@@ -79,8 +79,8 @@ impl Service {
 }
 
 impl Bed {
-    /// Builds the path, and starts relays to `services`; gateways when they are first needed. All that the middle hosts
-    /// send is under the congestion control that `settings` has for them, which they must have.
+    /// Builds the path, and starts relays to `services`. Gateways start when they are first needed. Everything that
+    /// the middle hosts send uses the congestion control of `settings`, which the kernel must have.
     pub(crate) fn up(settings: &Sc09, services: &[Service]) -> anyhow::Result<Self> {
         let gateway_cc = settings.gateway_cc.as_deref();
         let gateway_cc = gateway_cc.ok_or_else(|| anyhow!("the gateways' congestion control is not set"))?;
@@ -89,8 +89,8 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The path with gateways joined by `wan`, and without other relays. Their hosts keep the windows of idle connections, as
-    /// gateways advise where a control of TCP needs that.
+    /// The path with gateways joined by `wan`, and without other relays. The gateways' hosts keep the windows of idle
+    /// connections, as gateways advise for TCP's congestion controls that need it.
     pub(crate) fn joined(settings: &Sc09, wan: Wan) -> anyhow::Result<Self> {
         let bed = Self { wan, ..Self::bare(settings)? };
         for host in GATEWAYS {
@@ -101,7 +101,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The path without anything in the middle hosts: for rows that go direct.
+    /// The path with nothing in the middle hosts, for direct rows.
     pub(crate) fn bare(settings: &Sc09) -> anyhow::Result<Self> {
         let testbed = Testbed::up(&settings.scenario())?;
         let lan_cc = settings.gateway_cc.clone().unwrap_or_else(|| LAN_CC.to_owned());
@@ -117,12 +117,12 @@ impl Bed {
         })
     }
 
-    /// A command that will run in `host`.
+    /// A command that runs in `host`.
     pub(crate) fn command(&self, host: &str, program: &str) -> anyhow::Result<Command> {
         Ok(self.testbed.exec(host, program)?)
     }
 
-    /// A command that will run one of our own peer programs in `host`.
+    /// A command that runs one of our own peer programs in `host`.
     pub(crate) fn peer(&self, host: &str, arguments: &[&str]) -> anyhow::Result<Command> {
         let mut command = self.testbed.exec(host, gateway::program())?;
         command.args(["bench", "peer"]).args(arguments);
@@ -142,24 +142,24 @@ impl Bed {
         addresses.iter().copied().find(IpAddr::is_ipv4).ok_or_else(|| anyhow!("{host} has no IPv4 address"))
     }
 
-    /// Where a program at `src` connects to in order to reach `service` this way.
-    pub(crate) fn entrance(&self, way: Way, service: Service) -> anyhow::Result<SocketAddr> {
+    /// The address to which a program at `src` connects to reach `service` this way.
+    pub(crate) fn entrance(&self, way: BedRoute, service: Service) -> anyhow::Result<SocketAddr> {
         let (host, offset) = match way {
-            Way::Direct | Way::Phoebus => ("dst", 0),
-            Way::Haproxy => ("pg1", HAPROXY_OFFSET),
-            Way::Socat => ("pg1", SOCAT_OFFSET),
+            BedRoute::Direct | BedRoute::Phoebus => ("dst", 0),
+            BedRoute::Haproxy => ("pg1", HAPROXY_OFFSET),
+            BedRoute::Socat => ("pg1", SOCAT_OFFSET),
         };
         Ok(SocketAddr::new(self.address(host)?, service.port() + offset))
     }
 
-    /// Gives `command`, which runs at `src`, what it needs to go this way: through Phoebus, the two variables of P32, and
-    /// the first hop's congestion control.
-    pub(crate) fn lead(&mut self, command: &mut Command, way: Way, cc: Option<&str>) -> anyhow::Result<()> {
-        if way != Way::Phoebus {
+    /// Sets the environment of `command`, which runs at `src`, to go this way: through Phoebus, the two variables of
+    /// P32, and the first hop's congestion control.
+    pub(crate) fn lead(&mut self, command: &mut Command, way: BedRoute, cc: Option<&str>) -> anyhow::Result<()> {
+        if way != BedRoute::Phoebus {
             return Ok(());
         }
         self.start_gateways()?;
-        // By address, as all other rows: no row looks up a name within its time.
+        // Addresses instead of names, as for all other rows: no row spends time on a name lookup.
         command.env("LD_PRELOAD", find_library()?.file);
         command.env("PHOEBUS_PATH", format!("{}/{DEFAULT_PORT},pg2/{DEFAULT_PORT}", self.address("pg1")?));
         command.env("PHOEBUS_FIRST_HOP", "tcp");
@@ -169,12 +169,12 @@ impl Bed {
         Ok(())
     }
 
-    /// Gives `command`, which runs at `src`, what it needs to go through Phoebus by an agent there, which carries the first
-    /// hop by `first_hop`, as `PHOEBUS_FIRST_HOP` has it. Returns the agent's process.
+    /// Sets the environment of `command`, which runs at `src`, to go through Phoebus by an agent there, which carries
+    /// the first hop over `first_hop`, a value of `PHOEBUS_FIRST_HOP`. Returns the agent's process.
     pub(crate) fn lead_by_agent(&mut self, command: &mut Command, first_hop: &'static str) -> anyhow::Result<u32> {
         self.start_gateways()?;
         let file = |name: &str| self.testbed.directory().join(name);
-        // By name, which is what the gateway's certificate is for.
+        // By name, to match the gateway's certificate.
         let variables = [
             ("PHOEBUS_PATH", format!("pg1/{DEFAULT_PORT},pg2/{DEFAULT_PORT}").into()),
             ("PHOEBUS_FIRST_HOP", first_hop.into()),
@@ -200,9 +200,9 @@ impl Bed {
         if self.gateways.is_none() { self.restart_gateways() } else { Ok(()) }
     }
 
-    /// Starts both gateways anew: without a connection that has carried anything.
+    /// Restarts both gateways, so that none of their connections has carried data.
     pub(crate) fn restart_gateways(&mut self) -> anyhow::Result<()> {
-        // Agents would go on, but with connections that have carried something.
+        // Agents would keep running, with connections that have carried data.
         self.agents.clear();
         self.gateways = None;
         let options = self.wan.gateways(&self.lan_cc, &HOSTS)?;
@@ -210,17 +210,17 @@ impl Bed {
         Ok(())
     }
 
-    /// The gateway on `host`, once it was started.
+    /// The gateway on `host`, if it was started.
     pub(crate) fn gateway(&mut self, host: &str) -> Option<&mut phoebus_wan::testbed::Gateway> {
         self.gateways.as_mut()?.get(host)
     }
 
-    /// The processes of the gateways, once they were started.
+    /// The processes of the gateways, if they were started.
     pub(crate) fn gateway_pids(&mut self) -> Vec<u32> {
         self.gateways.iter_mut().flat_map(Gateways::report).map(|gateway| gateway.pid).collect()
     }
 
-    /// That everything in the middle still runs.
+    /// Checks that everything in the middle is still running.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for gateway in self.gateways.iter_mut().flat_map(Gateways::report) {
             if let Some(how) = gateway.ended {
@@ -234,7 +234,7 @@ impl Bed {
         let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
         for (host, next) in [("pg2", "dst"), ("pg1", "pg2")] {
             let to = self.address(next)?;
-            // The last relay leads to the service itself, the one before to the same relay there.
+            // The last relay leads to the service itself, the one before it to the next relay.
             let target = |port: u16, offset: u16| SocketAddr::new(to, if next == "dst" { port } else { port + offset });
             let relays: Vec<_> = services
                 .iter()

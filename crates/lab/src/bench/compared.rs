@@ -1,6 +1,6 @@
-//! Which transports an experiment compares, and over which first hops: `--transport` and `--first-hop`.
+//! The options `--transport` and `--first-hop`: transports and first hops that an experiment compares.
 
-use super::bed::{Bed, Way};
+use super::bed::{Bed, BedRoute};
 use super::hop::Wan;
 use crate::testbed::Security;
 use anyhow::Result;
@@ -23,22 +23,22 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// Whether anything is.
+    /// Whether any transport was requested.
     pub(super) fn any(&self) -> bool {
         !self.transport.is_empty()
     }
 
-    /// What joins the gateways.
+    /// The requested transports between the gateways.
     pub(super) fn wans(&self) -> Vec<Wan> {
         self.transport.iter().map(|wan| wan.clone().secured(self.security)).collect()
     }
 
-    /// First hops; these, if none were asked for.
+    /// The requested first hops, or `usual` if none were requested.
     pub(super) fn hops(&self, usual: &[Hop]) -> Vec<Hop> {
         if self.first_hop.is_empty() { usual.to_vec() } else { self.first_hop.clone() }
     }
 
-    /// Nothing is compared.
+    /// No comparison.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self { transport: Vec::new(), first_hop: Vec::new(), security: Security::Encrypt }
@@ -59,7 +59,7 @@ pub(crate) enum Hop {
 }
 
 impl Hop {
-    /// The part of a row's identifier that names it: nothing for what a host has that was not changed.
+    /// The prefix in a row's identifier; empty for an unchanged host.
     pub(super) fn prefix(self) -> &'static str {
         match self {
             Self::Cubic => "",
@@ -69,13 +69,14 @@ impl Hop {
         }
     }
 
-    /// Gives `command`, which runs at `src`, what it needs to go by this hop. Returns the agent's process, if there is one.
+    /// Sets the environment of `command`, which runs at `src`, to use this first hop. Returns the agent's process, if
+    /// there is one.
     pub(super) fn lead(self, bed: &mut Bed, command: &mut Command) -> Result<Option<u32>> {
         match self {
-            Self::Cubic => bed.lead(command, Way::Phoebus, Some("cubic")).map(|()| None),
-            Self::Bbr => bed.lead(command, Way::Phoebus, Some("bbr")).map(|()| None),
+            Self::Cubic => bed.lead(command, BedRoute::Phoebus, Some("cubic")).map(|()| None),
+            Self::Bbr => bed.lead(command, BedRoute::Phoebus, Some("bbr")).map(|()| None),
             Self::Quic => bed.lead_by_agent(command, "quic").map(Some),
-            // Where the gateways of a testbed take it.
+            // The address on which a testbed's gateways accept the program's own TCP.
             Self::Udt => bed.lead_by_agent(command, "udt/5007").map(Some),
         }
     }

@@ -1,5 +1,5 @@
-//! What holds on this machine while an experiment runs. Every table is printed with it: a figure without its conditions says
-//! little, least of all about a WAN (R12, R14).
+//! The conditions on this machine while an experiment runs. They are printed with every table: a figure without its
+//! conditions means little, least of all over a WAN (R12, R14).
 
 use std::fs;
 use std::process::Command;
@@ -30,7 +30,7 @@ pub(crate) fn machine() -> Vec<(String, String)> {
     facts
 }
 
-/// The versions of programs, each the first line that has a digit of what `program argument` prints.
+/// The versions of programs: for each, the first line with a digit in the output of `program argument`.
 pub(crate) fn versions(programs: &[(&str, &str)]) -> Vec<(String, String)> {
     let version = |program: &str, argument: &str| {
         let output = match Command::new(program).arg(argument).output() {
@@ -43,7 +43,7 @@ pub(crate) fn versions(programs: &[(&str, &str)]) -> Vec<(String, String)> {
     programs.iter().map(|(program, argument)| ((*program).to_owned(), version(program, argument))).collect()
 }
 
-/// This command, as it was typed.
+/// The command line of this process.
 pub(crate) fn command_line() -> String {
     let quoted = |word: String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=%+@".contains(c);
@@ -55,7 +55,7 @@ pub(crate) fn command_line() -> String {
     std::iter::once(first).chain(words.map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
-/// The time, to the minute, in UTC.
+/// The current time in UTC, to the minute.
 pub(crate) fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     date(seconds)
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_399), "2000-02-28 23:59 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_missing_is_named_as_such() {
+    fn versions_names_a_missing_program() {
         let facts = versions(&[("no-such-program-at-all", "--version")]);
         assert!(facts[0].1.starts_with("did not start"), "{facts:?}");
     }

@@ -1,6 +1,7 @@
-//! `phoebus bench emulator`: the emulated links held against their own settings, before any experiment on them is believed.
+//! `phoebus bench emulator`: checks the emulated links against their own settings, before any experiment relies on
+//! them.
 //!
-//! What is measured, and how, is [`phoebus_wan::measure`]'s; this prints and keeps it as all experiments do.
+//! [`phoebus_wan::measure`] makes the measurements; this module prints and saves them like those of all experiments.
 
 use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::report::{self, Report, Verdict};
@@ -18,7 +19,7 @@ pub(crate) struct EmulatorArgs {
     pub(super) common: Common,
 }
 
-/// Measures, keeping every finding as soon as there is one.
+/// Measures, and saves each finding at once.
 pub(super) fn run(args: &EmulatorArgs, store: &Store) -> anyhow::Result<(Results, Report)> {
     let Common { only, resume, .. } = &args.common;
     if *resume || !only.is_empty() {
@@ -39,11 +40,11 @@ pub(super) fn run(args: &EmulatorArgs, store: &Store) -> anyhow::Result<(Results
         results.samples.extend(samples(finding));
         unsaved = store.save(&results).err();
     })?;
-    // Every writing holds all that came before, so the last one counts.
+    // Each write contains all earlier findings, so only the last one's result matters.
     unsaved.map_or_else(|| Ok((results, report(&findings))), Err)
 }
 
-/// Transfers take their seconds, their warm-up and a little; everything else about as much again.
+/// Transfers take their seconds, their warm-up and a little more; all other tests together about as much again.
 fn minutes(options: &Options) -> u32 {
     let transfers = 3 * options.runs * (options.seconds + Options::WARM_UP_SECONDS + 1);
     (transfers * 2 + 20).div_ceil(60)

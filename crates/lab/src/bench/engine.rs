@@ -1,5 +1,5 @@
-//! Runs an experiment: every row under every point, `runs` times, interleaved (A B C, A B C), so that whatever disturbs the
-//! machine disturbs all rows alike. Progress goes to standard error; what was measured is saved after every measurement.
+//! Runs an experiment: every row at every point, `runs` times, interleaved (A B C, A B C), so that a disturbance of
+//! the machine affects all rows alike. Progress goes to standard error; results are saved after every measurement.
 
 use super::conditions;
 use super::report::Report;
@@ -8,30 +8,30 @@ use crate::exit::Exit;
 use anyhow::Context;
 use std::time::{Duration, Instant};
 
-/// A comparison of rows (what is compared) under points (the circumstances).
+/// A comparison of rows (the compared variants) at points (the circumstances).
 pub(crate) trait Experiment {
-    /// What one point needs: a testbed, with what runs in it. Its drop takes it down.
+    /// The environment of one point: a testbed and the programs in it. Dropping it removes both.
     type Bed;
 
-    /// The name of the subcommand and of the files.
+    /// The name of the subcommand and of its files.
     fn name(&self) -> &'static str;
     /// The circumstances, in the order of measurement.
     fn points(&self) -> Vec<Label>;
-    /// What is compared, in the order of measurement.
+    /// The compared rows, in the order of measurement.
     fn rows(&self) -> Vec<Label>;
-    /// About how long one measurement takes.
+    /// The approximate duration of one measurement.
     fn expected(&self, point: &str, row: &str) -> Duration;
     /// Builds the bed of a point.
     fn set_up(&self, point: &str) -> anyhow::Result<Self::Bed>;
-    /// What holds while the bed stands, by name.
+    /// The conditions while the bed exists, by name.
     fn conditions(&self, bed: &Self::Bed) -> Vec<(String, String)>;
     /// Measures a row once, within `limit`.
     fn measure(&self, bed: &mut Self::Bed, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>>;
-    /// Makes tables and drawings of what was measured, which may be a part.
+    /// Makes tables and drawings of the results, which may be incomplete.
     fn report(&self, results: &Results) -> Report;
 }
 
-/// The identifier of a point or a row, for files and options, and its title for people.
+/// A point or a row: its identifier for files and options, and its title for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
     /// In files and options.
@@ -47,7 +47,7 @@ impl Label {
     }
 }
 
-/// How an experiment is run.
+/// How to run an experiment.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Repetitions of every measurement.
@@ -58,12 +58,12 @@ pub(crate) struct Options {
     pub(crate) resume: bool,
 }
 
-/// How long a bed takes to stand, with everything that runs in it.
+/// The time to set up a bed, with everything that runs in it.
 const SET_UP: Duration = Duration::from_secs(3);
-/// What the programs of a measurement may take beyond twice their expected time before they are stopped.
+/// How much longer than twice its expected time a measurement may take before its programs are stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs `experiment` and returns all that `store` then has of it.
+/// Runs `experiment`, and returns all its results in `store`.
 pub(crate) fn run<E: Experiment>(experiment: &E, options: &Options, store: &Store) -> anyhow::Result<Results> {
     let rows = chosen(experiment.rows(), &options.only)?;
     let mut results = if options.resume { store.load()? } else { Results::of(experiment.name()) };
@@ -107,7 +107,7 @@ pub(crate) fn run<E: Experiment>(experiment: &E, options: &Options, store: &Stor
     Ok(results)
 }
 
-/// The measurements that are still to be made: for each point its rows, run by run.
+/// The remaining measurements: for each point its rows, run by run.
 type Todo = Vec<(Label, Vec<(Label, u32)>)>;
 
 fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Results) -> Todo {
@@ -122,7 +122,7 @@ fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Resu
     points.filter(|(_, tasks)| !tasks.is_empty()).collect()
 }
 
-/// The rows that were asked for.
+/// The requested rows.
 fn chosen(rows: Vec<Label>, only: &[String]) -> anyhow::Result<Vec<Label>> {
     let known = || rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(odd) = only.iter().find(|wanted| rows.iter().all(|row| row.id != **wanted)) {
@@ -144,7 +144,7 @@ fn describe(readings: &[Reading]) -> String {
     }
 }
 
-/// Says how much is left, by what was expected.
+/// Estimates the remaining time.
 struct Clock {
     started: Instant,
     measurements: usize,
@@ -179,25 +179,25 @@ impl Clock {
             "{} measurements under {} conditions: about {}, and at most {} if every one meets its time limit.",
             self.measurements,
             todo.len(),
-            spoken(self.expected),
-            spoken(self.most)
+            in_words(self.expected),
+            in_words(self.most)
         )
     }
 
-    /// Counts one measurement, which was expected to take `expected`, and tells where the experiment stands.
+    /// Counts one measurement, which was expected to take `expected`, and returns a progress line.
     fn tick(&mut self, expected: Duration) -> String {
         self.done += 1;
         self.expected_done += expected;
-        // As slow as up to now, but never faster than expected.
+        // At the pace so far, but never faster than expected.
         let pace = self.started.elapsed().as_secs_f64() / self.expected_done.as_secs_f64().max(0.001);
         let left = self.expected.saturating_sub(self.expected_done).mul_f64(pace.clamp(1.0, 100.0));
         let left = if self.done == self.measurements { Duration::ZERO } else { left };
-        format!("[{}/{}, {} left]", self.done, self.measurements, spoken(left))
+        format!("[{}/{}, {} left]", self.done, self.measurements, in_words(left))
     }
 }
 
-/// A length of time as people say it.
-fn spoken(time: Duration) -> String {
+/// A duration in words.
+fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),
@@ -215,7 +215,7 @@ mod tests {
 
     const ORDER: Metric = Metric { name: "order", unit: "1" };
 
-    /// Notes the order of what it is asked for; the row `broken` fails.
+    /// Records the order of calls; the row `broken` fails.
     #[derive(Default)]
     struct Noted(RefCell<Vec<String>>);
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_interleaved_and_one_that_fails_does_not_end_the_rest() {
+    fn engine_interleaves_rows_and_continues_after_a_failed_one() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path(), "noted").unwrap();
         let noted = Noted::default();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_measures_what_is_missing() {
+    fn resumed_run_measures_only_missing_values() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path(), "noted").unwrap();
         run(&Noted::default(), &options(&["a"], false), &store).unwrap();
@@ -287,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_row_is_refused_by_name() {
+    fn engine_refuses_an_unknown_row_by_name() {
         let error = chosen(Noted::default().rows(), &["d".into()]).unwrap_err().to_string();
         assert_eq!(error, "--only d: there is no such row; expected some of a, broken, c");
     }
 
     #[test]
-    fn the_duration_is_known_beforehand() {
+    fn engine_estimates_the_duration() {
         let todo = todo(&Noted::default(), &Noted::default().rows(), 5, &Results::of("noted"));
         let clock = Clock::start(&Noted::default(), &todo);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! `phoebus bench fairness`: UDT and QUIC beside TCP on one bottleneck, one to three flows of each, all bare and begun at once
-//! (U17; Tables 2 and 3 of the paper on UDT in XIO, where UDT yields to TCP).
+//! `phoebus bench fairness`: UDT and QUIC against TCP on one bottleneck: one to three flows of each, without
+//! gateways, started at the same time (U17; Tables 2 and 3 of the paper on UDT in XIO, where UDT yields to TCP).
 
 use super::Common;
 use super::bed::Bed;
@@ -47,7 +47,7 @@ pub(super) struct Fairness {
     seed: u64,
 }
 
-/// What is compared: a carrier's words for [`super::peer`], and its colour.
+/// A row of the comparison: a carrier's arguments for [`super::peer`], and its colour.
 struct Row {
     id: &'static str,
     title: &'static str,
@@ -61,7 +61,7 @@ const ROWS: [Row; 4] = [
     Row { id: "quic", title: "QUIC, model", words: &["quic"], colour: Colour::Purple },
     Row { id: "tcp-bbr", title: "TCP, bbr", words: &["tcp", "--cc", "bbr"], colour: Colour::Grey },
 ];
-/// TCP that they meet.
+/// Congestion controls of the competing TCP flows.
 const CONTROLS: [&str; 2] = ["cubic", "bbr"];
 
 /// Mbit/s of one flow of the row, on average.
@@ -73,13 +73,13 @@ const JAIN: Metric = Metric { name: "Jain index", unit: "1" };
 /// Mbit/s of all flows.
 const ALL: Metric = Metric { name: "all", unit: "Mbit/s" };
 
-/// Set-up and end of a measurement, beside its length.
+/// Set-up and end of a measurement, in addition to its length.
 const AROUND: Duration = Duration::from_secs(4);
-/// The part of a measurement that does not count: until all have found their rates.
+/// The initial part of a measurement that does not count, while all flows find their rates.
 const RAMP: f64 = 0.25;
 
 impl Fairness {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &FairnessArgs) -> Self {
         Self {
             counts: args.flows.clone(),
@@ -94,7 +94,7 @@ impl Fairness {
         CONTROLS.into_iter().flat_map(|control| self.counts.iter().map(move |count| (control, *count)))
     }
 
-    /// The mean of a flow over what counts of it, in Mbit/s.
+    /// The mean rate of a flow over the counted part, in Mbit/s.
     fn mean(&self, flow: &Flow) -> f64 {
         let seconds = usize::try_from(self.seconds).unwrap_or(usize::MAX);
         let from = (seconds as f64 * RAMP) as usize;
@@ -195,7 +195,7 @@ impl Experiment for Fairness {
     }
 }
 
-/// Flows of the row and of TCP take turns.
+/// Flows of the row and of TCP alternate in `means`.
 fn summed(means: &[f64]) -> Vec<Reading> {
     let mean = |first: usize| {
         let of: Vec<f64> = means.iter().skip(first).step_by(2).copied().collect();
@@ -227,7 +227,7 @@ impl Fairness {
         table
     }
 
-    /// For every number of flows: each row, and beside it the TCP that it met.
+    /// For every number of flows: each row, and beside it the TCP that it competed with.
     fn chart(&self, results: &Results, control: &str, rows: &[&Row]) -> Chart {
         let series = |row: &&Row, metric: Metric, name: String, colour| {
             let point = |(place, count): (usize, &u32)| {
@@ -269,7 +269,7 @@ mod tests {
     fn tables_and_drawings_show_both_sides() {
         let fairness = Fairness::new(&Cli::parse_from(["fairness", "--flows", "2"]).args);
         let mut results = Results::of("fairness");
-        // Two of each, taking turns.
+        // Two flows of each, alternating.
         results.add("bbr 2", "quic", 1, &summed(&[100.0, 30.0, 140.0, 10.0]));
         let report = fairness.report(&results);
         assert_eq!(report.tables.len(), 1);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_a_flow_does_not_count() {
+    fn mean_excludes_the_start_of_a_flow() {
         let fairness = Fairness::new(&Cli::parse_from(["fairness", "--seconds", "8"]).args);
         let taken = super::super::peer::Taken {
             intervals: [0, 0].into_iter().chain([2_500_000; 9]).collect(),

@@ -1,4 +1,4 @@
-//! Flows in a bed: their sinks, and what they cost whom. The programs themselves are in [`super::peer`].
+//! Flows in a bed: their sinks, and their costs. The programs themselves are in [`super::peer`].
 
 use super::gateway;
 use super::peer::{Flow, credentials};
@@ -13,29 +13,30 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-/// A program that receives flows, or sends those that are asked for.
+/// A program that receives flows, and sends those that a client requests.
 pub(crate) struct Sink {
     server: Background,
-    /// Where.
+    /// Its address.
     pub(crate) at: SocketAddr,
 }
 
-/// What the receiver got per second.
+/// The receiver's rate.
 pub(crate) const GOODPUT: Metric = Metric { name: "goodput", unit: "Mbit/s" };
-/// The same from the fourth second on, when all have found their rate.
+/// The same from the fourth second on, when all flows have found their rate.
 pub(crate) const STEADY: Metric = Metric { name: "goodput after 3 s", unit: "Mbit/s" };
-/// The share of all processors that was busy.
+/// The busy share of all processors.
 pub(crate) const BUSY: Metric = Metric { name: "processors busy", unit: "%" };
-/// Packets that were sent again.
+/// Retransmitted packets.
 pub(crate) const AGAIN: Metric = Metric { name: "sent again", unit: "%" };
 
-/// How long a sink may take until it listens.
+/// Longest wait for a sink to listen.
 const START: Duration = Duration::from_secs(10);
-/// Seconds that [`STEADY`] leaves out.
+/// Seconds that [`STEADY`] excludes.
 const RAMP: usize = 3;
 
 impl Sink {
-    /// Starts one in `host`, listening at `ip`, for flows of `carrier`, as the command line of [`super::peer`] has it.
+    /// Starts a sink in `host`, listening at `ip`, for flows of `carrier`, in the syntax of [`super::peer`]'s command
+    /// line.
     pub(crate) fn start(testbed: &Testbed, host: &str, ip: IpAddr, carrier: &[&str]) -> anyhow::Result<Self> {
         let mut command = testbed.exec(host, gateway::program())?;
         command.args(["bench", "peer", "flows"]).args(words(testbed, carrier)?);
@@ -46,18 +47,18 @@ impl Sink {
         Ok(Self { server, at })
     }
 
-    /// The process.
+    /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.server.pid()
     }
 
-    /// That it still runs.
+    /// Checks that it is still running.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         self.server.check()
     }
 }
 
-/// A command at `from` that makes a flow of `carrier` with the sink at `to`, as `wanted`.
+/// A command at `from` that opens a flow of `carrier` with the sink at `to`, with the options `wanted`.
 pub(crate) fn client(
     testbed: &Testbed,
     from: &str,
@@ -71,7 +72,7 @@ pub(crate) fn client(
     Ok(command)
 }
 
-/// The words for a carrier, with the credentials of this testbed where it needs some.
+/// The arguments for a carrier, with this testbed's credentials where it needs some.
 fn words(testbed: &Testbed, carrier: &[&str]) -> anyhow::Result<Vec<OsString>> {
     let mut words: Vec<OsString> = carrier.iter().map(OsString::from).collect();
     if carrier.first() == Some(&"quic") {
@@ -85,7 +86,7 @@ fn words(testbed: &Testbed, carrier: &[&str]) -> anyhow::Result<Vec<OsString>> {
     Ok(words)
 }
 
-/// Makes the flow that `command` is, and watches meanwhile what others use.
+/// Runs the flow of `command`, and watches the processor use of `others` meanwhile.
 pub(crate) fn run(command: Command, others: &[(&'static str, u32)], limit: Duration) -> anyhow::Result<(Flow, Usage)> {
     let watch = Watch::start(others)?;
     let line = process::run("the flow", command, limit)?;
@@ -93,7 +94,7 @@ pub(crate) fn run(command: Command, others: &[(&'static str, u32)], limit: Durat
     Ok((serde_json::from_str(&line).context("the flow printed no result")?, usage))
 }
 
-/// What tables are made of: the goodput first, then processor time per gigabyte of all who took part.
+/// The values for tables: the goodput first, then processor time per gigabyte of all participants.
 pub(crate) fn readings(flow: &Flow, usage: &Usage) -> Vec<Reading> {
     let gigabytes = flow.taken.bytes as f64 / 1e9;
     let mut readings = vec![(GOODPUT, flow.goodput())];
@@ -131,13 +132,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steady_is_what_lies_between_start_and_end() {
+    fn steady_excludes_start_and_end() {
         assert_eq!(steady(&[1_000_000, 2, 3, 125_000_000, 375_000_000, 5]), Some(2000.0));
         assert_eq!((steady(&[1, 2, 3, 4]), steady(&[]), steady(&[1])), (None, None, None));
     }
 
     #[test]
-    fn costs_are_per_gigabyte() {
+    fn readings_give_costs_per_gigabyte() {
         let taken = Taken { bytes: 500_000_000, seconds: 4.0, intervals: vec![] };
         let flow =
             Flow { connect: 0.1, client_cpu: 0.25, client_memory: 0, server_cpu: 0.3, taken, packets: Some((1000, 5)) };

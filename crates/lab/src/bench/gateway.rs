@@ -1,4 +1,4 @@
-//! Gateways on loopback: `phoebus gateway`, the program that users run. Those on a WAN are started by its testbed.
+//! Gateways on loopback: `phoebus gateway`, the program that users run. A testbed starts the gateways of a WAN.
 
 use super::process::Background;
 use anyhow::Context;
@@ -7,26 +7,26 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a gateway of an experiment is told.
+/// The configuration of an experiment's gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Gateway<'a> {
     /// Its name.
     pub(crate) name: &'a str,
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) listen: SocketAddr,
-    /// The gateway that it keeps connections to, with its name.
+    /// The name and address of the gateway that it keeps connections to.
     pub(crate) peer: Option<(&'a str, SocketAddr)>,
-    /// Congestion control of all that it sends.
+    /// Congestion control of everything that it sends.
     pub(crate) congestion_control: &'a str,
-    /// Further lines of its file.
+    /// Further lines of its configuration file.
     pub(crate) more: &'a str,
 }
 
-/// A line for each session, as in operation: what that costs belongs to what is measured.
+/// A line for each session, as in operation: the cost of logging is part of the measurement.
 const LOG: &str = "info";
 
 impl Gateway<'_> {
-    /// Starts it by `command`, which is to run [`program`], with its configuration in `directory`.
+    /// Starts the gateway with `command`, which must run [`program`], with its configuration in `directory`.
     pub(crate) fn start(&self, mut command: Command, directory: &Path) -> anyhow::Result<Background> {
         let file = directory.join(format!("{}.toml", self.name));
         fs::write(&file, self.configuration()).with_context(|| format!("cannot write {}", file.display()))?;
@@ -34,7 +34,7 @@ impl Gateway<'_> {
         Background::start(&format!("the gateway {}", self.name), command)?.listening(self.listen.port())
     }
 
-    /// Open to whoever reaches it: it runs in a namespace that ends with the experiment.
+    /// Open to everybody: it runs in a namespace that ends with the experiment.
     fn configuration(&self) -> String {
         let Self { name, listen, peer, congestion_control, more } = self;
         let mut text = format!(
@@ -51,8 +51,8 @@ impl Gateway<'_> {
     }
 }
 
-/// This very program.
+/// The path of this program.
 pub(crate) fn program() -> PathBuf {
-    // The file may have been replaced since; the link still leads to what runs.
+    // The file may have been replaced since; the link still leads to the running program.
     PathBuf::from("/proc/self/exe")
 }

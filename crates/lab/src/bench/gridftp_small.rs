@@ -1,7 +1,7 @@
-//! `phoebus bench small`: a directory of 10 000 files of 10 KB to and from a server 50 ms away: `phoebus cp` beside `globus-url-copy -cc 8
-//! -pp`, both with GCT's server, `phoebus cp` with `phoebus serve`, and `scp -r`.
+//! `phoebus bench small`: a directory of 10 000 files of 10 KB to and from a server 50 ms away: `phoebus cp` against
+//! `globus-url-copy -cc 8 -pp`, both with GCT's server, `phoebus cp` with `phoebus serve`, and `scp -r`.
 //!
-//! What is compared is not the same: `phoebus cp` verifies every file and gives it its name only then, the others do neither.
+//! The programs do not do the same: only `phoebus cp` verifies every file before it publishes it under its name.
 
 use super::Common;
 use super::conditions::versions;
@@ -35,9 +35,9 @@ pub(super) struct Small {
     files: u32,
 }
 
-/// Files that have arrived, by the time from the client's start to its end.
+/// Number of files over the time from the client's start to its end.
 const RATE: Metric = Metric { name: "files", unit: "1/s" };
-/// From the client's start to its end; of scp as it would be for as many files as the others have.
+/// The time from the client's start to its end; for scp, scaled to the number of files of the others.
 const TIME: Metric = Metric { name: "time", unit: "s" };
 
 const POINTS: [(&str, &str); 2] = [("put", "put"), ("get", "get")];
@@ -53,19 +53,19 @@ const ROWS: [(&str, &str); 4] = [
 ];
 
 const SIZE: usize = 10_000;
-/// scp has so many, and its time is scaled: it waits a round trip or two for each.
+/// The number of files for scp, whose time is then scaled: it waits a round trip or two for each file.
 const FOR_SCP: u32 = 500;
 const PORT: u16 = 2811;
 const SCENARIO: &str = "seed = 1\n[[host]]\nname = \"src\"\n[[host]]\nname = \"dst\"\n[[link]]\nname = \"wan\"\n\
                         ends = [\"src\", \"dst\"]\ndelay = \"25ms\"\nrate = \"1gbit\"\n";
-/// What everybody sends under.
+/// The congestion control of all senders.
 const CONTROL: &str = "cubic";
 const KEY: Duration = Duration::from_secs(10);
-/// Where Debian has servers.
+/// The directories in which Debian installs servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Small {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &SmallArgs) -> Self {
         Self { files: args.files.unwrap_or(if args.common.quick { 1000 } else { 10_000 }) }
     }
@@ -127,7 +127,7 @@ impl Small {
     }
 }
 
-/// Two hosts, with a place for files that both see.
+/// Two hosts, with a directory for files that both see.
 pub(super) struct Room {
     testbed: Testbed,
     address: IpAddr,
@@ -156,7 +156,7 @@ impl Room {
         }
         fs::write(room.path("known"), format!("dst {}", fs::read_to_string(room.path("ssh-host.pub"))?))?;
         let own = room.place.path().display().to_string();
-        // Without PAM, sshd takes an account with a locked password for a locked account.
+        // Without PAM, sshd treats an account with a locked password as a locked account.
         let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
         let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
         let text = format!(
@@ -177,7 +177,7 @@ impl Room {
         Ok(command)
     }
 
-    /// A directory of so many files, no two of them alike.
+    /// A directory of `count` files, no two of them alike.
     fn files(&self, count: u32) -> anyhow::Result<PathBuf> {
         let dir = self.path(&format!("source-{count}"));
         if !dir.exists() {
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_compared_in_each_direction() {
+    fn report_compares_rates_in_each_direction() {
         let mut results = Results::of("small");
         for (point, row, rate) in [("put", GUC, 60.0), ("put", OURS, 90.0), ("put", SCP, 5.0), ("get", GUC, 100.0)] {
             results.add(point, row, 1, &[(RATE, rate)]);

@@ -1,8 +1,8 @@
-//! HAProxy as a relay of TCP: the peer that every figure of a gateway stands beside.
+//! HAProxy as a TCP relay: the peer that every gateway is compared with.
 //!
-//! It is set up at its best: told to splice both ways, since by itself (`option splice-auto`) it does not on these loads and
-//! then takes four times the processor time; with pipes as large as a gateway's; with a thread per processor. It takes the
-//! congestion control of its host: version 2.6 has no setting for it.
+//! It runs with its best settings: forced to splice both ways, because with `option splice-auto` it does not splice
+//! these loads and then takes four times the processor time; with pipes as large as a gateway's; with a thread per
+//! processor. It uses the congestion control of its host: version 2.6 has no setting for it.
 
 use super::process::Background;
 use anyhow::Context;
@@ -15,12 +15,13 @@ use std::process::Command;
 /// The program.
 pub(crate) const PROGRAM: &str = "haproxy";
 
-/// Pipes at a time: more than bulk transfers of any experiment at once.
+/// Number of pipes: more than any experiment has bulk transfers at the same time.
 pub(crate) const PIPES: usize = 256;
-/// As large as a gateway's.
+/// As large as a gateway's pipe.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// Starts HAProxy by `command`, with its configuration in `directory`, relaying from each first address to the second.
+/// Starts HAProxy with `command`, with its configuration in `directory`, relaying from each first address to the
+/// second.
 pub(crate) fn start(
     mut command: Command,
     name: &str,

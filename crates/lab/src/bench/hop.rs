@@ -1,4 +1,4 @@
-//! What carries the hops of a path with gateways: between them ([`Wan`]) and from `src` to the first.
+//! The transports of a path's hops with gateways: between them ([`Wan`]) and from `src` to the first.
 
 use super::gateway;
 use crate::testbed::{Security, certificates};
@@ -6,20 +6,20 @@ use phoebus_wan::testbed::GatewayOptions;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// What carries sessions between the gateways of a bed.
+/// The transport of sessions between the gateways of a bed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wan {
-    /// As rows and options name it.
+    /// Its name in rows and options.
     pub(crate) name: String,
     transport: &'static str,
     security: Security,
-    /// Whether agents are taken too, by QUIC and UDT.
+    /// Whether the gateways also accept agents, over QUIC and UDT.
     agents: bool,
-    /// Settings of the profile between the gateways, by their keys in a configuration.
+    /// Settings of the profile between the gateways, by configuration key.
     profile: BTreeMap<String, String>,
 }
 
-/// Every [`Wan`] that has a name: with its transport and its congestion control, if that is not the transport's choice.
+/// All named [`Wan`]s: name, transport, and congestion control if it is not the transport's default.
 const WANS: [(&str, &str, Option<&str>); 8] = [
     ("tcp", "tcp", None),
     ("bbr", "tcp", Some("bbr")),
@@ -32,7 +32,7 @@ const WANS: [(&str, &str, Option<&str>); 8] = [
 ];
 
 impl Wan {
-    /// TCP as it is, with nothing around it: what stands beside relays that protect nothing either.
+    /// Plain TCP without protection: comparable to relays that do not protect anything either.
     pub(crate) fn plain(congestion_control: &str) -> Self {
         let wan = Self {
             name: congestion_control.into(),
@@ -44,27 +44,27 @@ impl Wan {
         wan.with("congestion_control", congestion_control)
     }
 
-    /// The same under this protection. QUIC has its own, always.
+    /// The same with this protection. QUIC always has its own.
     pub(crate) fn secured(mut self, security: Security) -> Self {
         self.security = if self.transport == "quic" { Security::Encrypt } else { security };
         self
     }
 
-    /// The same with one more setting of its profile, such as `rate`.
+    /// The same with another setting of its profile, such as `rate`.
     pub(crate) fn with(mut self, key: &str, value: &str) -> Self {
         self.profile.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// Whether there is nothing but TCP, and nothing to protect it by.
+    /// Whether it is TCP without protection.
     fn is_plain(&self) -> bool {
         self.transport == "tcp" && self.security == Security::None && !self.agents
     }
 
-    /// The gateways of a testbed with these `hosts`, which send to the ends under `lan_cc`.
+    /// The gateways of a testbed with these `hosts`, which use `lan_cc` towards the ends.
     pub(crate) fn gateways(&self, lan_cc: &str, hosts: &[&str]) -> anyhow::Result<GatewayOptions> {
-        // Listeners share the profile of the ends, and other transports have other controls. What gateways choose by
-        // themselves is bbr: they may, in their own hosts.
+        // Listeners share the profile of the ends, and other transports have other controls. By default gateways
+        // choose bbr: they may, in their own hosts.
         let lan = self.is_plain().then(|| ("congestion_control".to_owned(), lan_cc.to_owned()));
         let hosts = hosts.iter().map(|host| (*host).to_owned());
         Ok(GatewayOptions {
@@ -78,7 +78,7 @@ impl Wan {
         })
     }
 
-    /// How it is protected, as reports say it.
+    /// Its protection, as reports name it.
     pub(crate) fn protection(&self) -> &'static str {
         self.security.name()
     }
@@ -87,7 +87,7 @@ impl Wan {
 impl FromStr for Wan {
     type Err = String;
 
-    /// Encrypted, as between gateways by default.
+    /// Encrypted, the default between gateways.
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((name, transport, control)) = WANS.iter().find(|(name, ..)| *name == text) else {
             let known: Vec<_> = WANS.iter().map(|(name, ..)| *name).collect();
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_to_configurations() {
+    fn wan_names_give_configurations() {
         let options =
             |name: &str| name.parse::<Wan>().unwrap().with("rate", "500mbit").gateways("bbr", &["pg1"]).unwrap();
         let cubic = options("cubic");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn protection_is_left_away_only_where_that_can_be() {
+    fn wan_omits_protection_only_where_possible() {
         let open = |name: &str| name.parse::<Wan>().unwrap().secured(Security::None);
         assert_eq!((open("udt").protection(), open("quic").protection()), ("none", "encrypt"));
         assert!(Wan::plain("bbr").gateways("bbr", &["pg1"]).unwrap().certificates.is_none());

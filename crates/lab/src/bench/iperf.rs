@@ -1,4 +1,4 @@
-//! iperf3: one test, and what its report says.
+//! iperf3: one test, and its report.
 
 use super::process::{self, Background};
 use anyhow::{Context, anyhow};
@@ -10,38 +10,38 @@ use std::time::Duration;
 /// The program.
 pub(crate) const PROGRAM: &str = "iperf3";
 
-/// What to test.
+/// The parameters of a test.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Test<'a> {
-    /// For how long, in seconds; the slow start counts.
+    /// Duration in seconds; slow start counts.
     pub(crate) seconds: u64,
-    /// Over how many connections at once.
+    /// Number of concurrent connections.
     pub(crate) streams: u32,
     /// From the server to the client.
     pub(crate) reverse: bool,
-    /// Congestion control that the sender asks for.
+    /// Congestion control that the sender requests.
     pub(crate) congestion_control: Option<&'a str>,
 }
 
-/// What came of it.
+/// The result of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
-    /// What the receiver got, in Mbit/s.
+    /// The receiver's rate, in Mbit/s.
     pub(crate) goodput: f64,
-    /// Segments that the sender sent again.
+    /// Segments that the sender retransmitted.
     pub(crate) retransmits: f64,
-    /// Processor time of the client, per cent of the test's time.
+    /// Processor time of the client, in per cent of the test's time.
     pub(crate) client_cpu: f64,
 }
 
-/// Starts a server by `command` that takes one test on `port`.
+/// Starts a server with `command` that serves one test on `port`.
 pub(crate) fn serve(mut command: Command, port: u16) -> anyhow::Result<Background> {
     command.args(["-s", "-1", "-4", "-p", &port.to_string()]);
     Background::start("the iperf3 server", command)?.listening(port)
 }
 
 impl Test<'_> {
-    /// Tests by `command` against the server that answers at `at`.
+    /// Runs a test with `command` against the server at `at`.
     pub(crate) fn run(&self, mut command: Command, at: SocketAddr, limit: Duration) -> anyhow::Result<Outcome> {
         let (seconds, streams) = (self.seconds.to_string(), self.streams.to_string());
         command.args(["-c", &at.ip().to_string(), "-p", &at.port().to_string(), "-t", &seconds, "-P", &streams, "-J"]);
@@ -51,7 +51,7 @@ impl Test<'_> {
         if let Some(cc) = self.congestion_control {
             command.args(["-C", cc]);
         }
-        // It says what went wrong in its report.
+        // iperf3 states errors in its report.
         read(&process::run("iperf3", command, limit).map_err(|error| without_json(&error))?)
     }
 }
@@ -71,7 +71,7 @@ fn read(report: &str) -> anyhow::Result<Outcome> {
     })
 }
 
-/// The sentence in a report that only quotes could carry otherwise.
+/// Extracts the error from an iperf3 report, so that no JSON is quoted.
 fn without_json(error: &anyhow::Error) -> anyhow::Error {
     let text = error.to_string();
     let sentence = text.split_once("\"error\":").and_then(|(_, rest)| rest.split('"').nth(1));
@@ -84,7 +84,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_real_test_is_understood() {
+    fn iperf_report_is_parsed() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = serve(Command::new(PROGRAM), port).unwrap();
         let test = Test { seconds: 1, streams: 2, reverse: true, congestion_control: Some("reno") };
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_says_why_in_a_sentence() {
+    fn failed_test_reports_the_reason_in_a_sentence() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let test = Test { seconds: 1, streams: 1, reverse: false, congestion_control: None };
         let error =

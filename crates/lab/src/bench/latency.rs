@@ -1,6 +1,6 @@
 //! `phoebus bench latency`: connect and one-byte echo (Table 2 of the SC09 paper, S27; S26).
 
-use super::bed::{Bed, Service, Way};
+use super::bed::{Bed, BedRoute, Service};
 use super::compared::Compared;
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
@@ -35,7 +35,7 @@ pub(crate) struct LatencyArgs {
 }
 
 impl LatencyArgs {
-    /// The round trips to measure; these, in milliseconds, if none were given.
+    /// The round trips to measure; `usual`, in milliseconds, if none were given.
     pub(super) fn rtts(&self, usual: &[u64]) -> Vec<Span> {
         if self.rtt.is_empty() {
             return usual.iter().map(|ms| Span(Duration::from_millis(*ms))).collect();
@@ -57,24 +57,24 @@ pub(super) struct Latency {
     seed: u64,
 }
 
-/// Something that is compared.
+/// A row of the comparison.
 struct Row {
     id: &'static str,
     title: &'static str,
-    way: Way,
+    way: BedRoute,
     fast_open: bool,
     colour: Colour,
 }
 
-const fn row(id: &'static str, title: &'static str, way: Way, fast_open: bool, colour: Colour) -> Row {
+const fn row(id: &'static str, title: &'static str, way: BedRoute, fast_open: bool, colour: Colour) -> Row {
     Row { id, title, way, fast_open, colour }
 }
 
 const ROWS: [Row; 4] = [
-    row("direct", "direct", Way::Direct, false, Colour::Grey),
-    row("haproxy", "HAProxy", Way::Haproxy, false, Colour::Blue),
-    row("phoebus", "Phoebus, no fast open", Way::Phoebus, false, Colour::Orange),
-    row("phoebus-tfo", "Phoebus, fast open", Way::Phoebus, true, Colour::Vermilion),
+    row("direct", "direct", BedRoute::Direct, false, Colour::Grey),
+    row("haproxy", "HAProxy", BedRoute::Haproxy, false, Colour::Blue),
+    row("phoebus", "Phoebus, no fast open", BedRoute::Phoebus, false, Colour::Orange),
+    row("phoebus-tfo", "Phoebus, fast open", BedRoute::Phoebus, true, Colour::Vermilion),
 ];
 
 pub(super) const CONNECT: Metric = Metric { name: "connect", unit: "ms" };
@@ -82,7 +82,7 @@ pub(super) const FIRST: Metric = Metric { name: "first echo", unit: "ms" };
 pub(super) const NEXT: Metric = Metric { name: "echo", unit: "ms" };
 pub(super) const READY: Metric = Metric { name: "connect and first echo", unit: "ms" };
 
-/// Table 2 of the paper: latency, what, and the means of connect and echo in ms.
+/// Table 2 of the paper: latency, row, and the means of connect and echo in ms.
 const TABLE_2: [(u64, &str, f64, f64); 9] = [
     (0, "direct", 0.46, 0.38),
     (0, "Phoebus-TCP", 2.33, 0.45),
@@ -96,7 +96,7 @@ const TABLE_2: [(u64, &str, f64, f64); 9] = [
 ];
 
 impl Latency {
-    /// The experiment that `args` ask for, in `runs` runs.
+    /// The experiment with these options, in `runs` runs.
     pub(super) fn new(args: &LatencyArgs, runs: u32) -> Self {
         Self { rtts: args.rtts(&[0, 50, 100]), each: args.each(runs), seed: args.common.seed }
     }
@@ -111,7 +111,7 @@ impl Latency {
     }
 }
 
-/// A path without any delay is called so, as in the paper.
+/// The paper names a path without any delay this way.
 fn title(rtt: Span) -> String {
     if rtt.0.is_zero() { "no delay".into() } else { rtt.to_string() }
 }
@@ -132,7 +132,7 @@ impl Experiment for Latency {
     }
 
     fn expected(&self, point: &str, _: &str) -> Duration {
-        // Connect, two echoes, and half a round trip of what else it takes.
+        // Connect, two echoes, and half a round trip for everything else.
         let once = (self.rtt(point).0 + Duration::from_millis(20)).mul_f64(3.5);
         once * self.each + Duration::from_millis(200)
     }
@@ -158,13 +158,14 @@ impl Experiment for Latency {
     fn measure(&self, bed: &mut Bed, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = ROWS.iter().find(|one| one.id == row) else { return Ok(Vec::new()) };
         bed.check()?;
-        // The client's bit is the first.
+        // The client's processor is the first bit of the mask.
         let setting = if row.fast_open { "3" } else { "2" };
         bed.testbed
             .run_in("src", || fs::write("/proc/sys/net/ipv4/tcp_fastopen", setting))?
             .context("cannot switch fast open")?;
         let to = bed.entrance(row.way, Service::Echo)?.to_string();
-        // One more than is counted: it may have to find things out, the fast open cookie above all.
+        // One more than is counted: the first connection may need extra round trips, above all for the Fast Open
+        // cookie.
         let mut command = bed.peer("src", &["ping", &to, &(self.each + 1).to_string()])?;
         bed.lead(&mut command, row.way, None)?;
         let line = process::run("the echo's client", command, limit)?;
@@ -280,7 +281,7 @@ impl Latency {
     }
 }
 
-/// What the echo's client printed, without the first connection, which may have had to find things out.
+/// Parses the output of the echo's client, without the first connection, which may need extra round trips.
 pub(super) fn readings(line: &str) -> anyhow::Result<Vec<Reading>> {
     let times: Vec<Echo> = serde_json::from_str(line).context("the echo's client printed no times")?;
     let readings = times.iter().skip(1).flat_map(|echo| {
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_paper_stands_beside_what_was_measured() {
+    fn report_shows_the_papers_values_beside_the_measured_ones() {
         let latency = Latency { rtts: vec![Span(Duration::from_millis(50))], each: 1, seed: 1 };
         let mut results = Results::of("latency");
         results.add("50ms", "phoebus", 1, &[(CONNECT, 74.0), (NEXT, 66.0)]);

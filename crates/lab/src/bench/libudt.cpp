@@ -1,9 +1,9 @@
-// A flow over libudt and nothing else, for `phoebus bench`: the program that the native UDT is held against.
+// A flow over bare libudt, for `phoebus bench`: the reference for our own UDT.
 //
 // usage: libudt receive HOST PORT | libudt send HOST PORT SECONDS BITS_PER_SECOND
 //
-// Both print one line of JSON at their end; `receive` prints another first, with its port. A rate of 0 is none. Buffers have
-// room for 1 Gbit/s at 400 ms, so that it is not they that set the limit.
+// Both print one line of JSON at their end; `receive` first prints another one, with its port. A rate of 0 is no limit. Buffers
+// have room for 1 Gbit/s at 400 ms, so that they do not limit the rate.
 #include <udt/udt.h>
 
 #include <netdb.h>
@@ -57,7 +57,7 @@ void receive(const addrinfo* address) {
     sockaddr_storage bound{};
     int length = sizeof bound;
     UDT::getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &length);
-    // The port stands in the same place in both families.
+    // The port has the same offset in both address families.
     printf("%d\n", ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port));
     fflush(stdout);
     UDTSOCKET socket = UDT::accept(listener, reinterpret_cast<sockaddr*>(&bound), &length);
@@ -65,7 +65,7 @@ void receive(const addrinfo* address) {
     std::vector<char> buffer(PIECE);
     uint64_t bytes = 0;
     double seconds = 0;
-    // From when the sender is there; until the last byte, not until the connection ends, which nobody tells from a failure.
+    // From the sender's connect to the last byte, not to the end of the connection, which looks the same as a failure.
     for (auto start = Clock::now();;) {
         int n = UDT::recv(socket, buffer.data(), PIECE, 0);
         if (n == UDT::ERROR) break;

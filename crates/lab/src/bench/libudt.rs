@@ -1,5 +1,5 @@
-//! libudt, as most know UDT: the program of `libudt.cpp`, and the loadable driver of the examples. Both are compiled when
-//! they are first needed, against what the system has (U9).
+//! libudt, the reference implementation of UDT: the program of `libudt.cpp`, and the loadable driver of the examples.
+//! Both are compiled when first needed, against the system's library (U9).
 
 use super::process::{self, Background};
 use anyhow::{Context, bail};
@@ -14,23 +14,23 @@ const PROGRAM: &str = include_str!("libudt.cpp");
 const DRIVER: &str = include_str!("../../../../examples/drivers/libudt/libudt_driver.cpp");
 const HEADER: &str = include_str!("../../../net/include/phoebus_driver.h");
 
-/// How long the receiver may take until it listens.
+/// Longest wait for the receiver to listen.
 const START: Duration = Duration::from_secs(60);
 
-/// What one end of a flow tells.
+/// The report of one end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct End {
     /// Sent and acknowledged, or received.
     pub(crate) bytes: u64,
-    /// To the last acknowledgement, or from accepting to the last byte, in seconds.
+    /// Up to the last acknowledgement, or from accepting to the last byte, in seconds.
     pub(crate) seconds: f64,
     /// Processor time of the process, in seconds.
     pub(crate) cpu: f64,
-    /// The most memory that it had, in bytes.
+    /// Peak memory of the process, in bytes.
     pub(crate) memory: u64,
 }
 
-/// The program, in `directory`.
+/// Compiles the program into `directory`, and returns its path.
 pub(crate) fn program(directory: &Path) -> anyhow::Result<PathBuf> {
     let output = directory.join("libudt");
     if !output.exists() {
@@ -39,7 +39,7 @@ pub(crate) fn program(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(output)
 }
 
-/// The driver, in `directory`.
+/// Compiles the driver into `directory`, and returns its path.
 pub(crate) fn driver(directory: &Path) -> anyhow::Result<PathBuf> {
     let output = directory.join("libudt_driver.so");
     if !output.exists() {
@@ -49,8 +49,8 @@ pub(crate) fn driver(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(output)
 }
 
-/// A flow of `seconds`, at most of `rate` bits per second if that is not 0. `receiver` and `sender` are to run [`program`],
-/// the receiver at `host`. Returns what the sender and the receiver tell.
+/// Runs a flow of `seconds`, with at most `rate` bits per second if that is not 0. `receiver` and `sender` must run
+/// [`program`], the receiver at `host`. Returns the reports of the sender and the receiver.
 pub(crate) fn flow(
     mut receiver: Command,
     mut sender: Command,
@@ -78,7 +78,7 @@ fn compile(directory: &Path, name: &str, source: &str, output: &Path, libraries:
     let mut command = Command::new("g++");
     command.args(["-O2", "-I"]).arg(directory).arg("-o").arg(output).arg(file).args(libraries);
     process::run("g++", command, LIMIT).context("libudt needs g++ and libudt-dev, which scripts/setup installs")?;
-    // A driver that others could write is refused.
+    // A driver is refused if other users can write to it.
     fs::set_permissions(output, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_tell_the_same() {
+    fn both_ends_report_the_same_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let program = program(directory.path()).unwrap();
         let command = || Command::new(&program);

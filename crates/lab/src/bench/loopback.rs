@@ -1,8 +1,8 @@
-//! `phoebus bench udt`: what the transports themselves cost, on loopback: UDT beside libudt, and QUIC beside quinn's own perf
-//! tool (S24, U9).
+//! `phoebus bench udt`: the costs of the transports themselves, on loopback: UDT against libudt, and QUIC against
+//! quinn's own perf tool (S24, U9).
 //!
-//! One connection, a process at each end, in a namespace whose loopback has an MTU of 1500: all cut their bytes into the same
-//! packets. Nothing but the two processors holds them up.
+//! One connection, a process at each end, in a namespace whose loopback has an MTU of 1500: all cut their bytes into
+//! the same packets. Only the two processors limit the rate.
 
 use super::engine::{Experiment, Label};
 use super::flows::{self, Sink};
@@ -57,11 +57,11 @@ const HOST: &str = "loop";
 const POINT: &str = "loopback";
 const MTU: &str = "1500";
 const LOCAL: &str = "127.0.0.1";
-/// Starting, ending, and a compiler at the first time.
+/// Start and end of a test; the first one also compiles.
 const AROUND: Duration = Duration::from_secs(3);
 
 impl Loopback {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &UdtArgs) -> anyhow::Result<Self> {
         let seconds = args.seconds.unwrap_or(if args.common.quick { 2 } else { 5 });
         let only = &args.common.only;
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_held_against_its_own_peer() {
+    fn report_compares_each_transport_with_its_own_peer() {
         let mut results = Results::of("udt");
         for (row, rate, cpu) in [("libudt", 1.0, 10.0), ("udt", 5.0, 2.0), ("quinn-perf", 2.0, 3.0), ("quic", 1.7, 3.0)]
         {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn report_names_missing_rows() {
         let args = |only: &[&str]| UdtArgs {
             common: Common { only: only.iter().map(ToString::to_string).collect(), ..Common::for_tests() },
             seconds: None,

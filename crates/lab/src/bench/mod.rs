@@ -1,14 +1,14 @@
-//! `phoebus bench`: Phoebus beside its peers, measured in the same run (P40, P41, R8, R12, R14, S26, S27, S30, S31).
+//! `phoebus bench`: Phoebus and its peers, measured in the same run (P40, P41, R8, R12, R14, S26, S27, S30, S31).
 //!
 //! Reading order:
 //!
-//! - `engine` runs an experiment: every row under every point, interleaved; `results` keeps what was measured.
-//! - `stats`, `table`, `plot`, `report`, `conditions`: what is made of it.
-//! - `hop` says what carries the hops of a path, `flows` moves bytes over it, `usage` what that takes of the processors.
-//! - `process` starts programs, ends them, and reads what they cost; `peer` holds those of our own.
+//! - `engine` runs an experiment: every row at every point, interleaved; `results` stores the values.
+//! - `stats`, `table`, `plot`, `report`, `conditions` present them.
+//! - `hop` defines the transports of a path's hops, `flows` moves bytes over it, `usage` measures processor use.
+//! - `process` starts programs, ends them, and reads their costs; `peer` holds our own programs.
 //!
-//! An experiment that only wants a part (`--only`, `--rtt`, `--loss`) and is told to `--resume` adds to what its directory
-//! holds, so that a long one can be done in parts.
+//! A partial experiment (`--only`, `--rtt`, `--loss`) with `--resume` adds to the results in its directory, so that a
+//! long experiment can be done in parts.
 
 mod bed;
 mod bottleneck;
@@ -131,11 +131,11 @@ impl Common {
     }
 }
 
-/// Does what `phoebus bench` was asked to do. To be called while the process has a single thread: without root, a testbed
-/// needs a user namespace.
+/// Runs `phoebus bench`. Call it while the process has a single thread: without root, a testbed needs a user
+/// namespace.
 ///
 /// # Errors
-/// What failed, with its exit code.
+/// The failure, with its exit code.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Throughput(args) if args.compared.any() => {
@@ -181,7 +181,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs `experiment`, saves and prints what it gave. Fails if something could not be measured, after all else was.
+/// Runs `experiment`, saves and prints its results. If a measurement fails, it completes the others before it fails.
 fn measure<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<ExitCode> {
     let store = prepare(experiment.name(), common)?;
     let options = Options { runs: common.runs(), only: common.only.clone(), resume: common.resume };
@@ -189,7 +189,7 @@ fn measure<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<Exi
     publish(&results, &experiment.report(&results), &store, common)
 }
 
-/// As [`measure`], without repetition unless that is asked for: what lasts minutes.
+/// Like [`measure`], but with a single run by default: for experiments that last minutes.
 fn measure_once<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<ExitCode> {
     measure(experiment, &Common { runs: common.runs.or(Some(1)), ..common.clone() })
 }
@@ -202,7 +202,7 @@ fn prepare(experiment: &str, common: &Common) -> anyhow::Result<Store> {
 fn publish(results: &Results, report: &Report, store: &Store, common: &Common) -> anyhow::Result<ExitCode> {
     report.save(results, store)?;
     let text = if common.json { serde_json::to_string_pretty(results)? } else { report.to_markdown(results) };
-    // Whoever does not read on has what is in the files.
+    // A reader who closes standard output still has the files.
     crate::standard::note(&text);
     eprintln!("Values and drawings are in {}.", common.out.display());
     Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

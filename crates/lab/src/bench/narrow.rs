@@ -1,4 +1,4 @@
-//! The link between the gateways as a bottleneck or a circuit: narrowed, and what went through it by its own counters (S25, S32).
+//! The link between the gateways as a bottleneck or a circuit: its capacity, and its counters (S25, S32).
 
 use super::bed::Bed;
 use super::results::Metric;
@@ -11,9 +11,9 @@ use std::time::Instant;
 /// The link.
 const LINK: &str = "wan";
 
-/// Bits per second that came through the link, with all headers and framing.
+/// Bits per second that the link delivered, including all headers and framing.
 pub(super) const ON_LINK: Metric = Metric { name: "on the link", unit: "Mbit/s" };
-/// Segments that found no room in the link's queue, per cent of those that came to it.
+/// Segments dropped for lack of room in the link's queue, in per cent of those that arrived at it.
 pub(super) const OVERFLOW: Metric = Metric { name: "overflow", unit: "%" };
 
 /// Gives the link between the gateways this capacity, and a queue of one round trip.
@@ -29,12 +29,13 @@ pub(super) fn narrow(bed: &Bed, rate: BitRate, rtt: Span) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What TCP can carry at most over an Ethernet link of `rate`, with packets of 1500 bytes: 1448 bytes in each.
+/// The maximum goodput of TCP over an Ethernet link of `rate`, with packets of 1500 bytes, each with 1448 bytes of
+/// data.
 pub(super) fn goodput(rate: BitRate) -> f64 {
     rate.0 as f64 / 1e6 * 1448.0 / (1500 + wire::FRAMING) as f64
 }
 
-/// The counters of the link from `pg1` to `pg2` at some time.
+/// The counters of the link from `pg1` to `pg2` at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Count {
     at: Instant,
@@ -42,22 +43,22 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// As they are now.
+    /// The current counters.
     pub(super) fn now(bed: &Bed) -> anyhow::Result<Self> {
         Ok(Self { at: Instant::now(), counters: bed.testbed.link(LINK)?.counters().forward })
     }
 
-    /// Mbit/s that came to the link since `before`, whatever became of it.
+    /// Mbit/s that arrived at the link since `before`, delivered or not.
     pub(super) fn entered_since(&self, before: &Self) -> f64 {
         self.per_second(before, self.counters.entered.bytes - before.counters.entered.bytes)
     }
 
-    /// Mbit/s that came through since `before`.
+    /// Mbit/s that the link delivered since `before`.
     pub(super) fn delivered_since(&self, before: &Self) -> f64 {
         self.per_second(before, self.counters.delivered.bytes - before.counters.delivered.bytes)
     }
 
-    /// The share that did not fit in the queue since `before`, per cent.
+    /// The share that did not fit in the queue since `before`, in per cent.
     pub(super) fn overflow_since(&self, before: &Self) -> f64 {
         let dropped = self.counters.queue_drops.segments - before.counters.queue_drops.segments;
         let all = self.counters.entered.segments - before.counters.entered.segments;
@@ -77,7 +78,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn counts_are_differences() {
+    fn rates_are_differences_of_counters() {
         let at = Instant::now();
         let counters = |bytes, segments, drops| DirectionCounters {
             entered: Amount { segments, bytes },
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_carries_less_than_its_rate() {
+    fn goodput_is_less_than_the_links_rate() {
         assert!((goodput(BitRate(500_000_000)) - 470.7).abs() < 0.1);
     }
 }

@@ -1,4 +1,5 @@
-//! Programs under measurement: none outlives its time, none is left behind, and what they cost is read from the kernel.
+//! Programs under measurement: none exceeds its time limit, none is left behind, and their costs are read from the
+//! kernel.
 
 use anyhow::{Context, anyhow, bail};
 use std::fs;
@@ -8,11 +9,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks again.
+/// Interval between checks while waiting.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a server may take until it listens.
+/// Longest wait for a server to listen.
 const START: Duration = Duration::from_secs(10);
-/// The end of a program's standard error that an error message quotes, in characters.
+/// Characters from the end of a program's standard error that an error message quotes.
 const LAST_WORDS: usize = 400;
 
 /// A program in the background. Dropping it kills it.
@@ -21,12 +22,12 @@ pub(crate) struct Background {
     name: String,
     child: Child,
     errors: Option<JoinHandle<String>>,
-    /// What it prints, line by line, if anyone wants to know.
+    /// The lines of its standard output, if a caller wants them.
     lines: Option<mpsc::Receiver<String>>,
 }
 
 impl Background {
-    /// Starts `command`; errors will call it `name`.
+    /// Starts `command`; errors call it `name`.
     pub(crate) fn start(name: &str, mut command: Command) -> anyhow::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
@@ -34,7 +35,8 @@ impl Background {
         Ok(Self { name: name.to_owned(), child, errors, lines: None })
     }
 
-    /// Starts `command` and waits for the first line that it prints. It runs on; its standard input ends when it is dropped.
+    /// Starts `command` and waits for its first line of output. It continues to run; dropping it closes its standard
+    /// input.
     pub(crate) fn until_it_says(name: &str, mut command: Command, limit: Duration) -> anyhow::Result<(Self, String)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
@@ -44,7 +46,7 @@ impl Background {
         Ok((background, line))
     }
 
-    /// The next line that it prints, with its end; an error if it ends or `limit` passes before there is one.
+    /// The next line of its output, including the newline; an error if it ends or `limit` passes first.
     pub(crate) fn next_line(&mut self, limit: Duration) -> anyhow::Result<String> {
         let heard = match &self.lines {
             Some(lines) => lines.recv_timeout(limit),
@@ -66,12 +68,12 @@ impl Background {
         let deadline = Instant::now() + START;
         loop {
             let seen = listens(self.pid(), port);
-            // A process that has ended has no network to look at.
+            // An ended process has no network namespace to inspect.
             if let Some(status) = self.child.try_wait()? {
                 let why = self.last_words(status);
                 bail!("{} ended before it listened on port {port}: {why}", self.name);
             }
-            // Nor has one that is about to have ended.
+            // Nor has a process that is just ending.
             let late = Instant::now() > deadline;
             match seen {
                 Ok(true) => return Ok(self),
@@ -87,12 +89,12 @@ impl Background {
         }
     }
 
-    /// The process.
+    /// Its process identifier.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// That it still runs, or why it ended.
+    /// Checks that it is still running; otherwise the error says why it ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -111,13 +113,13 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nobody to tell.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs `command` to its end and returns what it wrote to standard output. It is killed after `limit`.
+/// Runs `command` to its end and returns its standard output. Kills it after `limit`.
 pub(crate) fn run(name: &str, mut command: Command, limit: Duration) -> anyhow::Result<String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
@@ -147,14 +149,14 @@ pub(crate) fn run(name: &str, mut command: Command, limit: Duration) -> anyhow::
     }
 }
 
-/// The processor time that a process has used, in seconds, threads that have ended included, children not.
+/// The processor time that a process has used, in seconds, including ended threads, without children.
 pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
     let ticks = used_ticks(&stat).ok_or_else(|| anyhow!("/proc/{pid}/stat has no processor times: {stat}"))?;
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Memory that belongs to a process alone, and its share of what it shares, in bytes.
+/// The memory of a process, in bytes: its private pages, and its share of shared pages.
 pub(crate) fn memory(pid: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -162,7 +164,7 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<u64> {
     Ok(kilobytes * 1024)
 }
 
-/// Memory of the kernel that grows with connections: its slabs, and the pages of TCP buffers, in bytes. Of the whole machine.
+/// Kernel memory that grows with connections: slabs, and the pages of TCP buffers, in bytes. For the whole machine.
 pub(crate) fn kernel_memory() -> anyhow::Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let slab = field(&meminfo, "Slab:").ok_or_else(|| anyhow!("/proc/meminfo has no Slab"))? * 1024;
@@ -184,7 +186,7 @@ fn listens(pid: u32, port: u16) -> io::Result<bool> {
         };
         let listening = text.lines().skip(1).any(|line| {
             let mut fields = line.split_ascii_whitespace().skip(1);
-            // The local address, the remote one, and the state, of which 0A is TCP_LISTEN.
+            // The local address, the remote address, and the state; 0A is TCP_LISTEN.
             fields.next().is_some_and(|local| local.ends_with(&wanted)) && fields.nth(1) == Some("0A")
         });
         if listening {
@@ -194,13 +196,14 @@ fn listens(pid: u32, port: u16) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The number that follows `name` at the start of a line.
+/// The number after `name` at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// utime and stime of proc_pid_stat(5), the 14th and 15th field; the second, in parentheses, may contain anything.
+/// utime and stime of proc_pid_stat(5), the 14th and 15th field; the second field, in parentheses, may contain
+/// anything.
 fn used_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut times = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
@@ -214,7 +217,7 @@ fn lines(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
         loop {
             let mut line = String::new();
             match stream.read_line(&mut line) {
-                // The last line may lack its end; whoever stops listening is told nothing more.
+                // The last line may lack its newline. If the receiver is gone, stop.
                 Ok(n) if n > 0 && said.send(line).is_ok() => {}
                 _ => return,
             }
@@ -226,7 +229,7 @@ fn lines(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
 fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still worth quoting.
+        // The output before an error is still worth quoting.
         let _ = stream.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -257,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn returns_what_a_program_prints() {
+    fn run_returns_the_output() {
         assert_eq!(run("it", shell("echo yes; echo no >&2"), Duration::from_secs(30)).unwrap(), "yes\n");
     }
 
     #[test]
-    fn says_why_a_program_failed() {
+    fn run_reports_why_a_program_failed() {
         let error = run("it", shell("echo reason >&2; exit 3"), Duration::from_secs(30)).unwrap_err().to_string();
         assert_eq!(error, "it failed: exit status: 3, saying: reason");
         let error = run("it", Command::new("/no/such/program"), Duration::from_secs(30)).unwrap_err().to_string();
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_ended() {
+    fn run_kills_a_program_after_its_limit() {
         let mut command = Command::new("sleep");
         command.arg("600");
         let error = run("it", command, Duration::from_millis(50)).unwrap_err().to_string();
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_heard_while_it_runs() {
+    fn background_returns_lines_while_the_program_runs() {
         let limit = Duration::from_secs(30);
         let (mut cat, line) = Background::until_it_says("cat", shell("echo ready; exec cat"), limit).unwrap();
         assert_eq!(line, "ready\n");
@@ -288,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn sees_who_listens() {
+    fn listens_finds_a_listening_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(listens(std::process::id(), port).unwrap());
         drop(listener);
-        // What another test is just starting has it until it is another program.
+        // A child that another test is just starting inherits the descriptor until its exec.
         let deadline = Instant::now() + Duration::from_secs(60);
         while listens(std::process::id(), port).unwrap() {
             assert!(Instant::now() < deadline, "it is still seen");
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_dies_while_starting_is_quoted() {
+    fn listening_quotes_a_server_that_dies() {
         let server = Background::start("server", shell("echo port taken >&2; exit 1")).unwrap();
         let error = server.listening(1).unwrap_err().to_string();
         assert_eq!(error, "server ended before it listened on port 1: exit status: 1, saying: port taken");
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_the_process() {
+    fn memory_counts_the_process() {
         let before = memory(std::process::id()).unwrap();
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(memory(std::process::id()).unwrap() >= before + (block.len() as u64) / 2);

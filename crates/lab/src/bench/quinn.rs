@@ -1,4 +1,4 @@
-//! quinn's own perf tool, which `quic` is held against: one stream as fast as it goes, with windows that set no limit.
+//! quinn's own perf tool, the reference for `quic`: one stream at full speed, with windows that do not limit it.
 
 use super::process::{self, Background, cpu_seconds};
 use anyhow::{Context, anyhow};
@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How to get the tool, for those who have not.
+/// How to obtain the tool, for users who do not have it.
 pub(crate) const OBTAIN: &str = "quinn-perf is a part of quinn's repository and in no registry: `git clone \
     https://github.com/quinn-rs/quinn && cargo build --release -p perf` makes it; say where it is by --quinn-perf PATH";
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
-    /// Of the requests that were completed, by the tool's own median, in Gbit/s.
+    /// The rate of completed requests, by the tool's own median, in Gbit/s.
     pub(crate) rate: f64,
-    /// All UDP payload that was sent, in bytes; about 3 % of it are headers.
+    /// Total UDP payload sent, in bytes; about 3 % are headers.
     pub(crate) bytes: u64,
     /// Processor time of the client, which sends, in seconds.
     pub(crate) client_cpu: f64,
@@ -23,13 +23,13 @@ pub(crate) struct Outcome {
     pub(crate) server_cpu: f64,
 }
 
-/// As large as the windows of the transport.
+/// As large as the transport's windows.
 const WINDOW: &str = "64M";
-/// One upload: small enough for some to be completed, large enough for its start not to count.
+/// Size of one upload: small enough that some complete, large enough that its start does not matter.
 const UPLOAD: &str = "64M";
 const PORT: u16 = 4433;
 
-/// Tests for `seconds`; `command` makes commands that run where the test is to be.
+/// Runs a test for `seconds`; `command` makes commands that run on the test's host.
 pub(crate) fn run(
     tool: &Path,
     command: impl Fn(&Path) -> anyhow::Result<Command>,
@@ -40,9 +40,9 @@ pub(crate) fn run(
     let mut server = command(tool)?;
     server.args(["server", "--listen", &format!("127.0.0.1:{PORT}")]).args(windows);
     let server = Background::start("quinn-perf's server", server)?;
-    // It says nothing, and listens on UDP: the client asks again until it answers.
+    // The server prints nothing, and listens on UDP: the client retries until it answers.
     let before = cpu_seconds(server.pid())?;
-    // The shell tells what its child has used.
+    // The shell prints the times of its child.
     let mut client = command(Path::new("sh"))?;
     client.args(["-c", "\"$@\"; times", "sh"]).arg(tool).args(["client", "--conn-stats", "--ip", "127.0.0.1"]);
     client.args(["--upload-size", UPLOAD, "--download-size", "0", "--duration", &seconds.to_string()]);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_understood() {
+    fn report_is_parsed() {
         let report = "      │ Upload Duration │ …\n P50  │        775.17ms │  0.00ns │   0.00ns │      2178.94 Mb/s │  0.00 Mb/s\n\
                       ConnectionStats { udp_tx: UdpStats { datagrams: 7, bytes: 590123, ios: 2 }, udp_rx: UdpStats { bytes: 5 } }\n\
                       0m0.000000s 0m0.000000s\n0m0.830000s 1m0.360000s\n";

@@ -1,8 +1,9 @@
-//! `phoebus bench rate`: whether a rate is held, by the counters of the link (S17, S25). One and several sessions go over one
-//! segment whose profile has a rate; then the file of the sending gateway is changed to half of it, and read again by SIGHUP.
+//! `phoebus bench rate`: checks with the link's counters that a rate is enforced (S17, S25). One and several sessions
+//! use one segment whose profile has a rate; then the rate in the sending gateway's file is halved, and SIGHUP makes
+//! the gateway reload it.
 
 use super::Common;
-use super::bed::{Bed, Service, Way};
+use super::bed::{Bed, BedRoute, Service};
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
 use super::hop::Wan;
@@ -56,28 +57,28 @@ pub(super) struct RateHeld {
     seed: u64,
 }
 
-/// What the link carried, of what the rate allows.
+/// The link's throughput, in per cent of the rate.
 const HELD: Metric = Metric { name: "held", unit: "%" };
-/// The most that the link carried in a tenth of a second, of what the rate allows.
+/// The largest throughput in a tenth of a second, in per cent of the rate.
 const MOST: Metric = Metric { name: "most in 100 ms", unit: "%" };
-/// The same as [`HELD`] after the rate was halved.
+/// Like [`HELD`], after the rate was halved.
 const HALVED: Metric = Metric { name: "held after SIGHUP", unit: "%" };
-/// From SIGHUP until no more than the new rate came to the link.
+/// From SIGHUP until no more than the new rate arrives at the link.
 const FOLLOWED: Metric = Metric { name: "followed after", unit: "ms" };
 
-/// Until every session has found its rate.
+/// Time for every session to find its rate.
 const RAMP: Duration = Duration::from_secs(3);
-/// How far a rate may be off.
+/// Tolerance of a rate, in per cent.
 const WITHIN: f64 = 3.0;
-/// In such pieces the link is looked at.
+/// Interval between readings of the link's counters.
 const PIECE: Duration = Duration::from_millis(100);
-/// The same while a change is awaited.
+/// The same while waiting for a change.
 const LOOK: Duration = Duration::from_millis(10);
-/// Longer than any change takes.
+/// Longest wait for a change.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl RateHeld {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &RateArgs) -> Self {
         let row = |wan: &Wan, sessions: u32| {
             let title = format!("{}, {sessions} session{}", wan.name, if sessions == 1 { "" } else { "s" });
@@ -94,7 +95,7 @@ impl RateHeld {
         }
     }
 
-    /// The whole length of a test.
+    /// The total length of a test.
     fn length(&self) -> Duration {
         RAMP + self.time + PATIENCE + self.time
     }
@@ -104,7 +105,7 @@ impl RateHeld {
         Bed::joined(&Sc09 { wan_loss: Loss::Bernoulli(self.loss), ..path }, wan)
     }
 
-    /// Watches the link for as long as a rate is measured: the mean, and the most in a piece, in Mbit/s.
+    /// Watches the link while a rate is measured; returns the mean and the largest interval, in Mbit/s.
     fn watch(&self, bed: &Bed) -> anyhow::Result<(f64, f64)> {
         let first = Count::now(bed)?;
         let (mut last, mut most, end) = (first, 0f64, Instant::now() + self.time);
@@ -117,7 +118,7 @@ impl RateHeld {
         Ok((last.entered_since(&first), most))
     }
 
-    /// Halves the rate of what `pg1` sends to `pg2`; returns how long the link took to show it.
+    /// Halves the rate from `pg1` to `pg2`; returns how long the link took to show it.
     fn halve(bed: &mut Bed, rate: BitRate) -> anyhow::Result<Duration> {
         let gateway = bed.gateway("pg1").ok_or_else(|| anyhow!("there is no gateway on pg1"))?;
         let file = &gateway.config;
@@ -131,7 +132,7 @@ impl RateHeld {
         let pid = rustix::process::Pid::from_child(&gateway.child);
         let told = Instant::now();
         rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
-        // A piece of time is below the old rate by chance; three after one another are not.
+        // One interval may be below the old rate by chance; three in a row are not.
         let (mut last, mut below, enough) = (Count::now(bed)?, None, half.0 as f64 / 1e6 * 1.25);
         let mut seen = 0;
         while seen < 3 && told.elapsed() < PATIENCE {
@@ -187,13 +188,13 @@ impl Experiment for RateHeld {
             return Ok(Vec::new());
         };
         let rate: BitRate = point.parse().map_err(anyhow::Error::msg)?;
-        // The one before ends first: both would have the same names.
+        // Drop the previous bed first: both would have the same host names.
         *bed = None;
         let bed = bed.insert(self.bed(wan.clone().with("rate", point))?);
         let server = iperf::serve(bed.command("dst", iperf::PROGRAM)?, Service::Iperf.port())?;
         let mut client = bed.command("src", iperf::PROGRAM)?;
-        bed.lead(&mut client, Way::Phoebus, Some("bbr"))?;
-        let at = bed.entrance(Way::Phoebus, Service::Iperf)?;
+        bed.lead(&mut client, BedRoute::Phoebus, Some("bbr"))?;
+        let at = bed.entrance(BedRoute::Phoebus, Service::Iperf)?;
         let test =
             Test { seconds: self.length().as_secs(), streams: *sessions, reverse: false, congestion_control: None };
         let readings = thread::scope(|scope| {
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_case_counts() {
+    fn verdict_uses_the_worst_case() {
         let args = RateArgs {
             common: Common::for_tests(),
             rate: vec![BitRate(100_000_000)],

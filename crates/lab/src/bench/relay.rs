@@ -1,8 +1,8 @@
-//! `phoebus bench relay`: one gateway on loopback beside HAProxy, which splices too (S24, S29, P22).
+//! `phoebus bench relay`: one gateway on loopback compared with HAProxy, which also splices (S24, S29, P22).
 //!
-//! Load and destination speak to the relay over loopback in a namespace of its own; both processors are shared by all three.
-//! Throughput therefore says less than the relay's own processor time for each gigabyte, which is read from the kernel.
-//! Every measurement starts its relay anew, so that none pays for what another left in memory.
+//! Load and destination talk to the relay over loopback in a separate namespace; all three share both processors.
+//! Throughput therefore means less than the relay's own processor time per gigabyte, which is read from the kernel.
+//! Every measurement starts a new relay, so that no relay inherits memory from an earlier load.
 
 use super::bed::Service;
 use super::conditions::versions;
@@ -31,12 +31,12 @@ pub(crate) struct RelayArgs {
     pub(super) common: Common,
     /// Measure only these: bulk-1, bulk-100, opening, idle.
     #[arg(long, value_delimiter = ',', value_name = "WHAT")]
-    what: Vec<What>,
+    what: Vec<Measurement>,
 }
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum Measurement {
     /// Bytes over one session.
     #[value(name = "bulk-1")]
     BulkOne,
@@ -51,18 +51,18 @@ enum What {
 
 /// The experiment.
 pub(super) struct Relay {
-    what: Vec<What>,
-    /// All bytes of a bulk measurement.
+    what: Vec<Measurement>,
+    /// Total bytes of a bulk measurement.
     bytes: u64,
-    /// How long sessions are opened.
+    /// How long sessions are opened, in seconds.
     seconds: u64,
-    /// Sessions that are held.
+    /// Number of sessions held open.
     sessions: usize,
 }
 
 /// A namespace with the destinations in it.
 pub(super) struct Host {
-    /// Dropped before the host is.
+    /// Must be dropped before the host.
     _servers: Vec<Background>,
     testbed: Testbed,
 }
@@ -84,18 +84,18 @@ const KERNEL: Metric = Metric { name: "memory of the kernel per session", unit: 
 const HOST: &str = "relay";
 const HAPROXY_PORT: u16 = 6001;
 const GATEWAY_PORTS: [u16; 2] = [5006, 5007];
-/// Sessions that are opened at a time.
+/// Sessions that are opened concurrently.
 const AT_ONCE: usize = 16;
-/// Descriptors that a relay keeps for pipes and itself, when all others carry sessions.
+/// Descriptors that a relay needs for pipes and itself, in addition to those of the sessions.
 const KEPT_DESCRIPTORS: u64 = 800;
-/// Until memory that was used for opening sessions only has been given back.
+/// Time until memory used only for opening sessions has been freed.
 const SETTLE: Duration = Duration::from_secs(2);
 
 impl Relay {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &RelayArgs) -> Self {
         let quick = args.common.quick;
-        let all = vec![What::BulkOne, What::BulkMany, What::Opening, What::Idle];
+        let all = vec![Measurement::BulkOne, Measurement::BulkMany, Measurement::Opening, Measurement::Idle];
         let descriptors = phoebus_net::limits::raise_descriptors();
         let most = usize::try_from(descriptors.saturating_sub(KEPT_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
         Self {
@@ -150,7 +150,7 @@ impl Relay {
         let (relays, via) = self.relay(host, row, to)?;
         let words = [to.to_string(), sessions.to_string(), (self.bytes / sessions).to_string()];
         let load = self.load(host, &["bulk", &words[0], &words[1], &words[2]], &via)?;
-        let (done, cpu) = costed(&relays, || process::run("the load", load, limit))?;
+        let (done, cpu) = with_processor_time(&relays, || process::run("the load", load, limit))?;
         let done: Bulk = serde_json::from_str(&done).context("the load printed no result")?;
         let gigabytes = done.bytes as f64 / 1e9;
         let mut readings = vec![(RATE, gigabytes * 8.0 / done.seconds)];
@@ -165,7 +165,7 @@ impl Relay {
         let (relays, via) = self.relay(host, row, to)?;
         let words = [to.to_string(), AT_ONCE.to_string(), self.seconds.to_string()];
         let load = self.load(host, &["churn", &words[0], &words[1], &words[2]], &via)?;
-        let (done, cpu) = costed(&relays, || process::run("the load", load, limit))?;
+        let (done, cpu) = with_processor_time(&relays, || process::run("the load", load, limit))?;
         let done: Churn = serde_json::from_str(&done).context("the load printed no result")?;
         let mut readings = vec![(OPENED, done.opened as f64 / done.seconds)];
         if !relays.is_empty() {
@@ -187,7 +187,7 @@ impl Relay {
         thread::sleep(SETTLE);
         let after = (memory()?, process::kernel_memory()?);
         drop(load);
-        // The kernel's is the whole machine's, and may well shrink meanwhile.
+        // The kernel's memory is that of the whole machine, and may shrink meanwhile.
         let each = |before: u64, after: u64| (after as f64 - before as f64) / 1024.0 / held.sessions as f64;
         let mut readings = vec![(KERNEL, each(before.1, after.1))];
         if !relays.is_empty() {
@@ -197,7 +197,7 @@ impl Relay {
     }
 }
 
-impl What {
+impl Measurement {
     fn label(self) -> Label {
         match self {
             Self::BulkOne => Label::new("bulk-1", "1 session"),
@@ -212,8 +212,8 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// Does `work` and returns the processor time that the relays used for it, in seconds.
-fn costed<T>(relays: &[Background], work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, f64)> {
+/// Runs `work`, and returns the processor time that the relays used for it, in seconds.
+fn with_processor_time<T>(relays: &[Background], work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, f64)> {
     let used = || relays.iter().map(|relay| process::cpu_seconds(relay.pid())).sum::<anyhow::Result<f64>>();
     let before = used()?;
     let done = work()?;
@@ -239,14 +239,14 @@ impl Experiment for Relay {
         match point {
             "opening" => Duration::from_secs(self.seconds + 1),
             "idle" => SETTLE * 2 + Duration::from_secs_f64(1.0 + self.sessions as f64 / 3000.0),
-            // A relay and its load move about a gigabyte a second on two processors.
+            // A relay and its load move about a gigabyte per second on two processors.
             _ => Duration::from_secs_f64(1.0 + self.bytes as f64 / 1e9),
         }
     }
 
     fn set_up(&self, _: &str) -> anyhow::Result<Host> {
         let mut host = HostSpec::new(HOST);
-        // Pacing, which bbr brings along, has no place on loopback; and there must be ports for sessions by the thousand.
+        // Pacing, which comes with bbr, has no place on loopback. Thousands of sessions need as many ports.
         host.sysctl.insert("net.ipv4.tcp_congestion_control".into(), "reno".into());
         host.sysctl.insert("net.ipv4.ip_local_port_range".into(), "10000 65535".into());
         let testbed = Testbed::up(&Scenario { hosts: vec![host], stock: true, ..Scenario::default() })?;
@@ -306,16 +306,16 @@ const COLUMNS: [(&str, Metric); 8] = [
     ("idle", KERNEL),
 ];
 
-/// One line for each column: eight of them side by side would be too wide to read.
+/// One line for each metric: eight columns would be too wide to read.
 fn table(results: &Results) -> Table {
     let columns = std::iter::once("").chain(ROWS.iter().map(|(_, title, _)| *title));
     let mut table = Table::new("One relay on loopback", columns);
     for (point, metric) in COLUMNS {
-        let what = What::value_variants().iter().map(|what| what.label()).find(|label| label.id == point);
+        let what = Measurement::value_variants().iter().map(|what| what.label()).find(|label| label.id == point);
         let what = what.map_or_else(String::new, |label| label.title);
         let cell = |(row, ..): &(&str, &str, Colour)| match results.cell(point, row, metric, Summary::with_extremes) {
             cell if results.values(point, row, metric).is_empty() && results.has(point, row, 1) => {
-                // What has no relay has no relay's processor time.
+                // A row without a relay has no processor time of a relay.
                 cell.replace('–', "")
             }
             cell => cell,
@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_relay_is_held_against_haproxy() {
+    fn report_compares_the_relay_with_haproxy() {
         let mut results = Results::of("relay");
         for (row, cpu, memory) in [("haproxy", 0.2, 3.0), ("phoebus", 0.25, 20.0)] {
             results.add("bulk-1", row, 1, &[(RATE, 8.0), (CPU_PER_GB, cpu)]);

@@ -1,4 +1,4 @@
-//! What an experiment says in the end: targets met or not, tables, drawings, and the conditions all that holds under.
+//! The final report of an experiment: targets, tables, drawings, and the conditions of the measurements.
 
 use super::plot::Chart;
 use super::results::{Failure, Part, Results, Store};
@@ -10,20 +10,20 @@ use std::fmt::Write;
 pub(crate) struct Report {
     /// The heading.
     pub(crate) title: String,
-    /// What was done, in a paragraph.
+    /// The method, in a paragraph.
     pub(crate) method: String,
     /// The tables, in reading order.
     pub(crate) tables: Vec<Table>,
-    /// The drawings, each with the end of its file's name.
+    /// The drawings, each with a suffix for its file name.
     pub(crate) charts: Vec<(String, Chart)>,
-    /// The targets, with what was reached.
+    /// The targets, with the measured values.
     pub(crate) verdicts: Vec<Verdict>,
 }
 
-/// A target beside the value that was measured. Printed, never asserted: a busy machine is no failure.
+/// A target with the measured value. It is printed, never asserted: a busy machine is no failure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdict {
-    /// What is asked for.
+    /// The target.
     pub(crate) target: String,
     /// What was measured, in the target's unit.
     pub(crate) measured: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Verdict {
     pub(crate) bound: Bound,
 }
 
-/// On which side of a value the target lies.
+/// The bound of a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bound {
     /// At least this much.
@@ -41,7 +41,7 @@ pub(crate) enum Bound {
 }
 
 impl Verdict {
-    /// Whether the target was reached.
+    /// Whether the target is met.
     pub(crate) fn met(&self) -> bool {
         match self.bound {
             Bound::AtLeast(bound) => self.measured >= bound,
@@ -51,7 +51,8 @@ impl Verdict {
 }
 
 impl Report {
-    /// The report in Markdown. Every run's command stands at its end, with the conditions that differ from the last one's.
+    /// The report in Markdown. It ends with the command of every run, and the conditions that differ from the run
+    /// before.
     pub(crate) fn to_markdown(&self, results: &Results) -> String {
         let mut text = format!("## {}\n\n{}\n", self.title, self.method);
         for table in &self.tables {
@@ -66,7 +67,7 @@ impl Report {
         text + &conditions(&results.parts)
     }
 
-    /// Writes the report and its drawings beside the values.
+    /// Writes the report and its drawings next to the values.
     pub(crate) fn save(&self, results: &Results, store: &Store) -> anyhow::Result<()> {
         let mut text = self.to_markdown(results);
         for (ending, chart) in &self.charts {
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_printed_as_met_or_missed() {
+    fn report_prints_targets_as_met_or_missed() {
         let verdict = |measured, bound| Verdict { target: "goodput".into(), measured, bound };
         let table = verdicts(&[
             verdict(915.4, Bound::AtLeast(800.0)),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_that_did_not_change_are_printed_once() {
+    fn report_prints_unchanged_conditions_once() {
         let part = |command: &str, seed: &str| Part {
             command: command.into(),
             started: "2026-11-21 05:00 UTC".into(),

@@ -1,6 +1,6 @@
-//! What an experiment measured, one value a line, and the file that keeps it.
+//! The measured values of an experiment, one per line, and the file that stores them.
 //!
-//! Values stay as they were measured; tables and plots are made from them afterwards. The file is written after every
+//! Values are stored as measured; tables and plots are derived from them later. The file is written after every
 //! measurement, so that an experiment can be interrupted, and done in parts.
 
 use super::stats::Summary;
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All that was measured of one experiment, in one run or in several.
+/// All measurements of one experiment, from one run or several.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
     /// The experiment's name.
     pub(crate) experiment: String,
-    /// The runs that measured it, the oldest first.
+    /// The runs, the oldest first.
     pub(crate) parts: Vec<Part>,
     /// The measurements.
     pub(crate) samples: Vec<Sample>,
-    /// What could not be measured.
+    /// The failed measurements.
     pub(crate) failures: Vec<Failure>,
 }
 
@@ -28,30 +28,30 @@ pub(crate) struct Results {
 pub(crate) struct Part {
     /// The command line.
     pub(crate) command: String,
-    /// When it began, in UTC.
+    /// Start time, in UTC.
     pub(crate) started: String,
-    /// What held during the run, by name.
+    /// The conditions of the run, by name.
     pub(crate) conditions: Vec<(String, String)>,
 }
 
 /// One measured value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// Under which circumstances: the identifier of a point of the experiment.
+    /// The circumstances: the identifier of a point.
     pub(crate) point: String,
-    /// Of what: the identifier of a row.
+    /// The compared variant: the identifier of a row.
     pub(crate) row: String,
-    /// In which repetition, from 1.
+    /// The repetition, from 1.
     pub(crate) run: u32,
-    /// Which quantity.
+    /// The name of the quantity.
     pub(crate) metric: String,
     /// Its unit.
     pub(crate) unit: String,
-    /// How much.
+    /// The value.
     pub(crate) value: f64,
 }
 
-/// A measurement that did not come to its end.
+/// A failed measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     /// As in [`Sample`].
@@ -60,7 +60,7 @@ pub(crate) struct Failure {
     pub(crate) row: String,
     /// As in [`Sample`].
     pub(crate) run: u32,
-    /// Why.
+    /// The reason.
     pub(crate) reason: String,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Metric {
 pub(crate) type Reading = (Metric, f64);
 
 impl Results {
-    /// Nothing yet, of `experiment`.
+    /// Empty results of `experiment`.
     pub(crate) fn of(experiment: &str) -> Self {
         Self { experiment: experiment.to_owned(), ..Self::default() }
     }
@@ -105,22 +105,22 @@ impl Results {
         self.samples.iter().filter(wanted).map(|s| s.value).collect()
     }
 
-    /// The values of `metric`, summed up; `None` where nothing was measured.
+    /// A summary of the values of `metric`; `None` without values.
     pub(crate) fn summary(&self, point: &str, row: &str, metric: Metric) -> Option<Summary> {
         Summary::of(&self.values(point, row, metric))
     }
 
-    /// How often measuring this failed.
+    /// How often this measurement failed.
     pub(crate) fn failed(&self, point: &str, row: &str) -> usize {
         self.failures.iter().filter(|f| f.point == point && f.row == row).count()
     }
 
-    /// Whether this was measured at all, with or without success.
+    /// Whether this measurement was made, with or without success.
     pub(crate) fn tried(&self, point: &str, row: &str) -> bool {
         self.failed(point, row) > 0 || self.samples.iter().any(|s| s.point == point && s.row == row)
     }
 
-    /// The cell of a table: the median with `spread`, and what failed.
+    /// A table cell: the median with `spread`, and the number of failures.
     pub(crate) fn cell(&self, point: &str, row: &str, metric: Metric, spread: fn(&Summary) -> String) -> String {
         let value = self.summary(point, row, metric).as_ref().map(spread);
         match (value, self.failed(point, row)) {
@@ -131,7 +131,7 @@ impl Results {
         }
     }
 
-    /// All values as CSV, one a line, with a header.
+    /// All values as CSV, one per line, with a header.
     pub(crate) fn to_csv(&self) -> String {
         let mut text = csv_line(["experiment", "point", "row", "run", "metric", "unit", "value"]);
         for s in &self.samples {
@@ -142,7 +142,7 @@ impl Results {
     }
 }
 
-/// Where an experiment's results are kept.
+/// The files of an experiment's results.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     directory: PathBuf,
@@ -150,13 +150,13 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Keeps the results of `experiment` in `directory`, which is made if need be.
+    /// Stores the results of `experiment` in `directory`, which is created if necessary.
     pub(crate) fn new(directory: &Path, experiment: &str) -> anyhow::Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot make the directory {}", directory.display()))?;
         Ok(Self { directory: directory.to_owned(), experiment: experiment.to_owned() })
     }
 
-    /// What an earlier run left; nothing if there was none.
+    /// The results of earlier runs; empty without any.
     pub(crate) fn load(&self) -> anyhow::Result<Results> {
         let path = self.path("json");
         let text = match fs::read(&path) {
@@ -178,7 +178,7 @@ impl Store {
         self.write("csv", &results.to_csv())
     }
 
-    /// Writes one file of the experiment, whole or not at all; `ending` follows its name.
+    /// Writes one file of the experiment, atomically; `ending` follows its name.
     pub(crate) fn write(&self, ending: &str, text: &str) -> anyhow::Result<()> {
         let path = self.path(ending);
         let part = self.path(&format!("{ending}.part"));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_tell_values_failures_and_gaps_apart() {
+    fn cells_distinguish_values_failures_and_gaps() {
         let results = measured();
         let cell = |point, row| results.cell(point, row, GOODPUT, Summary::with_extremes);
         assert_eq!(cell("100ms", "direct-bbr"), "910 (900–920)");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_loaded_again() {
+    fn saved_results_are_loaded_again() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(&directory.path().join("deep/er"), "throughput").unwrap();
         assert_eq!(store.load().unwrap(), Results::of("throughput"));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_something_else_is_refused() {
+    fn load_refuses_another_experiments_file() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path(), "short").unwrap();
         fs::write(store.path("json"), "{\"a\": 1}").unwrap();

@@ -1,9 +1,10 @@
-//! `phoebus bench short`: transfers that end before a new connection has found its rate (Figure 2 of the report, P41; R8).
+//! `phoebus bench short`: transfers that end before a new connection finds its rate (Figure 2 of the report, P41;
+//! R8).
 //!
-//! A gateway keeps connections to its peer, and one that has carried data knows the WAN's rate. "Cold" is the first transfer
-//! through gateways that have just started, "warm" one that follows another. First hop and last hop are new every time.
+//! A gateway keeps connections to its peer, and one that has carried data knows the WAN's rate. "Cold" is the first
+//! transfer through newly started gateways, "warm" one that follows another. First hop and last hop are always new.
 
-use super::bed::{Bed, Service, Way};
+use super::bed::{Bed, BedRoute, Service};
 use super::compared::Compared;
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
@@ -51,50 +52,53 @@ pub(super) struct Short {
     seed: u64,
 }
 
-/// Something that is compared.
+/// A row of the comparison.
 struct Row {
     id: &'static str,
     title: &'static str,
-    way: Way,
+    way: BedRoute,
     cc: &'static str,
     before: Before,
     colour: Colour,
 }
 
-/// What precedes a measured transfer.
+/// What happens before a measured transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// Nothing that matters.
     Nothing,
-    /// The gateways start anew.
+    /// The gateways are restarted.
     Restart,
     /// Another transfer, and a pause.
     Transfer,
 }
 
-const fn row(id: &'static str, title: &'static str, way: Way, cc: &'static str, colour: Colour) -> Row {
+const fn row(id: &'static str, title: &'static str, way: BedRoute, cc: &'static str, colour: Colour) -> Row {
     Row { id, title, way, cc, before: Before::Nothing, colour }
 }
 
 const ROWS: [Row; 5] = [
-    row("direct-cubic", "direct, cubic", Way::Direct, "cubic", Colour::LightGrey),
-    row("direct-bbr", "direct, bbr", Way::Direct, "bbr", Colour::Grey),
-    row("haproxy-bbr", "HAProxy, bbr", Way::Haproxy, "bbr", Colour::Blue),
-    Row { before: Before::Restart, ..row("phoebus-cold", "Phoebus, cold", Way::Phoebus, "bbr", Colour::Orange) },
-    Row { before: Before::Transfer, ..row("phoebus-warm", "Phoebus, warm", Way::Phoebus, "bbr", Colour::Vermilion) },
+    row("direct-cubic", "direct, cubic", BedRoute::Direct, "cubic", Colour::LightGrey),
+    row("direct-bbr", "direct, bbr", BedRoute::Direct, "bbr", Colour::Grey),
+    row("haproxy-bbr", "HAProxy, bbr", BedRoute::Haproxy, "bbr", Colour::Blue),
+    Row { before: Before::Restart, ..row("phoebus-cold", "Phoebus, cold", BedRoute::Phoebus, "bbr", Colour::Orange) },
+    Row {
+        before: Before::Transfer,
+        ..row("phoebus-warm", "Phoebus, warm", BedRoute::Phoebus, "bbr", Colour::Vermilion)
+    },
 ];
 
 pub(super) const TOTAL: Metric = Metric { name: "total", unit: "s" };
 pub(super) const CONNECT: Metric = Metric { name: "connect", unit: "s" };
-/// What warms the path: enough for a WAN connection of 1 Gbit/s and 150 ms to reach its rate.
+/// Bytes of the transfer that warms the path: enough for a WAN connection of 1 Gbit/s and 150 ms to reach its rate.
 pub(super) const WARMING: u64 = 64_000_000;
-/// Between warming and measuring: longer than any time-out of retransmission, as between two commands of a person.
+/// Pause between warming and measuring: longer than any retransmission time-out, as between two commands of a user.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
-/// A new gateway has its connections to the peer by then, also when the peer was not there at its first attempt.
+/// Time for a new gateway to connect to its peer, even if its first attempt failed.
 const AFTER_RESTART: Duration = Duration::from_secs(3);
 
 impl Short {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &ShortArgs) -> Self {
         let megabytes: &[u64] = if args.common.quick { &[1, 8, 32] } else { &[1, 8, 32, 128] };
         Self {
@@ -114,8 +118,8 @@ impl Short {
         let mut arguments = vec!["send", &to];
         let bytes = bytes.to_string();
         arguments.push(&bytes);
-        // The shim asks for its own.
-        if row.way != Way::Phoebus {
+        // The shim requests its own.
+        if row.way != BedRoute::Phoebus {
             arguments.extend(["--cc", row.cc]);
         }
         let mut command = bed.peer("src", &arguments)?;
@@ -142,7 +146,7 @@ impl Experiment for Short {
 
     fn expected(&self, point: &str, row: &str) -> Duration {
         let bytes = point.parse::<ByteSize>().map_or(0, |size| size.0);
-        // Cubic reaches 25 to 100 Mbit/s at this loss, all others most of the link.
+        // Cubic reaches 25 to 100 Mbit/s at this loss, all others most of the link's rate.
         let rate = if row == "direct-cubic" { 3e6 } else { 80e6 };
         let transfer = Duration::from_secs_f64(1.0 + bytes as f64 / rate);
         match ROWS.iter().find(|one| one.id == row).map(|row| row.before) {
@@ -226,7 +230,7 @@ impl Short {
         table
     }
 
-    /// How many times as fast as the strongest direct peer.
+    /// The rate relative to the fastest direct row.
     fn rates(&self, results: &Results) -> Table {
         let mut table = Table::new("Times as fast as direct bbr", self.columns());
         for row in self.tried(results) {

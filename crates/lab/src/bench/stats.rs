@@ -1,30 +1,30 @@
-//! What a set of repeated measurements comes to: the median, since one disturbed run must not move it, and the spread.
+//! Summaries of repeated measurements: the median, because one disturbed run must not move it, and the spread.
 
 use serde::Serialize;
 
-/// A set of measurements, summed up. All values have the unit of the measurements.
+/// A summary of measurements. All values have their unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Summary {
-    /// How many there were.
+    /// Number of measurements.
     pub(crate) count: usize,
     /// The middle one, or the mean of the middle two.
     pub(crate) median: f64,
-    /// A quarter of them lie below, by linear interpolation between neighbours (Hyndman and Fan's type 7).
+    /// The first quartile, by linear interpolation between neighbours (Hyndman and Fan's type 7).
     pub(crate) first_quartile: f64,
-    /// A quarter of them lie above.
+    /// The third quartile.
     pub(crate) third_quartile: f64,
     /// The smallest.
     pub(crate) min: f64,
     /// The largest.
     pub(crate) max: f64,
-    /// The arithmetic mean, beside figures of papers that print it.
+    /// The arithmetic mean, to compare with papers that print it.
     pub(crate) mean: f64,
     /// The standard deviation of the sample; 0 for a single measurement.
     pub(crate) deviation: f64,
 }
 
 impl Summary {
-    /// Sums up `values`; `None` when there are none, or one is not finite.
+    /// Summarizes `values`; `None` if there are none, or one is not finite.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -40,12 +40,12 @@ impl Summary {
         Some(Self { count, median, first_quartile, third_quartile, min, max, mean, deviation })
     }
 
-    /// `median (min–max)`, or the median alone where nothing was repeated.
+    /// `median (min–max)`, or the median alone for a single measurement.
     pub(crate) fn with_extremes(&self) -> String {
         self.with_range(self.min, self.max)
     }
 
-    /// `median (first quartile–third quartile)`, for sets so large that the extremes say nothing.
+    /// `median (first quartile–third quartile)`, for sets so large that the extremes mean nothing.
     pub(crate) fn with_quartiles(&self) -> String {
         self.with_range(self.first_quartile, self.third_quartile)
     }
@@ -59,14 +59,14 @@ impl Summary {
     }
 }
 
-/// Jain's index of fairness: 1 where all are equal, and the part of them that has something where the rest have nothing.
+/// Jain's index of fairness: 1 if all values are equal; k/n if k of n values are equal and the others are 0.
 pub(crate) fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(n, sum, squares), v| (n + 1.0, sum + v, squares + v * v));
     if squares > 0.0 { sum * sum / (count * squares) } else { 0.0 }
 }
 
-/// `value` with about three digits that count, and no more than three after the point.
+/// `value` with about three significant digits, and at most three decimals.
 pub(crate) fn rounded(value: f64) -> String {
     format!("{value:.digits$}", digits = digits(value))
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_up_known_sets() {
+    fn summary_of_known_sets_is_correct() {
         let odd = Summary::of(&[5.0, 1.0, 3.0, 2.0, 4.0]).unwrap();
         assert_eq!((odd.median, odd.first_quartile, odd.third_quartile), (3.0, 2.0, 4.0));
         assert_eq!((odd.min, odd.max, odd.mean, odd.count), (1.0, 5.0, 3.0, 5));
@@ -107,21 +107,21 @@ mod tests {
     }
 
     #[test]
-    fn has_nothing_to_say_about_nothing() {
+    fn summary_of_nothing_is_none() {
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
         assert_eq!(Summary::of(&[f64::INFINITY]), None);
     }
 
     #[test]
-    fn fairness_is_between_a_part_and_one() {
+    fn jains_index_is_between_one_nth_and_one() {
         assert_eq!(jain([5.0, 5.0, 5.0].into_iter()), 1.0);
         assert_eq!(jain([8.0, 0.0, 0.0, 0.0].into_iter()), 0.25);
         assert_eq!(jain([0.0].into_iter()), 0.0);
     }
 
     #[test]
-    fn prints_as_many_digits_as_count() {
+    fn rounded_prints_significant_digits() {
         assert_eq!(Summary::of(&[915.2, 899.6, 921.4]).unwrap().with_extremes(), "915 (900–921)");
         assert_eq!(Summary::of(&[0.4567]).unwrap().with_extremes(), "0.457");
         assert_eq!(Summary::of(&[64.01, 64.05]).unwrap().with_quartiles(), "64.0 (64.0–64.0)");

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-/// A table of texts, each row as long as the header.
+/// A table of strings; each row is as long as the header.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Table {
-    /// What the table shows, with the unit of its cells.
+    /// The title, with the unit of the cells.
     pub(crate) caption: String,
-    /// Headings of the columns; the first names what the rows are.
+    /// Headings of the columns; the first one describes the rows.
     pub(crate) columns: Vec<String>,
     /// The cells, row by row.
     pub(crate) rows: Vec<Vec<String>>,
@@ -26,7 +26,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table in GitHub's Markdown, its columns aligned for those who read it as text; all but the first to the right.
+    /// The table in GitHub's Markdown, with columns aligned for reading as text; all but the first to the right.
     pub(crate) fn to_markdown(&self) -> String {
         let escaped = |cells: &[String]| cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>();
         let lines: Vec<_> = std::iter::once(&self.columns).chain(&self.rows).map(|cells| escaped(cells)).collect();
@@ -52,7 +52,7 @@ impl Table {
     }
 }
 
-/// One line of CSV (RFC 4180), its end included.
+/// One line of CSV (RFC 4180), including the newline.
 pub(crate) fn csv_line<S: AsRef<str>>(cells: impl IntoIterator<Item = S>) -> String {
     let quoted = |cell: S| {
         let cell = cell.as_ref();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_up_as_text_and_reads_as_markdown() {
+    fn markdown_table_is_aligned() {
         let mut table = Table::new("Goodput, Mbit/s", ["", "25 ms", "50 ms"]);
         table.row(["direct | cubic", "525", "63"]);
         table.row(["direct bbr"]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_what_csv_would_misread() {
+    fn csv_quotes_special_characters() {
         assert_eq!(csv_line(["a", "b,c", "say \"x\"", ""]), "a,\"b,c\",\"say \"\"x\"\"\",\r\n");
     }
 }

@@ -1,9 +1,9 @@
 //! `phoebus bench throughput`: one iperf3 stream from `src` to `dst` over the WAN (Figures 4 to 7 of the SC09 paper, S31; P20).
 //!
-//! Every point is a round trip of the WAN and a loss on both LANs. The reverse direction stands beside its ceiling: a
-//! download from a server with cubic cannot be faster than that server's own connection over its LAN alone.
+//! Every point is a round trip of the WAN and a loss on both LANs. The reverse direction is compared with its upper
+//! bound: a download from a server with cubic cannot be faster than that server's own connection over its LAN alone.
 
-use super::bed::{Bed, Service, Way};
+use super::bed::{Bed, BedRoute, Service};
 use super::compared::Compared;
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
@@ -65,11 +65,11 @@ pub(super) struct Beds {
     stock: Bed,
 }
 
-/// Something that is compared.
+/// A row of the comparison.
 struct Row {
     id: &'static str,
     title: &'static str,
-    way: Way,
+    way: BedRoute,
     /// Congestion control of the sender at the end host; the system's if absent.
     cc: Option<&'static str>,
     streams: u32,
@@ -81,35 +81,35 @@ struct Row {
 }
 
 /// A row of the forward direction with one stream.
-const fn row(id: &'static str, title: &'static str, way: Way, cc: Option<&'static str>, colour: Colour) -> Row {
+const fn row(id: &'static str, title: &'static str, way: BedRoute, cc: Option<&'static str>, colour: Colour) -> Row {
     Row { id, title, way, cc, streams: 1, reverse: false, from: "src", stock: false, colour }
 }
 
-/// A row of the reverse direction, from a server whose system has cubic, as most have.
-const fn reverse(id: &'static str, title: &'static str, way: Way, colour: Colour) -> Row {
+/// A row of the reverse direction, from a server with cubic as its system's default, as most have.
+const fn reverse(id: &'static str, title: &'static str, way: BedRoute, colour: Colour) -> Row {
     Row { reverse: true, ..row(id, title, way, Some("cubic"), colour) }
 }
 
 const ROWS: [Row; 13] = [
-    row("direct-cubic", "direct, cubic", Way::Direct, Some("cubic"), Colour::LightGrey),
-    row("direct-bbr", "direct, bbr", Way::Direct, Some("bbr"), Colour::Grey),
-    Row { streams: 8, ..row("direct-x8", "direct, 8 streams, cubic", Way::Direct, Some("cubic"), Colour::Black) },
-    Row { stock: true, ..row("direct-stock", "direct, stock settings", Way::Direct, None, Colour::Purple) },
-    row("haproxy-bbr", "HAProxy, first hop bbr", Way::Haproxy, Some("bbr"), Colour::Blue),
-    row("haproxy-cubic", "HAProxy, first hop cubic", Way::Haproxy, Some("cubic"), Colour::Sky),
-    row("socat-bbr", "socat, first hop bbr", Way::Socat, Some("bbr"), Colour::Green),
-    row("phoebus-bbr", "Phoebus, shim's bbr", Way::Phoebus, Some("bbr"), Colour::Vermilion),
-    row("phoebus-cubic", "Phoebus, first hop cubic", Way::Phoebus, Some("cubic"), Colour::Orange),
-    Row { from: "pg2", ..reverse("reverse-ceiling", "the LAN of dst alone, to pg2", Way::Direct, Colour::Black) },
-    reverse("reverse-direct", "direct", Way::Direct, Colour::LightGrey),
-    reverse("reverse-haproxy", "HAProxy", Way::Haproxy, Colour::Sky),
-    reverse("reverse-phoebus", "Phoebus", Way::Phoebus, Colour::Orange),
+    row("direct-cubic", "direct, cubic", BedRoute::Direct, Some("cubic"), Colour::LightGrey),
+    row("direct-bbr", "direct, bbr", BedRoute::Direct, Some("bbr"), Colour::Grey),
+    Row { streams: 8, ..row("direct-x8", "direct, 8 streams, cubic", BedRoute::Direct, Some("cubic"), Colour::Black) },
+    Row { stock: true, ..row("direct-stock", "direct, stock settings", BedRoute::Direct, None, Colour::Purple) },
+    row("haproxy-bbr", "HAProxy, first hop bbr", BedRoute::Haproxy, Some("bbr"), Colour::Blue),
+    row("haproxy-cubic", "HAProxy, first hop cubic", BedRoute::Haproxy, Some("cubic"), Colour::Sky),
+    row("socat-bbr", "socat, first hop bbr", BedRoute::Socat, Some("bbr"), Colour::Green),
+    row("phoebus-bbr", "Phoebus, shim's bbr", BedRoute::Phoebus, Some("bbr"), Colour::Vermilion),
+    row("phoebus-cubic", "Phoebus, first hop cubic", BedRoute::Phoebus, Some("cubic"), Colour::Orange),
+    Row { from: "pg2", ..reverse("reverse-ceiling", "the LAN of dst alone, to pg2", BedRoute::Direct, Colour::Black) },
+    reverse("reverse-direct", "direct", BedRoute::Direct, Colour::LightGrey),
+    reverse("reverse-haproxy", "HAProxy", BedRoute::Haproxy, Colour::Sky),
+    reverse("reverse-phoebus", "Phoebus", BedRoute::Phoebus, Colour::Orange),
 ];
 
 const GOODPUT: Metric = Metric { name: "goodput", unit: "Mbit/s" };
 const RETRANSMITS: Metric = Metric { name: "retransmits", unit: "segments" };
 const CLIENT_CPU: Metric = Metric { name: "client cpu", unit: "%" };
-/// Set-up and end of a test, beside its length.
+/// Set-up and end of a test, in addition to its length.
 const AROUND: Duration = Duration::from_millis(1500);
 
 impl ThroughputArgs {
@@ -138,7 +138,7 @@ impl ThroughputArgs {
 }
 
 impl Throughput {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &ThroughputArgs) -> Self {
         Self {
             rtts: args.rtts(),
@@ -201,8 +201,8 @@ impl Experiment for Throughput {
         let server = iperf::serve(bed.command("dst", iperf::PROGRAM)?, Service::Iperf.port())?;
         let mut client = bed.command(row.from, iperf::PROGRAM)?;
         bed.lead(&mut client, row.way, row.cc)?;
-        // What the shim asks for is its own affair; a server that sends is told by its client.
-        let congestion_control = row.cc.filter(|_| row.way != Way::Phoebus || row.reverse);
+        // The shim requests its own control on `src`; a sending server gets it from its client.
+        let congestion_control = row.cc.filter(|_| row.way != BedRoute::Phoebus || row.reverse);
         let test = Test { seconds: self.seconds, streams: row.streams, reverse: row.reverse, congestion_control };
         let outcome = test.run(client, bed.entrance(row.way, Service::Iperf)?, limit);
         bed.check()?;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_makes_a_report_of_that_part() {
+    fn partial_results_make_a_partial_report() {
         let report = small().report(&measured(&[("50ms 0.01%", "direct-cubic", 63.1)]));
         assert_eq!(report.tables[0].rows[0], ["direct, cubic", "63.1", "–"]);
         assert_eq!(report.charts[0].1.series.len(), 1);

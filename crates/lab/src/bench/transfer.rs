@@ -1,5 +1,5 @@
-//! One transfer without an end: watched at its receiver from the first byte of data on, and ended when its time is over. So what is
-//! counted is what has arrived, and neither logins nor handshakes count, whose time stands apart (S31, R8).
+//! One endless transfer: watched at its receiver from the first data byte on, and ended when its time is over. So
+//! only arrived bytes count; logins and handshakes do not, and their time is reported separately (S31, R8).
 
 use crate::bench::flows::{BUSY, GOODPUT, cpu};
 use crate::bench::process;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// From the start of the client to the first byte of data at the receiver.
 pub(crate) const SET_UP: Metric = Metric { name: "set-up", unit: "s" };
-/// What a client used of one processor while data went.
+/// The client's share of one processor during the transfer.
 pub(crate) const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
 
-/// What all processes of a role had in memory at once at most, what they share counted once, if that is told of it.
+/// Peak memory of all processes of a role together, with shared pages counted once; `None` for roles without it.
 pub(crate) fn memory(role: &str) -> Option<Metric> {
     let name = match role {
         "client" => "client memory",
@@ -27,44 +27,45 @@ pub(crate) fn memory(role: &str) -> Option<Metric> {
     Some(Metric { name, unit: "MB" })
 }
 
-/// How often is looked for the first byte.
+/// Interval of checks for the first byte.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often a client is looked at while data go.
+/// Interval of checks on a client during the transfer.
 const GLANCE: Duration = Duration::from_millis(100);
-/// At which glances their memory is looked at, which takes time of its own.
+/// Memory is read at every so many checks, because reading it takes time.
 const EACH: u32 = 5;
-/// Whose memory that is.
+/// The roles whose memory is read.
 const ROLES: [&str; 2] = ["client", "server"];
-/// What a receiver has written when data come, and not only what it has to say: a quarter of a block of MODE E.
+/// Bytes that a receiver writes only when data arrives, and not with control messages: a quarter of a block of MODE
+/// E.
 const FIRST: u64 = 64 << 10;
-/// How long processes may take to end that were told to.
+/// Longest wait for killed processes to end.
 const PARTING: Duration = Duration::from_secs(10);
 
-/// What receives.
+/// The receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Receiver {
-    /// A process that is somebody else's to end.
+    /// A process that the caller ends.
     Process(u32),
-    /// Those of a name among the children of a server, and theirs.
+    /// The processes of this name among the descendants of a server.
     Children {
         /// The server.
         of: u32,
-        /// As the kernel has it, 15 characters at most.
+        /// The kernel's name, at most 15 characters.
         name: &'static str,
     },
-    /// Whatever is behind an interface of a process's network, which counts alike for all programs, those that receive
-    /// without writing included. Headers count, too: on loopback they are less than a thousandth.
+    /// Everything behind an interface of a process's network. It counts alike for all programs, including those that
+    /// receive without writing. Headers count too: on loopback they are less than a thousandth.
     Interface {
         /// The process.
         of: u32,
         /// The interface.
         device: &'static str,
-        /// Those of its children that are to be ended.
+        /// The descendants to end.
         name: Option<&'static str>,
     },
 }
 
-/// A program that sends; what it says goes to a file. Dropping it kills it.
+/// A sending program; its output goes to a file. Dropping it kills it.
 pub(crate) struct Client {
     child: Child,
     said: PathBuf,
@@ -79,22 +80,22 @@ impl Client {
         Ok(Self { child, said: said.to_owned() })
     }
 
-    /// The process.
+    /// Its process identifier.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has said up to now.
+    /// Its output so far.
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
     }
 
-    /// Waits for its end, and that it is a good one.
+    /// Waits for its end, and checks that it succeeded.
     pub(crate) fn has_succeeded(&mut self) -> anyhow::Result<()> {
         if self.child.wait()?.success() { Ok(()) } else { self.check() }
     }
 
-    /// That it still runs.
+    /// Checks that it is still running.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let said = self.said();
@@ -108,7 +109,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nobody to tell.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -128,7 +129,7 @@ impl Receiver {
         descendants(of).into_iter().filter(is_one).collect()
     }
 
-    /// Bytes that they have written, in whatever direction: those of data are all but a few.
+    /// Bytes that the receiver has written in any direction, almost all of them data.
     pub(crate) fn written(self) -> u64 {
         if let Self::Interface { of, device, .. } = self {
             let counters = fs::read_to_string(format!("/proc/{of}/net/dev")).unwrap_or_default();
@@ -142,12 +143,12 @@ impl Receiver {
         self.processes().into_iter().filter_map(of).sum()
     }
 
-    /// Whether data have come since it had taken `before`, and not only words.
+    /// Whether data, and not only control messages, has arrived since the count was `before`.
     pub(crate) fn has_data(self, before: u64) -> bool {
         self.written().saturating_sub(before) >= FIRST
     }
 
-    /// Ends children: some of GCT's would wait for their lost client for ever.
+    /// Ends the descendants: some of GCT's processes would wait for their lost client for ever.
     pub(crate) fn end(self) {
         if let Self::Process(_) = self {
             return;
@@ -155,7 +156,7 @@ impl Receiver {
         let deadline = Instant::now() + PARTING;
         while !self.processes().is_empty() && Instant::now() < deadline {
             for pid in self.processes().into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-                // Gone already, if that fails.
+                // If this fails, the process has already ended.
                 let _ = kill_process(pid, Signal::KILL);
             }
             std::thread::sleep(GLANCE);
@@ -163,9 +164,9 @@ impl Receiver {
     }
 }
 
-/// Lets `client` send for `seconds` from the first byte on, which has to arrive within `limit`, and then ends it at both sides.
-/// What others on the way and their children use, by their roles, is watched beside it; those that are there when data begin have to
-/// stay until the end.
+/// Lets `client` send for `seconds` from the first byte on, which must arrive within `limit`, and then ends both
+/// sides. Meanwhile it watches the costs of `others` and their descendants, by role; those that exist at the first
+/// byte must run until the end.
 pub(crate) fn watch(
     client: &mut Client,
     began: Instant,
@@ -175,7 +176,7 @@ pub(crate) fn watch(
     limit: Duration,
 ) -> anyhow::Result<Vec<Reading>> {
     let result = measure(client, began, receiver, seconds, others, limit);
-    // The client first: nobody is to take its end for one of the transfer.
+    // Kill the client first, so that nothing takes its end for the end of the transfer.
     let _ = client.child.kill();
     let _ = client.child.wait();
     receiver.end();
@@ -190,7 +191,7 @@ fn measure(
     others: &[(&'static str, u32)],
     limit: Duration,
 ) -> anyhow::Result<Vec<Reading>> {
-    // Others may have received by the same way before.
+    // The counter may include earlier transfers.
     let base = receiver.written();
     let mut before = base;
     while before.saturating_sub(base) < FIRST {
@@ -237,13 +238,14 @@ fn measure(
     Ok(readings)
 }
 
-/// What the processes of a role have in memory, in megabytes: what several share is divided among them. One that has just ended has none.
+/// The memory of a role's processes, in megabytes; shared pages are divided among them. A process that has just ended
+/// counts 0.
 fn held(role: &str, roles: &[(&'static str, u32)]) -> f64 {
     let own = roles.iter().filter(|(other, _)| *other == role).filter_map(|(_, pid)| process::memory(*pid).ok());
     own.sum::<u64>() as f64 * 1e-6
 }
 
-/// The children of a process, and theirs.
+/// All descendants of a process.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut all = Vec::new();
     let mut left = vec![pid];
@@ -275,9 +277,9 @@ mod tests {
         readings.iter().find(|(one, _)| *one == metric).unwrap().1
     }
 
-    /// A receiver that says little at first, and a client that only waits.
+    /// A receiver that writes little at first, and a client that only waits.
     #[test]
-    fn counts_what_a_receiver_writes_from_the_first_byte_on() {
+    fn watch_counts_from_the_first_data_byte_on() {
         let room = tempfile::tempdir().unwrap();
         let script = "dd if=/dev/zero of=/dev/null bs=1000 count=3 2>/dev/null; \
                       sleep 0.3; while :; do sleep 0.01; echo; done | dd if=/dev/zero of=/dev/null bs=65536";
@@ -293,7 +295,7 @@ mod tests {
             assert_eq!(receiver.processes(), Vec::<u32>::new(), "it was ended");
             readings
         };
-        // A machine that others use may not give the receiver a turn within a second.
+        // On a busy machine the receiver may not run within a second.
         let mut readings = Vec::new();
         for seconds in [1, 5, 30] {
             readings = measured(seconds);
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_ends_is_quoted() {
+    fn watch_quotes_a_client_that_ends() {
         let room = tempfile::tempdir().unwrap();
         let server = Background::start("the server", shell("exec sleep 600")).unwrap();
         let mut client = Client::start(shell("echo one; echo two >&2; exit 3"), &room.path().join("said")).unwrap();

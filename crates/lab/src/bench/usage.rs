@@ -1,11 +1,11 @@
-//! What a measurement takes of the processors: where they and not the network set the limit, the figures say so (S24).
+//! Processor use during a measurement: it shows whether the processors and not the network set the limit (S24).
 
 use super::process::cpu_seconds;
 use anyhow::{Context, anyhow};
 use std::fs;
 use std::time::Instant;
 
-/// Watches the machine and some of its processes from its making on.
+/// Watches the machine and some of its processes from its creation on.
 #[derive(Debug)]
 pub(crate) struct Watch {
     started: Instant,
@@ -13,10 +13,10 @@ pub(crate) struct Watch {
     processes: Vec<(&'static str, u32, f64)>,
 }
 
-/// What was used meanwhile.
+/// The processor use during the watch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Usage {
-    /// For how long was watched, in seconds.
+    /// Duration of the watch, in seconds.
     pub(crate) seconds: f64,
     /// The share of all processors that was not idle, in per cent.
     pub(crate) busy: f64,
@@ -32,14 +32,14 @@ struct Machine {
 }
 
 impl Watch {
-    /// Begins to watch processes by their roles; several may share one.
+    /// Starts to watch processes by their roles; several may share a role.
     pub(crate) fn start(processes: &[(&'static str, u32)]) -> anyhow::Result<Self> {
         let processes = processes.iter().map(|(role, pid)| Ok((*role, *pid, cpu_seconds(*pid)?)));
         let processes = processes.collect::<anyhow::Result<_>>()?;
         Ok(Self { started: Instant::now(), machine: Machine::now()?, processes })
     }
 
-    /// What was used up to now. All processes must still run.
+    /// The use up to now. All processes must still be running.
     pub(crate) fn stop(self) -> anyhow::Result<Usage> {
         let (seconds, now) = (self.started.elapsed().as_secs_f64(), Machine::now()?);
         let mut roles: Vec<(&'static str, f64)> = Vec::new();
@@ -62,7 +62,7 @@ impl Machine {
 
     fn read(stat: &str) -> Option<Self> {
         let times = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
-        // user, nice, system, idle, iowait, irq, softirq, steal; those of guests are in user and nice already.
+        // user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include guests.
         let times: Vec<u64> = times.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
         Some(Self { all: times.iter().sum(), idle: times.get(3)? + times.get(4)? })
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_is_what_is_not_idle() {
+    fn busy_excludes_idle_time() {
         let read = |line: &str| Machine::read(line).unwrap();
         let before = read("cpu  10 0 10 80 0 0 0 0 5 0\ncpu0 1 2 3 4");
         let after = read("cpu  30 0 20 130 10 5 5 0 9 0");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_summed_up() {
+    fn processes_of_a_role_are_summed() {
         let me = std::process::id();
         let watch = Watch::start(&[("test", me), ("other", me), ("test", me)]).unwrap();
         let usage = watch.stop().unwrap();

@@ -1,4 +1,4 @@
-//! The settings of the paths that experiments over a WAN share, and how they are told.
+//! The path settings that experiments over a WAN share, and their conditions for reports.
 
 use super::bed::Bed;
 use super::process;
@@ -9,7 +9,7 @@ use phoebus_wan::testbed::Sc09;
 use std::process::Command;
 use std::time::Duration;
 
-/// No setting takes as long.
+/// Time limit of a setting's command.
 const SETTING: Duration = Duration::from_secs(60);
 
 /// The path of the SC09 paper with this round trip of the WAN and this loss on both LANs (S30).
@@ -19,14 +19,15 @@ pub(super) fn path(rtt: Span, loss: Probability, seed: u64, gateway_cc: &str) ->
         lan_loss: Loss::Bernoulli(loss),
         seed,
         gateway_cc: Some(gateway_cc.to_owned()),
-        // Senders at the ends ask for theirs by socket option: some hosts do not allow cubic as the default.
+        // Senders at the ends request theirs by socket option: some hosts do not allow cubic as the default.
         cc: None,
         ..Sc09::default()
     }
 }
 
-/// Gives all routes of a host this congestion control, which whoever asks for no other then has. `shell` is a shell there. The
-/// default of a network namespace can be only what the machine allows all users, and a testbed changes no machine.
+/// Gives all routes of a host this congestion control, for sockets that request no other. `shell` is a shell there. A
+/// network namespace cannot choose a default that the machine does not allow to all users, and a testbed changes no
+/// machine.
 pub(super) fn control_routes(mut shell: Command, control: &str) -> anyhow::Result<()> {
     let script = format!(
         "ip -4 route show | sed 's/ congctl.*//' | while read -r route; do ip route replace $route congctl {control} || exit 1; done"
@@ -35,18 +36,19 @@ pub(super) fn control_routes(mut shell: Command, control: &str) -> anyhow::Resul
     process::run("ip, of iproute2", shell, SETTING).with_context(|| format!("no routes under {control}")).map(drop)
 }
 
-/// A loss as people write it.
+/// A loss in per cent.
 pub(super) fn percent(loss: Probability) -> String {
     let text = format!("{:.6}", loss.get() * 100.0);
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// The same path between hosts that are as the system made them.
+/// The same path between hosts with the system's default settings.
 pub(super) fn stock(settings: Sc09) -> Sc09 {
     Sc09 { stock: true, gateway_cc: None, ..settings }
 }
 
-/// What holds at every point: the hosts' settings as their kernels have them, and the links but for delay and loss.
+/// The conditions at every point: the hosts' settings as their kernels report them, and the links without delay and
+/// loss.
 pub(super) fn conditions(bed: &Bed, seed: u64) -> Vec<(String, String)> {
     let defaults = Sc09::default();
     let hosts = bed.testbed.report().hosts;
@@ -62,7 +64,7 @@ pub(super) fn conditions(bed: &Bed, seed: u64) -> Vec<(String, String)> {
     all
 }
 
-/// What holds at the ends of the path with stock settings.
+/// The conditions at the ends of the path with stock settings.
 pub(super) fn stock_conditions(bed: &Bed) -> Vec<(String, String)> {
     let hosts = bed.testbed.report().hosts.into_iter().filter(|host| host.name == "src" || host.name == "dst");
     hosts.map(|host| (format!("stock host {}", host.name), host.conditions.to_string())).collect()

@@ -1,10 +1,10 @@
-//! SIGINT and SIGTERM, noticed between the steps.
+//! SIGINT and SIGTERM, checked between the steps.
 
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the user wants to stop. Everything is then taken down in order, files included.
+/// Whether the user has asked to stop. Then everything is taken down in order, including files.
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
@@ -26,7 +26,7 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// An error once a signal has come.
+    /// Fails if a signal has arrived.
     pub(super) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             bail!("interrupted");

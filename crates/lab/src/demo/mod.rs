@@ -1,9 +1,9 @@
-//! `phoebus demo`: what sessions are good for, shown with programs that know nothing of them (P39, P40, S30).
+//! `phoebus demo`: the benefit of sessions, shown with unmodified programs (P39, P40, S30).
 //!
-//! On an emulated path – a lossy campus network at either end, a long clean WAN between two gateways – unmodified iperf3,
-//! curl and scp move data from `src` to `dst`, directly and through the gateways. What arrives is compared with what was
-//! sent. Reading order: `stage` builds the path and starts the servers, `transfer` runs one program and measures it, `acts`
-//! says which, `table` and `picture` show the results.
+//! On an emulated path – a lossy campus network at either end, a long clean WAN between two gateways – unmodified
+//! iperf3, curl and scp move data from `src` to `dst`, directly and through the gateways. The received data is
+//! compared with the original. Reading order: `stage` builds the path and starts the servers, `transfer` runs one
+//! program and measures it, `acts` lists the programs, `table` and `picture` show the results.
 
 mod acts;
 mod interrupt;
@@ -24,14 +24,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 use transfer::Outcome;
 
-/// What part of the file scp moves: OpenSSH is slow over such a path, whatever carries it.
+/// scp moves this fraction 1/n of the file: OpenSSH is slow over such a path, with any transport.
 pub(crate) const SMALL: u64 = 32;
 
-/// Show what gateways are good for: real programs and real data over an emulated WAN
+/// Show what gateways gain: real programs and real data over an emulated WAN
 ///
 /// Builds two end hosts, two gateways and the links between them on this machine, moves data with iperf3, curl and scp,
-/// directly and through the gateways, verifies it, and prints and draws the comparison. Takes about four minutes, most of
-/// them for the direct transfers. Nothing of the machine is changed.
+/// directly and through the gateways, verifies it, and prints and draws the comparison. Takes about four minutes, most
+/// of them for the direct transfers. Nothing of the machine is changed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit codes: 0 all data arrived intact; 1 something failed; 2 wrong options, or programs are missing."
@@ -70,40 +70,40 @@ pub(crate) struct Results {
     links: [String; 3],
     /// Kernel, cores and TCP settings.
     conditions: Vec<String>,
-    /// The hops of a session as its report has them.
+    /// The hops of a session, from its report.
     session: String,
-    /// The programs and what they did.
+    /// The programs and their results.
     acts: Vec<Act>,
-    /// Segments that the links lost, at random and for want of room.
+    /// Segments that the links dropped, at random and for lack of room.
     lost: String,
 }
 
-/// One program, on both ways.
+/// One program, direct and through gateways.
 #[derive(Debug, Serialize)]
 pub(crate) struct Act {
     /// `curl, 1 GiB`.
     title: String,
-    /// What it did without gateways.
+    /// The result without gateways.
     direct: Option<Outcome>,
-    /// What it did through them.
+    /// The result through gateways.
     session: Option<Outcome>,
-    /// What to know about it; empty if nothing.
+    /// A remark; empty if there is none.
     note: &'static str,
 }
 
 impl Act {
-    /// How many times as fast the session was.
+    /// The session's rate relative to the direct transfer.
     fn gain(&self) -> Option<f64> {
         Some(self.session.as_ref()?.bits_per_second / self.direct.as_ref()?.bits_per_second)
     }
 }
 
-/// Does what `phoebus demo` was asked to do.
+/// Runs `phoebus demo`.
 ///
 /// # Errors
-/// A program is missing, or something failed; with its exit code.
+/// A program is missing, or a step failed; with its exit code.
 pub fn run(args: Args) -> Result<ExitCode> {
-    // Before there is a second thread.
+    // Before the process has a second thread.
     phoebus_wan::testbed::gain_privileges().map_err(Exit::usage)?;
     if args.size.0 < 1 << 20 {
         return Err(Exit::usage(format!("--size: {} is too little to measure; expected at least 1MiB", args.size)));
@@ -140,7 +140,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds, moves and compares; everything is gone when this returns.
+/// Builds the path, transfers and compares; nothing is left when this returns.
 fn perform(args: &Args, path: &Sc09) -> Result<(Results, bool)> {
     let stage = Stage::build(&args.directory, path, args.size)?;
     stage.say(&format!("{}: {}", stage.links().join(" | "), stage.conditions().join("; ")));

@@ -1,5 +1,5 @@
-//! The results as a picture: the path, the file's transfer over time, and the programs side by side. Plain SVG, which any
-//! browser and code host shows.
+//! The results as a picture: the path, the file transfer over time, and the programs side by side. Plain SVG, which
+//! any browser and code host displays.
 
 use super::transfer::Outcome;
 use super::{Act, Results};
@@ -11,7 +11,7 @@ const SESSION: &str = "#1f6f8b";
 const INK: &str = "#222";
 const PALE: &str = "#ddd";
 
-/// Where a chart's axes are, in the picture's units.
+/// The position of a chart's axes, in the picture's units.
 struct Frame {
     left: f64,
     top: f64,
@@ -43,7 +43,7 @@ pub(super) fn draw(results: &Results) -> String {
     svg
 }
 
-/// The hosts and links, and the two ways over them.
+/// Draws the hosts and links, and the two routes over them.
 fn path(svg: &mut String, results: &Results) {
     let places = [110.0, 340.0, 620.0, 850.0];
     for (i, link) in results.links.iter().enumerate() {
@@ -72,7 +72,7 @@ fn curves(svg: &mut String, frame: &Frame, direct: &Outcome, session: &Outcome) 
     let end = direct.seconds.max(session.seconds).max(1.0);
     let most = [direct, session].iter().flat_map(|o| &o.samples).map(|(_, rate)| *rate).fold(1.0, f64::max);
     let (x_step, y_step) = (step(end / 8.0), step(most / 5.0));
-    // A sample just above a tick needs no further one.
+    // A sample just above a tick does not need another tick.
     let (x_max, y_max) = (end, (most / y_step - 0.05).ceil().max(1.0) * y_step);
     let x = |seconds: f64| frame.left + seconds / x_max * frame.width;
     let y = |rate: f64| frame.top + frame.height - (rate / y_max).min(1.0) * frame.height;

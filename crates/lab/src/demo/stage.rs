@@ -14,15 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to listen.
+/// Longest wait for a server to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// The file, its copies by curl and by nginx's temporary name, and a little for scp's.
+/// Disk space, in multiples of the file: the file, curl's copy under nginx's temporary name and its final one, and
+/// scp's share.
 const ROOM: u64 = 3;
 /// The path of all sessions.
 pub(super) const PATH: &str = "pg1/5006,pg2/5006";
 /// The congestion control that most hosts start with.
 pub(super) const STOCK: &str = "cubic";
-/// What is needed, and the package that has it.
+/// The required programs, with their packages.
 const TOOLS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
@@ -37,19 +38,19 @@ const TOOLS: [(&str, &str); 9] = [
 
 /// The running stage. Dropping it takes everything down and removes the files.
 pub(crate) struct Stage {
-    // In the order in which they are to end.
+    // In the order in which they must end.
     servers: Vec<Server>,
     _gateways: Gateways,
     testbed: Testbed,
     files: Files,
     pub(super) interrupt: Interrupt,
     path: Sc09,
-    /// This program, for gateways and sessions.
+    /// The path of this program, for gateways and sessions.
     pub(super) phoebus: PathBuf,
     terminal: bool,
 }
 
-/// A directory of our own that goes when the demo ends.
+/// A private directory, removed when the demo ends.
 struct Files(PathBuf);
 
 struct Server(Child);
@@ -75,7 +76,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A command inside `host`, without settings of the machine's user.
+    /// A command in `host`, without the settings of the machine's user.
     pub(super) fn command(&self, host: &str, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
         let mut command = self.testbed.exec(host, program)?;
         command
@@ -98,19 +99,19 @@ impl Stage {
         self.files.path(name)
     }
 
-    /// Bytes that `dst` has received so far, with all headers.
+    /// Bytes that `dst` has received so far, including all headers.
     pub(super) fn received(&self) -> u64 {
         self.testbed.link("lan2").map_or(0, |link| link.counters().forward.delivered.bytes)
     }
 
-    /// Bytes of files that have arrived, also of those that are not complete.
+    /// Bytes of received files, including incomplete ones.
     pub(super) fn arrived(&self) -> u64 {
         let size = |entry: fs::DirEntry| entry.metadata().ok().filter(fs::Metadata::is_file).map(|meta| meta.len());
         let places = [self.files.path("received"), self.files.path("nginx/client_body")];
         places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten().filter_map(size).sum()
     }
 
-    /// Removes them.
+    /// Removes received files.
     pub(super) fn clear(&self) -> Result<()> {
         let received = self.files.path("received/received");
         match fs::remove_file(&received) {
@@ -121,24 +122,24 @@ impl Stage {
         }
     }
 
-    /// Whether servers for scp could be started: sshd must change its user, which needs root itself.
+    /// Whether servers for scp could be started: sshd must change its user, which needs real root.
     pub(super) fn has_ssh(&self) -> bool {
         self.files.path("ssh").exists()
     }
 
-    /// Tells those who wait what happens.
+    /// Prints a progress message.
     pub(super) fn say(&self, what: &str) {
         let _ = writeln!(std::io::stderr(), "{}{what}", if self.terminal { "\r\x1b[K" } else { "" });
     }
 
-    /// The same, to be overwritten by what is said next; nothing when nobody watches.
+    /// Prints a progress message that the next one overwrites; only on a terminal.
     pub(super) fn whisper(&self, what: &str) {
         if self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K{what}");
         }
     }
 
-    /// The links, as they are set.
+    /// The settings of the links.
     pub(super) fn links(&self) -> [String; 3] {
         let loss = |loss: Loss| match loss {
             Loss::Bernoulli(p) if p == Probability::default() => String::new(),
@@ -150,7 +151,7 @@ impl Stage {
         [lan.clone(), format!("{wan_rtt}{}", loss(wan_loss)), lan]
     }
 
-    /// What else the figures depend on.
+    /// Further conditions of the figures.
     pub(super) fn conditions(&self) -> Vec<String> {
         let report = self.testbed.report();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -167,10 +168,11 @@ impl Stage {
         conditions
     }
 
-    /// Lets direct connections from `src` start with the congestion control that most hosts have.
+    /// Makes direct connections from `src` use the congestion control that most hosts have.
     ///
-    /// A machine may allow cubic to nobody as a default, and then the testbed could not set it; but a route can name any
-    /// that the kernel has. Only the route to `dst` does: it would stand before what the shim asks for on its own hop.
+    /// If the machine does not allow cubic to all users, the testbed cannot set it as the default; but a route can
+    /// name any control of the kernel. Only the route to `dst` does: on the first hop it would override the shim's
+    /// request.
     fn set_stock(&self) -> Result<()> {
         let by_default = |host: &HostReport| host.name == "src" && host.conditions.congestion_control == STOCK;
         if self.testbed.report().hosts.iter().any(by_default) {
@@ -188,7 +190,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What became of segments on their way, both directions of all links.
+    /// Counts of dropped segments, in both directions of all links.
     pub(super) fn lost(&self) -> String {
         let counters = self.testbed.counters();
         let directions = || counters.values().flat_map(|link| [&link.forward, &link.backward]);
@@ -198,7 +200,7 @@ impl Stage {
         format!("the links carried {delivered} segments, lost {random} at random and {queue} to full queues")
     }
 
-    /// The hops of a session, from the report that `phoebus connect` gives.
+    /// The hops of a session, from the report of `phoebus connect`.
     pub(super) fn session(&self) -> Result<String> {
         let mut connect = self.command("src", &self.phoebus)?;
         connect.args(["connect", "--path", PATH, "--verbose", "dst:80"]);
@@ -220,7 +222,7 @@ impl Stage {
         ];
         if rustix::process::getuid().is_root() && !in_user_namespace() {
             prepare_ssh(&self.files.path("ssh"))?;
-            // sshd wants a directory in /run that its service makes: it gets a /run of its own.
+            // sshd needs a directory in /run that its service creates: mount a private /run.
             let run = format!(
                 "mount -t tmpfs tmpfs /run && mkdir /run/sshd && exec \"$(command -v sshd)\" -De -f '{}'",
                 files("ssh/sshd_config")
@@ -286,7 +288,7 @@ impl Files {
         let created = fs::create_dir(&own).with_context(|| format!("--directory: cannot create {}", own.display()));
         created.map_err(|error| Exit::usage(crate::exit::sentence(&error)))?;
         let files = Self(own);
-        // What arrives is nobody else's business.
+        // The received files are private.
         fs::set_permissions(&files.0, fs::Permissions::from_mode(0o700))?;
         for name in ["received", "nginx"] {
             fs::create_dir(files.path(name))?;
@@ -327,14 +329,14 @@ fn check_tools() -> Result<()> {
     )))
 }
 
-/// Servers live in directories that not every user's path has.
+/// Servers are in directories that not every user's PATH contains.
 fn search_path() -> std::ffi::OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/local/sbin:/usr/sbin:/sbin");
     path
 }
 
-/// Whether root here is somebody else outside.
+/// Whether root in this namespace is another user outside.
 fn in_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     !map.split_whitespace().eq(["0", "0", "4294967295"])
@@ -352,7 +354,7 @@ fn nginx_file(root: &str, own: &str) -> String {
     )
 }
 
-/// Keys and configuration of an sshd that lets in nobody but this demo.
+/// Keys and configuration of an sshd that only this demo can log in to.
 fn prepare_ssh(directory: &Path) -> Result<()> {
     fs::create_dir(directory)?;
     let file = |name: &str| directory.join(name);
@@ -366,7 +368,7 @@ fn prepare_ssh(directory: &Path) -> Result<()> {
     }
     fs::copy(file("user.pub"), file("authorized"))?;
     fs::write(file("known"), format!("dst {}", fs::read_to_string(file("host.pub"))?))?;
-    // Without PAM, sshd takes an account with a locked password for a locked account.
+    // Without PAM, sshd treats an account with a locked password as a locked account.
     let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
     let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
     let own = directory.display();
@@ -378,7 +380,7 @@ fn prepare_ssh(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// At most four digits, without zeros at the end.
+/// Rounds to at most four digits, without trailing zeros.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

@@ -4,7 +4,7 @@ use super::transfer::Outcome;
 use super::{Act, Results};
 use std::fmt::Write;
 
-/// The path, the conditions, a line for each program.
+/// The path, the conditions, and a line for each program.
 pub(super) fn print(results: &Results) -> String {
     let mut text = String::new();
     let [first, wan, last] = &results.links;
@@ -37,7 +37,7 @@ fn line(act: &Act) -> String {
     format!("{:<22}{:>16}{:>24}   {remark}", act.title, cell(&act.direct), cell(&act.session))
 }
 
-/// What a file took, or the rate where the time was given.
+/// The time of a file transfer, or the rate of a timed one.
 fn figure(outcome: &Outcome) -> String {
     match (outcome.complete, outcome.intact) {
         (false, _) => format!("> {:.0} s", outcome.seconds),
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_compares_what_was_measured() {
+    fn table_line_compares_the_results() {
         let act = |direct, session, note| Act { title: "x".into(), direct, session, note };
         let session = || outcome(820.0, 11.0, Some(true), true);
         let cases = [

@@ -1,4 +1,4 @@
-//! One program, run and watched from start to end.
+//! Runs one program and watches it to its end.
 
 use super::stage::{PATH, STOCK, Stage};
 use anyhow::{Context, Result, bail};
@@ -7,67 +7,67 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often the link is looked at. Fine enough for a curve over seconds.
+/// Interval between readings of the link's counters: fine enough for a curve over seconds.
 const SAMPLE: Duration = Duration::from_millis(250);
-/// How long a program that was given its time may take beyond it, for all that it does before and after.
+/// How much longer than its given time a program may take, for its set-up and end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which way a transfer goes.
+/// The route of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TransferRoute {
     /// Without gateways.
     Direct,
-    /// Through them, with `phoebus run`.
+    /// Through gateways, with `phoebus run`.
     Session,
-    /// Likewise, with the end host's congestion control as most hosts have it.
+    /// Through gateways, with the congestion control that most end hosts have.
     StockSession,
 }
 
-/// A program to be run on `src`.
+/// A program to run on `src`.
 pub(super) struct Transfer<'a> {
     pub(super) stage: &'a Stage,
-    pub(super) way: Way,
+    pub(super) way: TransferRoute,
     /// The program and its arguments.
     pub(super) words: &'a [&'a str],
-    /// The same without what only the demo needs.
+    /// The same without arguments that only the demo needs.
     pub(super) shown: &'a [&'a str],
-    /// How long it may take.
+    /// The time limit.
     pub(super) limit: Limit,
 }
 
 /// When to stop waiting.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
-    /// The program itself stops after this time; if it does not, something is wrong.
+    /// The program itself stops after this time; otherwise something is wrong.
     Itself(Duration),
-    /// The program is stopped after this time, which is a result.
+    /// The program is stopped after this time, which is a valid result.
     Stop(Duration),
 }
 
-/// Seconds since the start, and Mbit/s (headers included) that reached `dst` since the sample before.
+/// Seconds since the start, and Mbit/s (including headers) that reached `dst` since the previous sample.
 pub(super) type Samples = Vec<(f64, f64)>;
 
-/// What came of it.
+/// The result of a transfer.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Outcome {
-    /// As a user would type it.
+    /// The command as a user would type it.
     pub(super) command: String,
-    /// How long it took, from the program's start to its end.
+    /// Duration, from the program's start to its end.
     pub(super) seconds: f64,
-    /// Whether it came to its end, or was stopped for taking too long.
+    /// Whether the program finished, or was stopped at the limit.
     pub(super) complete: bool,
-    /// Data that arrived.
+    /// Bytes of received data.
     pub(super) bytes: u64,
-    /// Data over time.
+    /// Received data per second.
     pub(super) bits_per_second: f64,
-    /// Whether what arrived is what was sent, where that can be said.
+    /// Whether the received data equals the original; `None` if that cannot be decided.
     pub(super) intact: Option<bool>,
-    /// How it went.
+    /// The rate over time.
     pub(super) samples: Samples,
 }
 
 impl Outcome {
-    /// For those who wait.
+    /// A progress line.
     pub(super) fn line(&self) -> String {
         let intact = match self.intact {
             Some(true) => ", sha256 equal",
@@ -80,16 +80,16 @@ impl Outcome {
 }
 
 impl Transfer<'_> {
-    /// Runs the program and returns what it printed beside its outcome, whose amounts the caller knows.
+    /// Runs the program; returns its outcome, whose amounts the caller fills in, and its output.
     pub(super) fn run(&self) -> Result<(Outcome, Vec<u8>)> {
         let gateway = ["run", "--path", PATH];
-        let stock: &[&str] = if self.way == Way::StockSession { &["--cc", STOCK] } else { &[] };
+        let stock: &[&str] = if self.way == TransferRoute::StockSession { &["--cc", STOCK] } else { &[] };
         let (program, mut command) = match self.way {
-            Way::Direct => (self.words[0], self.stage.command("src", self.words[0])?),
+            TransferRoute::Direct => (self.words[0], self.stage.command("src", self.words[0])?),
             _ => ("phoebus run", self.stage.command("src", &self.stage.phoebus)?),
         };
         let mut shown = self.shown.join(" ");
-        if self.way == Way::Direct {
+        if self.way == TransferRoute::Direct {
             command.args(&self.words[1..]);
         } else {
             command.args(gateway).args(stock).arg("--").args(self.words);
@@ -105,11 +105,11 @@ impl Transfer<'_> {
         let readers = child.readers();
         let (seconds, samples, success) = self.watch(&mut child, &shown)?;
         let bytes = self.stage.arrived();
-        // Stops it, should it still run.
+        // Kills the program if it is still running.
         drop(child);
         let [output, errors] = readers.map(|reader| reader.join().unwrap_or_default());
         if success == Some(false) {
-            // iperf3 says in its output, a report, what is wrong.
+            // iperf3 states errors in its report on standard output.
             let report: serde_json::Value = serde_json::from_slice(&output).unwrap_or_default();
             if let Some(error) = report["error"].as_str() {
                 bail!("{shown}: failed: {error}");
@@ -124,7 +124,7 @@ impl Transfer<'_> {
         Ok((outcome, output))
     }
 
-    /// How long the program took, the rate over that time, and whether it succeeded; `None` if it was not at its end.
+    /// The program's duration, the rate over time, and whether it succeeded; `None` if it was stopped.
     fn watch(&self, child: &mut Running, shown: &str) -> Result<(f64, Samples, Option<bool>)> {
         let begun = Instant::now();
         let (mut samples, mut last) = (Vec::new(), (0.0, self.stage.received()));
@@ -152,11 +152,11 @@ impl Transfer<'_> {
     }
 }
 
-/// A program that does not outlive the demo.
+/// A program that is killed on drop.
 struct Running(Child);
 
 impl Running {
-    /// Threads that read its outputs, lest it wait for somebody to do so.
+    /// Threads that read its outputs, so that it does not block on a full pipe.
     fn readers(&mut self) -> [std::thread::JoinHandle<Vec<u8>>; 2] {
         fn all(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
             std::thread::spawn(move || {

@@ -214,7 +214,7 @@ pub(crate) enum Security {
 }
 
 impl Security {
-    /// As configurations name it.
+    /// The name in configurations.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Encrypt => "encrypt",
@@ -224,12 +224,12 @@ impl Security {
     }
 }
 
-/// The flags that describe a path, and thus go with no scenario file.
+/// The flags that describe a path, and therefore conflict with a scenario file.
 const PATH: [&str; 11] =
     ["wan_rtt", "lan_rtt", "lan_loss", "wan_loss", "rate", "lan_queue", "wan_queue", "mtu", "seed", "cc", "gateway_cc"];
 
 impl Build {
-    /// The scenario that the flags or the file describe.
+    /// The scenario of the flags or of the file.
     pub(crate) fn scenario(&self) -> Result<Scenario, Error> {
         let mut scenario = match &self.scenario {
             Some(path) => Scenario::load(path)?,
@@ -239,12 +239,12 @@ impl Build {
         Ok(scenario)
     }
 
-    /// Whether somebody has chosen what the hosts' TCP starts with.
+    /// Whether the user has chosen a congestion control for the hosts.
     pub(crate) fn asks_for_congestion_control(&self) -> bool {
         self.cc.is_some() || self.gateway_cc.is_some() || self.scenario.is_some()
     }
 
-    /// The gateways to start, if they were asked for.
+    /// The gateways to start, if requested.
     pub(crate) fn gateways(&self) -> Result<Option<GatewayOptions>, Error> {
         if !self.gateways {
             return Ok(None);
@@ -306,7 +306,7 @@ impl Build {
     }
 }
 
-/// Certificates for these hosts, by an authority of their own that nobody keeps.
+/// Certificates for these hosts, from a temporary authority.
 pub(crate) fn certificates(hosts: impl Iterator<Item = String>) -> Result<Certificates, CredentialsError> {
     /// Longer than any testbed lives.
     const LIFE: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -18,10 +18,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
-/// Does what `phoebus testbed` was asked to do.
+/// Runs `phoebus testbed`.
 ///
 /// # Errors
-/// What failed, with its exit code.
+/// The failure, with its exit code.
 pub fn run(args: TestbedArgs) -> Result<ExitCode> {
     let find = |name: Option<String>| Remote::find(name.as_deref());
     let done = match args.command {
@@ -47,7 +47,7 @@ pub fn run(args: TestbedArgs) -> Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS).map_err(|error| coded(error, exit::FAILED))
 }
 
-/// An error that ends the program with `failed`, unless the arguments were at fault.
+/// An error with the exit code `failed`, or [`exit::USAGE`] if the arguments were wrong.
 fn coded(error: Error, failed: u8) -> anyhow::Error {
     Exit::with(if error.is_bad_input() { exit::USAGE } else { failed }, error)
 }
@@ -56,14 +56,14 @@ fn start(build: &Build, stay: bool) -> Result<Supervisor, Error> {
     let scenario = build.scenario()?;
     scenario.check()?;
     let order = Order { name: build.name.clone(), scenario, gateways: build.gateways()?, stay };
-    // The very program that runs, also when its file has been replaced.
+    // The running program itself, even if its file has been replaced.
     let mut program = Command::new("/proc/self/exe");
     program.arg0("phoebus").args(["testbed", "supervise"]);
     Supervisor::start(program, &order)
 }
 
 fn run_command(build: &Build, counters: Option<&Path>, quiet: bool, words: &[OsString]) -> Result<ExitCode, Error> {
-    // Whoever wants counters wants to know now that there will be none.
+    // Fail early if the counters cannot be written.
     if let Some(file) = counters {
         print::create(file)?;
     }
@@ -94,11 +94,11 @@ fn exec(name: Option<&str>, host: &str, words: &[OsString]) -> Result<ExitCode, 
     entered.map_err(|source| Error::System { what: format!("cannot enter host \"{host}\""), source })?;
     let (mut command, program) = command(words);
     testbed.identify(&mut command, Some(host));
-    // Only a failure returns.
+    // Returns only on failure.
     Ok(not_started(program, &command.exec()))
 }
 
-/// The arguments as a command. They have a first word, or clap would have refused them.
+/// The arguments as a command. clap guarantees a first word.
 fn command(words: &[OsString]) -> (Command, &OsStr) {
     let (program, arguments) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
     let mut command = Command::new(program);
@@ -142,7 +142,7 @@ fn status(name: Option<&str>, json: bool) -> Result<(), Error> {
     for found in running {
         match Remote::at(&found).report() {
             Ok(report) => reports.push(report),
-            // It may just have ended; if it has not, something is wrong.
+            // The testbed may just have ended; otherwise this is an error.
             Err(error) => {
                 if Found::all()?.contains(&found) {
                     return Err(error);
@@ -195,7 +195,7 @@ fn update(settings: &[String]) -> Result<DirectionUpdate, String> {
     Ok(update)
 }
 
-/// As shells have it.
+/// The exit code as shells give it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::PREPARE).into()
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_a_link() {
+    fn link_settings_are_parsed() {
         let read = |text: &str| update(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
         let changed = read("loss=to_bad=1%,to_good=10% rate=unlimited reorder=true").unwrap();
         assert_eq!(changed.loss, Some("to_bad=1%,to_good=10%".parse().unwrap()));

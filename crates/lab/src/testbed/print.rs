@@ -1,4 +1,4 @@
-//! What `phoebus testbed` prints: text for people, JSON for programs.
+//! The output of `phoebus testbed`: text for people, JSON for programs.
 
 use phoebus_wan::model::LinkCounters;
 use phoebus_wan::testbed::{Error, Found, LinkReport, Report, State};
@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde_json::json;
 use std::path::Path;
 
-/// The conditions of an experiment, for its result. JSON takes one line.
+/// The conditions of an experiment, for its report. JSON takes one line.
 pub(super) fn conditions(report: &Report, json: bool) -> String {
     if json { serde_json::to_string(report).unwrap_or_default() } else { report.to_string().trim_end().to_owned() }
 }
 
-/// Says which hosts did not get the congestion control that was asked for, to those who do not read the conditions.
+/// Prints to standard error which hosts did not get the requested congestion control.
 pub(super) fn refused(report: &Report) {
     for host in &report.hosts {
         if let Some(why) = &host.conditions.congestion_control_refused {
@@ -20,14 +20,14 @@ pub(super) fn refused(report: &Report) {
     }
 }
 
-/// Says which gateways did not last as long as the testbed.
+/// Prints to standard error which gateways ended before the testbed.
 pub(super) fn ended_gateways(report: &Report) {
     for (gateway, ended) in report.gateways.iter().filter_map(|gateway| Some((gateway, gateway.ended.as_ref()?))) {
         eprintln!("phoebus: the gateway on {} ended before its testbed: {ended}", gateway.host);
     }
 }
 
-/// Makes sure that a report can be written to a file, and changes nothing in it.
+/// Checks that a report can be written to a file, without changing its contents.
 pub(super) fn create(file: &Path) -> Result<(), Error> {
     let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
     open.map(drop).map_err(|source| Error::State { path: file.into(), source })
@@ -39,7 +39,7 @@ pub(super) fn save(report: &Report, file: &Path) -> Result<(), Error> {
     std::fs::write(file, text).map_err(|source| Error::State { path: file.into(), source })
 }
 
-/// Which testbeds were taken down.
+/// Prints which testbeds were taken down.
 pub(super) fn down(found: &[Found], json: bool) {
     if json {
         let names: Vec<_> = found.iter().map(|found| &found.name).collect();
@@ -51,14 +51,14 @@ pub(super) fn down(found: &[Found], json: bool) {
     }
 }
 
-/// What `status --json` prints.
+/// The output of `status --json`.
 #[derive(Serialize)]
 struct Status<'a> {
     running: &'a [Report],
     others: &'a [Found],
 }
 
-/// Running testbeds with their counters, and those that answer nobody.
+/// Prints running testbeds with their counters, and those that do not answer.
 pub(super) fn status(running: &[Report], others: &[Found], json: bool) {
     if json {
         let status = Status { running, others };

@@ -1,4 +1,5 @@
-//! A private authority, for those who have none: it signs a certificate for each gateway, and all trust what it signs.
+//! A private certificate authority for sites that have none: it signs a certificate for each gateway, and all
+//! gateways trust it.
 
 use super::{CredentialsError, pem};
 use rcgen::{
@@ -12,9 +13,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How long an authority counts: to replace one means a visit to every gateway.
+/// Validity of an authority's certificate: replacing it means a visit to every gateway.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3650);
-/// Clocks of machines that have just been set up differ.
+/// How far the validity of a new certificate starts in the past: clocks of newly installed machines differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// An authority with its private key.
@@ -44,7 +45,8 @@ impl fmt::Debug for Issued {
 }
 
 impl Authority {
-    /// A new authority of that name, with ECDSA on P-256, for ten years from `now` on; and its certificate and key.
+    /// Creates an authority of that name (ECDSA on P-256), valid for ten years from `now` on, and returns it
+    /// with its certificate and key.
     ///
     /// # Errors
     /// When the system has no random bytes.
@@ -58,7 +60,7 @@ impl Authority {
         Ok((Self { issuer: Issuer::new(params, key), not_after: now + AUTHORITY_LIFE }, issued))
     }
 
-    /// The authority in these PEM files.
+    /// Loads an authority from its PEM files.
     ///
     /// # Errors
     /// [`CredentialsError`], naming the file.
@@ -72,7 +74,7 @@ impl Authority {
         let der = pem::certificates(certificate)?.swap_remove(0);
         let private: PrivateKeyDer<'static> = pem::key(key)?;
         let private = KeyPair::try_from(&private).map_err(|_| {
-            unusable(key, "the private key is of no use; expected Ed25519, ECDSA on P-256 or P-384, or RSA")
+            unusable(key, "the private key cannot be used; expected Ed25519, ECDSA on P-256 or P-384, or RSA")
         })?;
         if !is_key_of(&private, &der) {
             return Err(CredentialsError::Mismatch { certificate: certificate.into(), key: key.into() });
@@ -82,8 +84,8 @@ impl Authority {
         Ok(Self { issuer, not_after: said.not_after })
     }
 
-    /// Signs a certificate for an end of that name and the other names and addresses in `also`, in both roles, for `life`
-    /// from `now` on or as long as the authority counts; and makes its key.
+    /// Makes a key and signs a certificate for `name` and the names and addresses in `also`, usable as client
+    /// and server. It is valid from `now` on for `life`, or until the authority expires.
     ///
     /// # Errors
     /// [`CredentialsError::Name`].
@@ -108,7 +110,7 @@ impl Authority {
         Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// Whether a certificate can be for `name`.
+    /// Checks that a certificate can carry `name`.
     ///
     /// # Errors
     /// [`CredentialsError::Name`].
@@ -116,7 +118,7 @@ impl Authority {
         canonical(name).map(drop)
     }
 
-    /// Until when it counts.
+    /// The expiry of the authority's certificate.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
@@ -131,11 +133,12 @@ fn params(name: &str, now: SystemTime, life: Duration) -> CertificateParams {
     params
 }
 
-/// The name as certificates carry it.
+/// The name in the form that certificates carry.
 fn canonical(name: &str) -> Result<String, CredentialsError> {
     let lower = name.to_ascii_lowercase();
     let is_address = lower.parse::<IpAddr>().is_ok();
-    // Names that look like addresses and are none (a port behind them, a leading zero) would never match.
+    // A text that looks like an address but is none (with a port behind it, or with a leading zero) would
+    // never match.
     let is_name =
         DnsName::try_from(lower.as_str()).is_ok() && !lower.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if is_address || is_name { Ok(lower) } else { Err(CredentialsError::Name { name: name.into() }) }

@@ -1,4 +1,4 @@
-//! What a certificate says (RFC 5280).
+//! The readable content of a certificate (RFC 5280).
 
 use super::{CredentialsError, pem};
 use ring::digest;
@@ -13,32 +13,32 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
-/// What a certificate says, for people and for reports.
+/// A certificate's content, for people and for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Certificate {
-    /// The names that it is for: DNS names and addresses of its subject alternative name.
+    /// The DNS names and addresses of its subject alternative name.
     pub names: Vec<String>,
-    /// Whom it is about, as a distinguished name.
+    /// The subject's distinguished name.
     pub subject: String,
-    /// Who signed it.
+    /// The issuer's distinguished name.
     pub issuer: String,
-    /// Whether it may sign others.
+    /// Whether the certificate may sign others.
     pub authority: bool,
-    /// It counts from here on.
+    /// Start of validity.
     #[serde(serialize_with = "as_date")]
     pub not_before: SystemTime,
-    /// It counts until here.
+    /// End of validity.
     #[serde(serialize_with = "as_date")]
     pub not_after: SystemTime,
-    /// SHA-256 of all of it, in hexadecimal.
+    /// SHA-256 of the DER encoding, in hexadecimal.
     pub sha256: String,
 }
 
 impl Certificate {
-    /// All certificates in a PEM file, in their order; at least one.
+    /// All certificates in a PEM file, in the file's order; at least one.
     ///
     /// # Errors
-    /// [`CredentialsError`], naming the file and what is wrong with it.
+    /// [`CredentialsError`], naming the file and the problem.
     pub fn all_in(file: &Path) -> Result<Vec<Self>, CredentialsError> {
         let parse = |(index, der): (usize, CertificateDer<'_>)| {
             Self::parse(&der).map_err(|reason| unusable(file, index, reason))
@@ -46,10 +46,10 @@ impl Certificate {
         pem::certificates(file)?.into_iter().enumerate().map(parse).collect()
     }
 
-    /// Reads the encoded form.
+    /// Parses the DER encoding.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub(super) fn parse(der: &[u8]) -> Result<Self, &'static str> {
         let (rest, read) = x509_parser::parse_x509_certificate(der).map_err(|_| "is not an X.509 certificate")?;
         if !rest.is_empty() {
@@ -72,14 +72,14 @@ impl Certificate {
     }
 }
 
-/// The names that an encoded certificate is for: DNS names and addresses of its subject alternative name, in lower case. None
-/// where it cannot be read, so that only one that was verified is worth asking about.
+/// The names of a DER-encoded certificate: DNS names and addresses of its subject alternative name, in lower
+/// case. Empty if it cannot be parsed, so the caller must have verified the certificate.
 pub(super) fn names_in(der: &[u8]) -> Vec<String> {
     x509_parser::parse_x509_certificate(der).ok().and_then(|(_, read)| names(&read).ok()).unwrap_or_default()
 }
 
-/// From when on an encoded certificate does not count any more: the second that it names is the last one (RFC 5280, section
-/// 4.1.2.5). None where it cannot be read.
+/// The first instant at which a DER-encoded certificate is no longer valid: the second in `notAfter` is still
+/// valid (RFC 5280, section 4.1.2.5). `None` if it cannot be parsed.
 pub(super) fn expires(der: &[u8]) -> Option<SystemTime> {
     let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
     instant(read.validity().not_after).ok()?.checked_add(Duration::from_secs(1))
@@ -110,12 +110,12 @@ fn instant(time: ASN1Time) -> Result<SystemTime, &'static str> {
     instant.ok_or("has a date that this machine cannot hold")
 }
 
-/// The problem with the certificate at this place in a file.
+/// The error for the certificate at `index` of a file.
 pub(super) fn unusable(file: &Path, index: usize, reason: &str) -> CredentialsError {
     CredentialsError::Unusable { file: file.into(), problem: format!("certificate {} {reason}", index + 1) }
 }
 
-/// The day and time, as RFC 3339 writes them.
+/// The instant in RFC 3339 format.
 pub fn date(instant: SystemTime) -> String {
     let at = OffsetDateTime::from(instant);
     let (date, time) = (at.date(), at.time());

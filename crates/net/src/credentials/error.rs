@@ -1,9 +1,9 @@
-//! What can be wrong with credentials.
+//! Errors of credentials.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Credentials that cannot be used. Each is one sentence that names the file and shows nothing of a key.
+/// Unusable credentials. Each message is one sentence that names the file and reveals nothing of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// The file cannot be read.
@@ -22,17 +22,17 @@ pub enum CredentialsError {
         /// Why.
         source: io::Error,
     },
-    /// The file is too large to be one.
+    /// The file is too large for credentials.
     #[error("{file} is larger than {max} bytes; expected {expected} in PEM")]
     Large {
         /// The file.
         file: PathBuf,
-        /// The most that is read.
+        /// The size limit, in bytes.
         max: u64,
-        /// What should be in it.
+        /// The expected content.
         expected: &'static str,
     },
-    /// Others than its owner may read or write the key.
+    /// Users other than the owner may read or write the private key.
     #[error("{file} holds a private key that others than its owner can read (mode {mode:03o}); run: chmod 600 {file}")]
     Exposed {
         /// The file.
@@ -40,31 +40,31 @@ pub enum CredentialsError {
         /// Its permissions.
         mode: u32,
     },
-    /// The file is not PEM all through.
+    /// The file contains malformed PEM.
     #[error("{file}, line {line}: {problem}; expected {expected} in PEM")]
     Pem {
         /// The file.
         file: PathBuf,
-        /// The line, from 1: the one that is wrong, or the first of the section that is.
+        /// The faulty line, or the first line of the faulty section, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
-        /// What should be in the file.
+        /// The expected content.
         expected: &'static str,
     },
-    /// The file holds nothing of what it should.
+    /// The file lacks the expected content.
     #[error("{file} holds {found}; expected {expected} in PEM, which begins with \"-----BEGIN {label}-----\"")]
     Absent {
         /// The file.
         file: PathBuf,
-        /// What is there instead.
+        /// What the file contains instead.
         found: &'static str,
-        /// What should be in it.
+        /// The expected content.
         expected: &'static str,
-        /// How that begins.
+        /// The PEM label of the expected content.
         label: &'static str,
     },
-    /// The key is encrypted.
+    /// The private key is encrypted.
     #[error(
         "the private key in {file} is encrypted; expected one without a passphrase, as this writes it: \
          openssl pkey -in {file} -out NEW.pem"
@@ -73,15 +73,15 @@ pub enum CredentialsError {
         /// The file.
         file: PathBuf,
     },
-    /// A certificate or key is not one that can be used.
+    /// A certificate or key is well-formed but cannot be used.
     #[error("{file}: {problem}")]
     Unusable {
         /// The file.
         file: PathBuf,
-        /// Why, and what was expected.
+        /// The problem, and what was expected.
         problem: String,
     },
-    /// The key is another certificate's.
+    /// The private key does not belong to the certificate.
     #[error("{key} is not the private key of the certificate in {certificate}")]
     Mismatch {
         /// The certificate.
@@ -89,13 +89,13 @@ pub enum CredentialsError {
         /// The key.
         key: PathBuf,
     },
-    /// A name that no certificate can carry.
+    /// A certificate cannot carry the name.
     #[error("\"{name}\" is not a DNS name or an IP address")]
     Name {
         /// The name.
         name: String,
     },
-    /// A key or certificate could not be made.
+    /// Making a key or certificate failed.
     #[error("cannot make a certificate: {0}")]
     Make(String),
 }

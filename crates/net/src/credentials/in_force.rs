@@ -1,36 +1,36 @@
-//! What is in force, and the parts of a TLS configuration that ask for it at each handshake.
+//! The credentials in force, and the adapters through which a TLS configuration reads them at each handshake.
 
 use super::certificate::{Certificate, unusable};
+use super::chain::{Anchored, ChainVerifier};
 use super::pinned::{Ephemeral, Fingerprint, Pinned};
 use super::{CredentialsError, Files, pem, provider};
 use rustls::client::ResolvesClientCert;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::watch;
 
-/// What the files said.
-pub(super) struct InForce {
-    /// When the first of this end's chain expires.
+/// The loaded content of the credential files.
+pub(super) struct ActiveCredentials {
+    /// Earliest expiry in this end's certificate chain.
     pub(super) expires: Option<SystemTime>,
-    /// When the last authority expires that is trusted: of several, one that expires is one that was replaced.
+    /// Latest expiry of the trust anchors: of several, one that expires has been replaced.
     pub(super) authority_expires: SystemTime,
     /// This end's own certificate with its key.
     own: Option<(Certificate, Arc<CertifiedKey>)>,
     authorities: Vec<CertificateDer<'static>>,
-    servers: Arc<dyn ServerCertVerifier>,
-    clients: Arc<dyn ClientCertVerifier>,
+    peers: Arc<dyn ChainVerifier>,
 }
 
-impl InForce {
+impl ActiveCredentials {
     pub(super) fn load(files: &Files) -> Result<Self, CredentialsError> {
         let own = files.own.as_ref().map(|(certificate, key)| own(certificate, key)).transpose()?;
         let authorities = pem::certificates(&files.authorities)?;
@@ -38,22 +38,20 @@ impl InForce {
         let last_authority = trusted.iter().map(|authority| authority.not_after).max();
         let authority_expires = last_authority.unwrap_or(SystemTime::UNIX_EPOCH);
         let expires = own.as_ref().map(|(_, _, expires)| *expires);
-        let (servers, clients) = verifiers(&files.authorities, &authorities)?;
+        let peers = Arc::new(Anchored::new(&files.authorities, &authorities)?);
         let own = own.map(|(certificate, key, _)| (certificate, key));
-        Ok(Self { expires, authority_expires, own, authorities, servers, clients })
+        Ok(Self { expires, authority_expires, own, authorities, peers })
     }
 
-    /// What two ends have that pin each other.
+    /// Credentials of an end whose peer is identified by a pinned certificate.
     pub(super) fn pinned(own: &Ephemeral, peer: Fingerprint) -> Self {
-        let pinned = Arc::new(Pinned(peer));
         let until = own.certificate.not_after;
         Self {
             expires: Some(until),
             authority_expires: until,
             own: Some((own.certificate.clone(), own.key.clone())),
             authorities: Vec::new(),
-            servers: pinned.clone(),
-            clients: pinned,
+            peers: Arc::new(Pinned(peer)),
         }
     }
 
@@ -72,13 +70,13 @@ impl InForce {
     }
 }
 
-impl fmt::Debug for InForce {
+impl fmt::Debug for ActiveCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InForce").field("certificate", &self.certificate()).finish_non_exhaustive()
+        f.debug_struct("ActiveCredentials").field("certificate", &self.certificate()).finish_non_exhaustive()
     }
 }
 
-/// A certificate, its key, and when the first of it and of those above it expires.
+/// Loads a certificate chain and its key; the time is the earliest expiry in the chain.
 fn own(file: &Path, key: &Path) -> Result<(Certificate, Arc<CertifiedKey>, SystemTime), CredentialsError> {
     let chain = pem::certificates(file)?;
     let said = parse_all(file, &chain)?;
@@ -100,25 +98,6 @@ fn parse_all(file: &Path, all: &[CertificateDer<'_>]) -> Result<Vec<Certificate>
     all.iter().enumerate().map(parse).collect()
 }
 
-type Verifiers = (Arc<dyn ServerCertVerifier>, Arc<dyn ClientCertVerifier>);
-
-fn verifiers(file: &Path, authorities: &[CertificateDer<'static>]) -> Result<Verifiers, CredentialsError> {
-    let mut roots = RootCertStore::empty();
-    for (index, authority) in authorities.iter().enumerate() {
-        roots
-            .add(authority.clone())
-            .map_err(|_| unusable(file, index, "cannot be an authority; expected the certificate of one"))?;
-    }
-    let roots = Arc::new(roots);
-    let failed = |error: rustls::server::VerifierBuilderError| CredentialsError::Unusable {
-        file: file.into(),
-        problem: error.to_string(),
-    };
-    let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider()).build().map_err(failed)?;
-    let clients = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(failed)?;
-    Ok((servers, clients))
-}
-
 fn certified(
     certificate: &Path,
     key: &Path,
@@ -129,63 +108,63 @@ fn certified(
         _ => CredentialsError::Unusable {
             file: key.into(),
             problem:
-                "the private key is of no use; expected Ed25519, ECDSA on P-256 or P-384, or RSA of 2048 bits and more"
+                "the private key cannot be used; expected Ed25519, ECDSA on P-256 or P-384, or RSA of 2048 bits and more"
                     .to_owned(),
         },
     })
 }
 
-/// What is in force now.
+/// Holds the credentials in force and counts their changes.
 #[derive(Debug)]
-pub(super) struct Holder(watch::Sender<Held>);
+pub(super) struct CredentialStore(watch::Sender<Held>);
 
 #[derive(Debug)]
 struct Held {
-    in_force: Arc<InForce>,
-    /// How often something else was put in force.
-    turn: u64,
+    in_force: Arc<ActiveCredentials>,
+    /// Number of changes so far.
+    generation: u64,
 }
 
-impl Holder {
-    pub(super) fn new(first: InForce) -> Self {
-        Self(watch::Sender::new(Held { in_force: Arc::new(first), turn: 0 }))
+impl CredentialStore {
+    pub(super) fn new(first: ActiveCredentials) -> Self {
+        Self(watch::Sender::new(Held { in_force: Arc::new(first), generation: 0 }))
     }
 
-    pub(super) fn get(&self) -> Arc<InForce> {
+    pub(super) fn get(&self) -> Arc<ActiveCredentials> {
         self.0.borrow().in_force.clone()
     }
 
-    /// Which turn it is: another than before, once something else is in force.
-    pub(super) fn turn(&self) -> u64 {
-        self.0.borrow().turn
+    /// The number of changes so far: it differs once other credentials are in force.
+    pub(super) fn generation(&self) -> u64 {
+        self.0.borrow().generation
     }
 
-    /// Puts `next` in force, if it differs from what is, and says whether it does.
-    pub(super) fn replace(&self, next: Arc<InForce>) -> bool {
+    /// Puts `next` in force if it differs from the current credentials, and returns whether it does.
+    pub(super) fn replace(&self, next: Arc<ActiveCredentials>) -> bool {
         self.0.send_if_modified(|now| {
             let differs = !next.is_as(&now.in_force);
             if differs {
-                *now = Held { in_force: next, turn: now.turn + 1 };
+                *now = Held { in_force: next, generation: now.generation + 1 };
             }
             differs
         })
     }
 
-    /// Ends the turn, though nothing else is in force here.
-    pub(super) fn end_turn(&self) {
-        self.0.send_modify(|now| now.turn += 1);
+    /// Counts a change although the credentials here stay the same: proofs made with them lapse.
+    pub(super) fn invalidate(&self) {
+        self.0.send_modify(|now| now.generation += 1);
     }
 
-    /// Waits until turn `turn` is over.
-    pub(super) async fn turned(&self, turn: u64) {
-        // The sender lives as long as `self`.
-        let _ = self.0.subscribe().wait_for(|now| now.turn != turn).await;
+    /// Waits until the number of changes differs from `generation`.
+    pub(super) async fn changed_from(&self, generation: u64) {
+        // The sender lives as long as `self`, so `wait_for` cannot fail.
+        let _ = self.0.subscribe().wait_for(|now| now.generation != generation).await;
     }
 }
 
-/// This end's certificate, in both roles.
+/// Presents this end's certificate, as client and as server.
 #[derive(Debug)]
-pub(super) struct Own(pub(super) Arc<Holder>);
+pub(super) struct Own(pub(super) Arc<CredentialStore>);
 
 impl ResolvesServerCert for Own {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -203,11 +182,15 @@ impl ResolvesClientCert for Own {
     }
 }
 
-/// Verifies those who are connected to.
+/// Verifies peers by the credentials in force at each handshake.
 #[derive(Debug)]
-pub(super) struct Servers(pub(super) Arc<Holder>);
+pub(super) struct PeerVerifier {
+    pub(super) holder: Arc<CredentialStore>,
+    /// Whether clients without a certificate are admitted as well.
+    pub(super) open: bool,
+}
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for PeerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -216,7 +199,9 @@ impl ServerCertVerifier for Servers {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.0.get().servers.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        let verified =
+            self.holder.get().peers.verify_server(end_entity, intermediates, server_name, ocsp_response, now);
+        verified.map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -225,7 +210,7 @@ impl ServerCertVerifier for Servers {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.get().servers.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -234,28 +219,20 @@ impl ServerCertVerifier for Servers {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.get().servers.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.get().servers.supported_verify_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
-/// Verifies those who connect.
-#[derive(Debug)]
-pub(super) struct Clients {
-    pub(super) holder: Arc<Holder>,
-    /// Whether those who show no certificate are taken as well.
-    pub(super) open: bool,
-}
-
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for PeerVerifier {
     fn client_auth_mandatory(&self) -> bool {
         !self.open
     }
 
-    /// None: they would be those of the first files.
+    /// Returns no hints: they would stay those of the first files after a reload.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -266,7 +243,8 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.holder.get().clients.verify_client_cert(end_entity, intermediates, now)
+        let verified = self.holder.get().peers.verify_client(end_entity, intermediates, now);
+        verified.map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -275,7 +253,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.holder.get().clients.verify_tls12_signature(message, cert, dss)
+        ServerCertVerifier::verify_tls12_signature(self, message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -284,10 +262,10 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.holder.get().clients.verify_tls13_signature(message, cert, dss)
+        ServerCertVerifier::verify_tls13_signature(self, message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.holder.get().clients.supported_verify_schemes()
+        ServerCertVerifier::supported_verify_schemes(self)
     }
 }

@@ -1,20 +1,22 @@
-//! Who this end is and whom it trusts: a certificate with its key, and the authorities whose certificates count, from PEM files
-//! (RFC 7468, RFC 5280).
+//! The identity of this end and its trust anchors: a certificate chain with its key, and the certificates of trusted
+//! authorities, from PEM files (RFC 7468, RFC 5280).
 //!
-//! - [`Credentials`] gives the TLS configurations of both roles: TLS 1.3 alone, both ends with certificates, no tickets, no
-//!   resumption and no early data, so that each connection proves anew who is at its ends.
-//! - An end that is connected to may take those who show none as well, where it was told to, and an end that only connects may
-//!   have none: [`Credentials::open`], [`Credentials::trusting`].
-//! - Files are read again while connections are open and without a new configuration: the configurations ask for what is in
-//!   force at each handshake ([`Credentials::reload`]).
-//! - What an end has proved counts as long as that stays in force, and no longer than its certificates do: [`Proof`].
-//! - Two ends that can tell each other what to expect need no files and no authority: [`Credentials::pinned`].
-//! - [`Certificate`] says what a certificate says; [`Authority`] makes one, for those who have none.
+//! - [`Credentials`] makes the TLS configurations of both roles: TLS 1.3 only, mutual authentication, no tickets, no
+//!   resumption and no early data, so that each connection proves both identities anew.
+//! - A server may be told to admit clients without a certificate, and a client may have none: [`Credentials::open`],
+//!   [`Credentials::trusting`].
+//! - [`Credentials::reload`] rereads the files while connections are open. TLS configurations stay valid: they read the
+//!   credentials in force at each handshake.
+//! - [`Proof`] tells whether a peer's identity is still valid: until other credentials are in force, and no longer than its
+//!   certificates.
+//! - Two ends that can exchange fingerprints over a trusted channel need no files and no authority: [`Credentials::pinned`].
+//! - [`Certificate`] shows the content of a certificate; [`Authority`] issues one, for sites without an authority.
 //!
-//! No message and no `Debug` shows a key.
+//! No message and no `Debug` output shows a key.
 
 mod authority;
 mod certificate;
+mod chain;
 mod error;
 mod in_force;
 mod pem;
@@ -29,7 +31,7 @@ pub use error::CredentialsError;
 pub use pinned::{Ephemeral, Fingerprint};
 pub use proof::{Identity, Proof};
 
-use in_force::{Clients, Holder, InForce, Own, Servers};
+use in_force::{ActiveCredentials, CredentialStore, Own, PeerVerifier};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::NoServerSessionStorage;
@@ -40,33 +42,34 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-/// From this long before a certificate expires, its owner is told every day: time for an authority that signs by hand.
+/// How long before a certificate's expiry the daily warnings to its owner start: time for an authority that
+/// signs by hand.
 pub const EXPIRY_WARNING: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Where credentials are.
+/// The files with the credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialFiles {
-    /// This end's certificate, followed by those between it and its authority, if any.
+    /// This end's certificate, followed by the intermediate certificates up to its authority, if any.
     pub certificate: PathBuf,
-    /// Its private key, which nobody but its owner may read.
+    /// The private key, which only its owner may read.
     pub key: PathBuf,
-    /// Certificates of the authorities that may vouch for the other end.
+    /// Certificates of the authorities that are trusted to sign peers' certificates (trust anchors).
     pub authorities: PathBuf,
 }
 
-/// A certificate with its key and the authorities that are trusted. A clone shares what is in force with its original.
+/// A certificate with its key, and the trust anchors. Clones share the credentials in force.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     files: Arc<Files>,
-    holder: Arc<Holder>,
+    holder: Arc<CredentialStore>,
     open: bool,
 }
 
-/// What was read.
+/// The files that the credentials were loaded from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Files {
-    /// The certificate and its key, of an end that has them.
+    /// The certificate and its key, if this end has them.
     own: Option<(PathBuf, PathBuf)>,
     authorities: PathBuf,
 }
@@ -78,7 +81,7 @@ impl From<CredentialFiles> for Files {
 }
 
 impl Credentials {
-    /// Reads the files.
+    /// Loads the credentials from the files.
     ///
     /// # Errors
     /// [`CredentialsError`], naming the file, and the line where there is one.
@@ -86,7 +89,7 @@ impl Credentials {
         Self::of(files.into())
     }
 
-    /// Those of an end that only connects, and has no certificate to show: it knows whom to trust, and no more.
+    /// Loads the trust anchors for a client that has no certificate.
     ///
     /// # Errors
     /// [`CredentialsError`], as [`Credentials::load`].
@@ -94,80 +97,82 @@ impl Credentials {
         Self::of(Files { own: None, authorities: authorities.to_owned() })
     }
 
-    /// Those of an end that shows `own`, and believes whoever shows the certificate of the fingerprint `peer`, and nobody else.
+    /// Credentials that present `own` and accept only a peer whose certificate has the fingerprint `peer`.
     pub fn pinned(own: &Ephemeral, peer: Fingerprint) -> Self {
         let files = Files { own: None, authorities: PathBuf::new() };
-        let holder = Holder::new(InForce::pinned(own, peer));
+        let holder = CredentialStore::new(ActiveCredentials::pinned(own, peer));
         Self { files: Arc::new(files), holder: Arc::new(holder), open: false }
     }
 
     fn of(files: Files) -> Result<Self, CredentialsError> {
-        let holder = Holder::new(InForce::load(&files)?);
+        let holder = CredentialStore::new(ActiveCredentials::load(&files)?);
         Ok(Self { files: Arc::new(files), holder: Arc::new(holder), open: false })
     }
 
-    /// The same, which when connected to takes also those who show no certificate. Nothing is known of them then but that
-    /// nobody else reads or writes what they do; a certificate that is shown still has to be one that is trusted.
+    /// The same credentials, which as a server also admit clients without a certificate. Such clients are
+    /// anonymous, and their connections are encrypted; a certificate that a client does present must still be
+    /// trusted.
     #[must_use]
     pub fn open(&self) -> Self {
         Self { open: true, ..self.clone() }
     }
 
-    /// Whether these come from the same files as `other`, whatever was in them.
+    /// Whether both were loaded from the same files, whatever the content was.
     pub fn same_files(&self, other: &Self) -> bool {
         self.files == other.files
     }
 
-    /// Reads the files again; every later handshake uses them. Says whether anything is different.
+    /// Rereads the files; every later handshake uses the new content. Returns whether anything changed.
     ///
     /// # Errors
-    /// [`CredentialsError`]; what was in force stays so.
+    /// [`CredentialsError`]; the previous credentials stay in force.
     pub fn reload(&self) -> Result<bool, CredentialsError> {
         if self.files.authorities.as_os_str().is_empty() {
-            // Those that are pinned come from no files.
+            // Pinned credentials have no files.
             return Ok(false);
         }
-        Ok(self.holder.replace(Arc::new(InForce::load(&self.files)?)))
+        Ok(self.holder.replace(Arc::new(ActiveCredentials::load(&self.files)?)))
     }
 
-    /// Puts in force here what `other` has read; every later handshake uses it. Says whether anything is different.
+    /// Puts the credentials of `other` in force here; every later handshake uses them. Returns whether
+    /// anything changed.
     pub fn adopt(&self, other: &Self) -> bool {
         self.holder.replace(other.holder.get())
     }
 
-    /// Others are used from now on: what was proved to these counts no longer.
+    /// Invalidates every [`Proof`] made with these credentials, because other credentials replace them.
     pub fn retire(&self) {
-        self.holder.end_turn();
+        self.holder.invalidate();
     }
 
-    /// Of what is proved in a handshake that begins now.
+    /// The proof for a handshake that begins now.
     pub fn proof(&self) -> Proof {
         Proof::new(self.holder.clone())
     }
 
-    /// What the certificate in force says; none of an end that has none.
+    /// The certificate in force, if this end has one.
     pub fn certificate(&self) -> Option<Certificate> {
         self.holder.get().certificate().cloned()
     }
 
-    /// When the first of those in force expires: this end's certificate, one between it and its authority, or an authority
-    /// that alone is trusted.
+    /// The earliest expiry that matters: of this end's certificate chain, or of the last valid trust anchor.
     pub fn expires(&self) -> SystemTime {
         let now = self.holder.get();
         now.expires.map_or(now.authority_expires, |own| own.min(now.authority_expires))
     }
 
-    /// When this end's certificate expires, or one between it and its authority. None without a certificate.
+    /// The earliest expiry in this end's certificate chain; `None` without a certificate.
     pub fn certificate_expires(&self) -> Option<SystemTime> {
         self.holder.get().expires
     }
 
-    /// When the last of the authorities expires that are trusted here.
+    /// The latest expiry of the trust anchors.
     pub fn authority_expires(&self) -> SystemTime {
         self.holder.get().authority_expires
     }
 
-    /// What to tell the owner at `now`, if the certificate expires within [`EXPIRY_WARNING`] or is not valid yet.
+    /// A warning for the owner if, at `now`, the certificate expires within [`EXPIRY_WARNING`] or is not
+    /// valid yet.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
         let in_force = self.holder.get();
         let file = self.files.own.as_ref().map_or(&self.files.authorities, |(certificate, _)| certificate).display();
@@ -191,27 +196,27 @@ impl Credentials {
         }
     }
 
-    /// For those who connect. The other end has to show a certificate for the name that is connected to, and to choose one of
-    /// `protocols` (RFC 7301).
+    /// The TLS configuration of a client. The server must present a certificate for the name in the handshake
+    /// and choose one of `protocols` (ALPN, RFC 7301).
     pub fn client_config(&self, protocols: &[&[u8]]) -> Arc<ClientConfig> {
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Servers(self.holder.clone())))
+            .with_custom_certificate_verifier(Arc::new(PeerVerifier { holder: self.holder.clone(), open: false }))
             .with_client_cert_resolver(Arc::new(Own(self.holder.clone())));
         config.resumption = Resumption::disabled();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Arc::new(config)
     }
 
-    /// For those who are connected to. The other end has to show a certificate, unless these are [open](Credentials::open);
-    /// whose it is, the connection says.
+    /// The TLS configuration of a server. The client must present a certificate, unless these credentials are
+    /// [open](Credentials::open); the caller reads the client's name from the connection.
     pub fn server_config(&self, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
-            .with_client_cert_verifier(Arc::new(Clients { holder: self.holder.clone(), open: self.open }))
+            .with_client_cert_verifier(Arc::new(PeerVerifier { holder: self.holder.clone(), open: self.open }))
             .with_cert_resolver(Arc::new(Own(self.holder.clone())));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -221,7 +226,7 @@ impl Credentials {
     }
 }
 
-/// Suites of TLS 1.3, the fastest of the processors that gateways run on first.
+/// TLS 1.3 cipher suites; the first is the fastest on processors that gateways usually run on.
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
         let mut provider = ring::default_provider();

@@ -1,4 +1,4 @@
-//! Certificates and keys from PEM files (RFC 7468), with errors that name the place.
+//! Reads certificates and keys from PEM files (RFC 7468); errors name the file and line.
 
 use super::CredentialsError;
 use rustls::pki_types::pem::{self, SectionKind};
@@ -8,10 +8,10 @@ use std::io::{self, BufRead, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The most that is read of a file: all authorities that any system trusts are a quarter of it.
+/// Largest file that is read, in bytes: four times a system's complete set of trust anchors.
 pub(super) const FILE_MAX: u64 = 1 << 20;
 
-/// All certificates in the file, in their order; at least one. Sections of other kinds are passed over.
+/// All certificates in the file, in the file's order; at least one. Sections of other kinds are skipped.
 pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     const EXPECTED: &str = "certificates";
     let text = read(file, EXPECTED, |_| Ok(()))?;
@@ -28,7 +28,7 @@ pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(found)
 }
 
-/// The one private key in the file, which nobody but its owner may read.
+/// The single private key in the file, which only its owner may read.
 pub(super) fn key(file: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
     const EXPECTED: &str = "one private key";
     let text = read(file, EXPECTED, |opened| {
@@ -106,13 +106,13 @@ fn sections(
     }
 }
 
-/// The last BEGIN among the lines after the first `from` and up to `to`, counted from 1.
+/// The last BEGIN line after line `from` and up to line `to`, counted from 1.
 fn last_begin(text: &[u8], from: usize, to: usize) -> usize {
     let lines = text.split(|&byte| byte == b'\n').enumerate().take(to.max(from + 1)).skip(from);
     lines.filter(|(_, line)| line.starts_with(b"-----BEGIN ")).map(|(index, _)| index + 1).last().unwrap_or(from + 1)
 }
 
-/// A text that knows how many lines of it were read.
+/// A text that counts the lines read from it.
 struct Counted<'a> {
     text: &'a [u8],
     lines: usize,

@@ -1,28 +1,26 @@
-//! Keys of one use, for two ends that have told each other what to expect over a channel that they trust (the idea of RFC 8122):
-//! each shows a certificate that nobody has signed, and takes the one of that fingerprint and no other. There are no authorities,
-//! no names and no dates in it.
+//! Single-use keys for two ends that exchange fingerprints over a channel that they trust (the idea of RFC
+//! 8122). Each end presents a self-signed certificate and accepts exactly the certificate with the expected
+//! fingerprint. Authorities, names and dates are not checked.
 
 use super::authority::failed;
 use super::certificate::Certificate;
+use super::chain::ChainVerifier;
 use super::{CredentialsError, provider};
 use rcgen::{CertificateParams, KeyPair};
 use ring::digest;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{CertificateError, Error};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a certificate of one use says of whom it is for: nobody (RFC 6761, section 6.4).
+/// The name in a single-use certificate: a reserved name that belongs to nobody (RFC 6761, section 6.4).
 const NAME: &str = "pinned.invalid";
 
-/// SHA-256 of a certificate, as it is encoded.
+/// SHA-256 of a certificate's DER encoding.
 pub type Fingerprint = [u8; 32];
 
-/// A key with a certificate, made here and shown to nobody before. Clones are the same.
+/// A freshly made key with its self-signed certificate. Clones share the key.
 #[derive(Clone)]
 pub struct Ephemeral {
     pub(super) key: Arc<CertifiedKey>,
@@ -31,10 +29,10 @@ pub struct Ephemeral {
 }
 
 impl Ephemeral {
-    /// Makes one (ECDSA on P-256).
+    /// Makes a key (ECDSA on P-256) and its certificate.
     ///
     /// # Errors
-    /// [`CredentialsError::Make`]: the system has no random bytes.
+    /// [`CredentialsError::Make`] when the system has no random bytes.
     pub fn make() -> Result<Self, CredentialsError> {
         let key = KeyPair::generate().map_err(failed)?;
         let params = CertificateParams::new(vec![NAME.to_owned()]).map_err(failed)?;
@@ -47,7 +45,7 @@ impl Ephemeral {
         Ok(Self { key, certificate, fingerprint })
     }
 
-    /// What the other end has to be told.
+    /// The fingerprint to send to the peer.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -65,13 +63,13 @@ fn fingerprint(der: &[u8]) -> Fingerprint {
     out
 }
 
-/// Takes the certificate of this fingerprint, in both roles.
+/// Accepts only the certificate with this fingerprint, of a client or a server.
 #[derive(Debug)]
 pub(super) struct Pinned(pub(super) Fingerprint);
 
 impl Pinned {
     fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
-        // Both are public.
+        // Both fingerprints are public, so the comparison need not take constant time.
         match fingerprint(shown) == self.0 {
             true => Ok(()),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
@@ -79,90 +77,24 @@ impl Pinned {
     }
 }
 
-fn tls12(
-    message: &[u8],
-    cert: &CertificateDer<'_>,
-    dss: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
-}
-
-fn tls13(
-    message: &[u8],
-    cert: &CertificateDer<'_>,
-    dss: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
-}
-
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
+impl ChainVerifier for Pinned {
+    fn verify_server(
         &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
+        leaf: &CertificateDer<'_>,
+        _rest: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
         _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        self.check(end_entity).map(|()| ServerCertVerified::assertion())
+    ) -> Result<(), Error> {
+        self.check(leaf)
     }
 
-    fn verify_tls12_signature(
+    fn verify_client(
         &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-impl ClientCertVerifier for Pinned {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        _rest: &[CertificateDer<'_>],
         _now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        self.check(end_entity).map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
+    ) -> Result<(), Error> {
+        self.check(leaf)
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const PROTOCOLS: &[&[u8]] = &[b"test/1"];
 
-/// A directory with an authority and what it has signed.
+/// A directory with an authority and the certificates it has signed.
 pub(super) struct Place {
     dir: tempfile::TempDir,
     authority: Authority,
@@ -53,7 +53,7 @@ fn write_key(file: &Path, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// A handshake without a network: each side's own outcome, and the names that the server saw.
+/// Performs a handshake without a network; returns each side's outcome, and the names that the server saw.
 fn handshake(
     client: &Credentials,
     name: &str,
@@ -85,7 +85,7 @@ fn handshake(
 }
 
 #[test]
-fn both_ends_prove_who_they_are() {
+fn handshake_authenticates_both_ends() {
     let place = Place::new();
     let (pg1, pg2) = (place.credentials("pg1.example"), place.credentials("pg2.example"));
     assert_eq!(handshake(&pg1, "pg2.example", &pg2), (Ok(()), Ok(vec!["pg1.example".to_owned()])));
@@ -98,7 +98,7 @@ fn both_ends_prove_who_they_are() {
 }
 
 #[test]
-fn the_wrong_name_and_the_wrong_authority_are_refused() {
+fn wrong_name_and_wrong_authority_are_refused() {
     let place = Place::new();
     let (pg1, pg2) = (place.credentials("pg1"), place.credentials("pg2"));
     let (Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })), _) =
@@ -112,7 +112,7 @@ fn the_wrong_name_and_the_wrong_authority_are_refused() {
     let stranger = elsewhere.credentials("pg1");
     let (client, _) = handshake(&stranger, "pg2", &pg2);
     assert_eq!(client, Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)));
-    // A client that trusts the server, and whom the server does not trust.
+    // The client trusts the server, but the server does not trust the client.
     let mut files = elsewhere.issue("pg1", YEAR);
     files.authorities = place.path("ca.pem");
     let (_, server) = handshake(&Credentials::load(files).unwrap(), "pg2", &pg2);
@@ -120,7 +120,7 @@ fn the_wrong_name_and_the_wrong_authority_are_refused() {
 }
 
 #[test]
-fn configurations_follow_the_files() {
+fn configurations_use_reloaded_files() {
     let place = Place::new();
     let (pg1, pg2) = (place.credentials("pg1"), place.credentials("pg2"));
     let server = pg2.server_config(PROTOCOLS);
@@ -136,7 +136,7 @@ fn configurations_follow_the_files() {
     write_key(&place.path("pg2-key.pem"), &renewed.key);
     assert!(pg2.reload().unwrap());
     assert!(handshake(&pg1, "pg2.new", &pg2).0.is_ok());
-    // The configuration that was made before: rustls asks it, and it asks for what is in force.
+    // The configuration was made before the reload; rustls reads the credentials in force through it.
     let name = ServerName::try_from("pg2.new").unwrap();
     let mut client = ClientConnection::new(pg1.client_config(PROTOCOLS), name).unwrap();
     let mut server = ServerConnection::new(server).unwrap();
@@ -151,7 +151,7 @@ fn configurations_follow_the_files() {
 }
 
 #[test]
-fn expiry_is_told_in_time() {
+fn warning_precedes_expiry() {
     let place = Place::new();
     let credentials = place.credentials("pg1");
     let now = SystemTime::now();
@@ -171,7 +171,7 @@ fn expiry_is_told_in_time() {
 }
 
 #[test]
-fn bad_files_are_named_with_the_line_and_what_was_expected() {
+fn errors_name_file_line_and_expected_content() {
     let place = Place::new();
     let good = place.issue("pg1", YEAR);
     let certificate = fs::read_to_string(&good.certificate).unwrap();
@@ -212,7 +212,7 @@ fn bad_files_are_named_with_the_line_and_what_was_expected() {
         ("key", ca.key.clone(), "is not the private key of the certificate in"),
         ("key", format!("{key}{key}"), "holds more than one private key"),
         ("key", key.replace("PRIVATE", "ENCRYPTED PRIVATE"), "is encrypted; expected one without a passphrase"),
-        ("key", key.replace("\nM", "\nAAA"), "the private key is of no use; expected Ed25519, ECDSA"),
+        ("key", key.replace("\nM", "\nAAA"), "the private key cannot be used; expected Ed25519, ECDSA"),
         ("authorities", String::new(), "holds no certificate"),
     ];
     for (which, text, expected) in cases {
@@ -239,7 +239,7 @@ fn bad_files_are_named_with_the_line_and_what_was_expected() {
 }
 
 #[test]
-fn an_authority_is_what_its_files_say() {
+fn authority_is_restored_from_its_files() {
     let place = Place::new();
     let again = Authority::load(&place.path("ca.pem"), &place.path("ca-key.pem")).unwrap();
     let issued = again
@@ -268,14 +268,14 @@ fn an_authority_is_what_its_files_say() {
     assert!(said.contains("may not sign others"), "{said}");
     let said = Authority::load(&place.path("ca.pem"), &files.key).unwrap_err().to_string();
     assert!(said.contains("is not the private key of"), "{said}");
-    // Nothing that is printed for a developer shows a key.
+    // No `Debug` output shows a key.
     for shown in [format!("{pg9:?}"), format!("{issued:?}"), format!("{again:?}")] {
         assert!(!shown.contains("PRIVATE") && shown.len() < 2500, "{shown}");
     }
 }
 
 #[test]
-fn an_end_that_only_connects_needs_no_certificate_where_the_other_does_not_ask_for_one() {
+fn open_server_admits_client_without_certificate() {
     let place = Place::new();
     let pg1 = place.credentials("pg1");
     let nobody = Credentials::trusting(&place.path("ca.pem")).unwrap();
@@ -285,14 +285,14 @@ fn an_end_that_only_connects_needs_no_certificate_where_the_other_does_not_ask_f
     let (_, of_server) = handshake(&nobody, "pg1", &pg1);
     assert_eq!(of_server, Err(Error::NoCertificatesPresented));
     assert_eq!(handshake(&nobody, "pg1", &pg1.open()), (Ok(()), Ok(Vec::new())));
-    // Who shows one is known by it all the same, and it has to count.
+    // A client that presents a certificate is identified by it, and the certificate must be trusted.
     let named = handshake(&place.credentials("ada"), "pg1", &pg1.open());
     assert_eq!(named, (Ok(()), Ok(vec!["ada".to_owned()])));
     let other = Place::of("another authority");
     let files = CredentialFiles { authorities: place.path("ca.pem"), ..other.issue("ada", YEAR) };
     let (_, of_server) = handshake(&Credentials::load(files).unwrap(), "pg1", &pg1.open());
     assert!(matches!(of_server, Err(Error::InvalidCertificate(_))), "{of_server:?}");
-    // And the other end proves who it is either way.
+    // The server is authenticated in either case.
     let (of_client, _) = handshake(&nobody, "pg2", &pg1.open());
     assert!(matches!(of_client, Err(Error::InvalidCertificate(_))), "{of_client:?}");
     let misled = Credentials::trusting(&other.path("ca.pem")).unwrap();

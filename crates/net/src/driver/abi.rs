@@ -1,5 +1,6 @@
-//! `include/phoebus_driver.h` in Rust: the same structs, field by field. The header has the rules. Drivers that tests compile against
-//! the header show that the two agree: a field out of place would be a function that is missing, or a figure that is wrong.
+//! `include/phoebus_driver.h` in Rust: the same structs, field by field. The header states the rules. Tests
+//! compile drivers against the header and so verify that the two agree: a misplaced field would show as a
+//! missing function or a wrong number.
 
 use libc::{size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -16,19 +17,19 @@ pub(super) const TRUE_ENDS: u32 = 2;
 pub(super) const HERE: c_uint = 0;
 /// `PHOEBUS_PEER`.
 pub(super) const PEER: c_uint = 1;
-/// What a driver may write behind a `struct phoebus_stats` that it is passed.
+/// Number of bytes that a driver may write into the `struct phoebus_stats` passed to it.
 pub(super) const STATS_ROOM: usize = 1024;
 
 /// `phoebus_driver_entry`.
 pub(super) type Entry = unsafe extern "C" fn() -> *const DriverTable;
 
-/// `phoebus_connection`: only ever behind a pointer.
+/// `phoebus_connection`: opaque, used only behind a pointer.
 #[repr(C)]
 pub(super) struct RawConnection {
     _opaque: [u8; 0],
 }
 
-/// `phoebus_listener`: only ever behind a pointer.
+/// `phoebus_listener`: opaque, used only behind a pointer.
 #[repr(C)]
 pub(super) struct RawListener {
     _opaque: [u8; 0],
@@ -84,7 +85,7 @@ pub(super) struct RawStats {
     pub(super) receive_buffer: u64,
 }
 
-/// A [`RawStats`] with the room that the header promises behind it.
+/// A [`RawStats`] with the spare room behind it that the header promises to later versions.
 #[repr(C)]
 pub(super) union StatsBuffer {
     pub(super) stats: RawStats,
@@ -94,7 +95,7 @@ pub(super) union StatsBuffer {
 type Object<O, R> = Option<unsafe extern "C" fn(*mut O, *mut RawError) -> R>;
 type Plain<O> = Option<unsafe extern "C" fn(*mut O)>;
 
-/// `struct phoebus_driver`. Function pointers that are absent are `None`.
+/// `struct phoebus_driver`. Missing functions (NULL) are `None`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct DriverTable {
@@ -130,5 +131,5 @@ pub(super) struct DriverTable {
     pub(super) close_listener: Plain<RawListener>,
 }
 
-/// The first `size` with all functions that version 1 began with.
+/// The table's size in version 1: a driver's `size` must be at least this.
 pub(super) const FIRST_SIZE: usize = size_of::<DriverTable>();

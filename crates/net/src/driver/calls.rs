@@ -1,4 +1,4 @@
-//! A loaded driver as a [`Driver`]: each call into the library, with its arguments and its answer as C has them.
+//! Implements [`Driver`] for a loaded library: converts the arguments and results of each call from and to C.
 #![allow(unsafe_code, reason = "functions of a shared library are called through pointers")]
 
 use super::abi::{self, RawConnection, RawError, RawListener, RawSetting, RawStats, StatsBuffer};
@@ -22,19 +22,19 @@ pub(super) struct Loaded {
     table: Arc<Table>,
 }
 
-/// A connection of the library's; closed when it is dropped.
+/// An open connection of the library; dropping it closes it.
 struct Open {
     raw: NonNull<RawConnection>,
     table: Arc<Table>,
 }
 
-/// A listener of the library's; closed when it is dropped.
+/// A listener of the library; dropping it closes it.
 struct Listening {
     raw: NonNull<RawListener>,
     table: Arc<Table>,
 }
 
-// SAFETY: the header allows every call from any thread, with the restrictions that `wrapblock` keeps to.
+// SAFETY: the header permits every call from any thread, with restrictions that `wrapblock` observes.
 unsafe impl Send for Open {}
 // SAFETY: as above.
 unsafe impl Sync for Open {}
@@ -49,14 +49,15 @@ impl Loaded {
     }
 }
 
-/// Calls a function of the table that may be absent, and has `$else` then. `$error` is there for it to fill.
+/// Calls a function of the table, or evaluates `$else` if the function is missing. `$error` is for the
+/// function to fill.
 ///
-/// What makes it sound, for all uses: the table was checked when it was loaded; the object is alive, because whoever calls
-/// borrows it; pointers to arguments are valid until the call returns, which is all that the header promises a driver.
+/// Every use is sound: the table was validated on loading; the object is alive because the caller borrows it;
+/// pointer arguments are valid until the call returns, and the header promises a driver no more.
 macro_rules! call {
     ($table:expr, $function:ident ($($argument:expr),*), else $else:expr) => {
         match $table.raw.$function {
-            // SAFETY: see the macro.
+            // SAFETY: see the macro's comment.
             Some(function) => unsafe { function($($argument),*) },
             None => $else,
         }
@@ -102,7 +103,7 @@ impl Driver for Loaded {
 }
 
 impl Table {
-    /// The settings for C, each within the option's bounds.
+    /// The settings as C strings, each checked against the option's bounds.
     fn texts(&self, settings: &[Setting]) -> Result<Vec<(CString, CString)>, Fault> {
         let invalid = |text: String| Fault::new(libc::EINVAL, text);
         let text = |text: &str| CString::new(text).map_err(|_| invalid("a setting has a zero byte in it".into()));
@@ -178,7 +179,7 @@ impl Connection for Open {
         buffer.stats = RawStats { size: size_of::<RawStats>() as u32, ..RawStats::default() };
         let place = (&raw mut buffer).cast();
         done(call!(self.table, stats(self.raw.as_ptr(), place, &raw mut error), else 0), &error)?;
-        // SAFETY: every field is a number, for which any bits will do.
+        // SAFETY: every field is a number, for which any bit pattern is valid.
         Ok(stats(&unsafe { buffer.stats }))
     }
 
@@ -244,7 +245,7 @@ fn count(result: ssize_t, most: usize, error: &RawError) -> Result<usize, Fault>
     }
 }
 
-/// For C: milliseconds, not 0 for a moment and not a wrapped number for an age.
+/// The time in milliseconds for C: at least 1, because 0 would mean no wait, and saturated at the top.
 fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
 }
@@ -258,8 +259,8 @@ fn address(ask: impl FnOnce(*mut sockaddr_storage, *mut RawError) -> c_int) -> R
     let mut storage = SockAddrStorage::zeroed();
     let len = storage.size_of();
     done(ask((&raw mut storage).cast(), &raw mut error), &error)?;
-    // SAFETY: the storage is a `sockaddr_storage` of this length, zeroed and then written by the driver; its family says which
-    // of it is meant, and all of it is numbers.
+    // SAFETY: the storage is a zeroed `sockaddr_storage` of this length, which the driver then wrote; its
+    // family selects the variant, and every variant consists of plain numbers.
     let addr = unsafe { SockAddr::new(storage, len) };
     addr.as_socket().ok_or_else(|| Fault::new(libc::EAFNOSUPPORT, "the driver gave no IPv4 or IPv6 address"))
 }

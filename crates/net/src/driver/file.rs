@@ -1,4 +1,5 @@
-//! Whether a file may be loaded as a driver: it becomes part of this process, with all that this process may do (invariant 5).
+//! Decides whether a file may be loaded as a driver: it becomes part of this process, with all of the
+//! process's rights (invariant 5).
 
 use super::LoadError;
 use object::elf::PT_LOAD;
@@ -8,13 +9,13 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Access to a file for others than its owner: group and world.
+/// Write permission for users other than the owner: group and world.
 const WRITE_BY_OTHERS: u32 = 0o022;
-/// In such a directory nobody renames or removes what belongs to another.
+/// The sticky bit: in such a directory, users cannot rename or remove the files of others.
 const STICKY: u32 = 0o1000;
 
-/// The real path of the library, if nobody but root and the user who runs this process could have written it, or put
-/// another in its place, and it is a library for this machine.
+/// The canonical path of the library, if only root and this process's user could have written or replaced it,
+/// and if it is a shared library for this machine.
 pub(super) fn approved(path: &Path) -> Result<PathBuf, LoadError> {
     let refuse = |why: String| LoadError::new(path, why);
     if !path.is_absolute() {
@@ -30,7 +31,7 @@ pub(super) fn approved(path: &Path) -> Result<PathBuf, LoadError> {
     Ok(real)
 }
 
-/// Whether a file, or a directory on the way to it, is safe from others.
+/// Checks that nobody else can modify a file, or a directory on the way to it.
 fn trusted(place: &Path, about: &Metadata, is_library: bool) -> Result<(), String> {
     let me = rustix::process::geteuid().as_raw();
     let name = if is_library { "it".into() } else { format!("the directory {}", place.display()) };
@@ -49,15 +50,16 @@ fn trusted(place: &Path, about: &Metadata, is_library: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// What an ELF file for this kind of machine begins with.
+/// The ELF header of this machine's word size.
 #[cfg(target_pointer_width = "64")]
 type Header = elf::FileHeader64<Endianness>;
-/// What an ELF file for this kind of machine begins with.
+/// The ELF header of this machine's word size.
 #[cfg(target_pointer_width = "32")]
 type Header = elf::FileHeader32<Endianness>;
 
-/// Looks at the headers of an ELF file (gABI, chapters 4 and 5): what it is, for which machine, and whether all of it is there.
-/// The dynamic loader maps what the headers promise, and a process that touches what the file does not have is killed.
+/// Checks the headers of an ELF file (gABI, chapters 4 and 5): the file type, the machine, and that the file
+/// is complete. The dynamic loader maps what the headers promise, and a process that touches a page beyond
+/// the end of the file is killed (SIGBUS).
 fn fits_this_machine(bytes: &[u8]) -> Result<(), String> {
     if !bytes.starts_with(&elf::ELFMAG) {
         return Err("it is not a shared library (no ELF file)".into());
@@ -90,7 +92,8 @@ fn fits_this_machine(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The ELF number of the machine that this was compiled for, where it is known here; elsewhere the loader says what is wrong.
+/// The ELF number of this program's architecture if known here; for others, the dynamic loader reports a
+/// mismatch.
 fn machine_number() -> Option<u16> {
     match std::env::consts::ARCH {
         "x86_64" => Some(elf::EM_X86_64),

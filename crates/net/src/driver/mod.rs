@@ -1,11 +1,11 @@
-//! Transports from shared libraries that the administrator has listed (U9, U11, U12). `include/phoebus_driver.h` is what such
-//! a library is compiled against, `docs/guide/drivers.md` shows how to write, list and debug one.
+//! Transports from shared libraries that the administrator has listed (U9, U11, U12). Such a library compiles
+//! against `include/phoebus_driver.h`; `docs/guide/drivers.md` explains how to write, list and debug one.
 //!
-//! - [`Library::load`] checks a file and loads it; [`Library::transport`] makes the transport, by way of [`crate::wrapblock`].
-//! - `file`: which files may be loaded; `options`: what a driver can be told; `table`: the functions of a loaded
-//!   library; `calls`: calling them; `abi`: the header in Rust. The last three hold all `unsafe` of this module.
+//! - [`Library::load`] checks and loads a file; [`Library::transport`] makes the transport, through [`crate::wrapblock`].
+//! - `file` decides which files may be loaded; `options` are a driver's settings; `table` holds the functions of a loaded
+//!   library; `calls` calls them; `abi` is the header in Rust. The last three contain all `unsafe` of this module.
 //!
-//! A driver is code of this process: it is trusted as this program is. No client can name one (invariant 5).
+//! A driver runs as code of this process and is trusted like it. No client can name one (invariant 5).
 
 mod abi;
 mod calls;
@@ -14,14 +14,14 @@ mod file;
 mod options;
 mod table;
 
-pub use options::{DriverOption, Kind};
+pub use options::{DriverOption, ValueType};
 
 use crate::wrapblock::{Limits, WrapBlock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Why a file cannot be used as a driver. One sentence that names the file.
+/// The reason why a file cannot be used as a driver. The message is one sentence that names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use {} as a driver: {why}", file.display())]
 pub struct LoadError {
@@ -30,7 +30,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    /// Why, without the file: for those who are not to know where files are.
+    /// The reason without the file's name, for readers who may not learn where files are.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -40,7 +40,7 @@ impl LoadError {
     }
 }
 
-/// A driver that was loaded. It is never unloaded, because its threads may outlive its connections.
+/// A loaded driver. It is never unloaded, because its threads may outlive its connections.
 #[derive(Debug, Clone)]
 pub struct Library {
     file: PathBuf,
@@ -48,30 +48,31 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads the driver in `file`. Its path is the administrator's; nothing is searched for.
+    /// Loads the driver in `file`, an absolute path from the administrator; no directory is searched.
     ///
     /// # Errors
-    /// When others than root and this process's user could have written it, and when it is no driver for this program.
+    /// When users other than root and this process's user could have written the file, or it is no driver for
+    /// this program.
     pub fn load(file: &Path) -> Result<Self, LoadError> {
         let real = file::approved(file)?;
         let table = table::Table::load(&real).map_err(|why| LoadError::new(file, why))?;
         Ok(Self { file: file.into(), table: Arc::new(table) })
     }
 
-    /// What the library calls itself, with its version.
+    /// The library's own name and version.
     pub fn title(&self) -> &str {
         &self.table.title
     }
 
-    /// The options that it has.
+    /// The options that the driver supports.
     pub fn options(&self) -> &[DriverOption] {
         &self.table.options
     }
 
-    /// The transport `name`, with these options, as they stand in the configuration, on every connection.
+    /// Makes the transport `name`, with these options from the configuration on every connection.
     ///
     /// # Errors
-    /// When the driver has no such option, or not with such a value.
+    /// When the driver has no such option, or does not accept the value.
     pub fn transport(
         &self,
         name: &str,
@@ -85,7 +86,7 @@ impl Library {
     }
 }
 
-/// The name for as long as the process lives. A configuration that is read again has the same few names.
+/// Interns a name for the life of the process. Reloaded configurations reuse the same few names.
 fn kept(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,41 +1,41 @@
-//! The options that a driver lists, and the administrator's values for them (U11).
+//! The options that a driver declares, and the administrator's values for them (U11).
 
 use super::abi::RawOption;
 use crate::wrapblock::Setting;
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::fmt;
 
-/// An option that a driver has.
+/// An option of a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverOption {
-    /// As the configuration names it.
+    /// The name in the configuration.
     pub name: String,
     /// Meaning, unit and default, in the driver's words.
     pub about: String,
-    /// What its value is.
-    pub kind: Kind,
-    /// The least and the most that a number, size or rate may be.
+    /// The type of the value.
+    pub kind: ValueType,
+    /// The least and greatest value of a number, size or rate.
     pub bounds: Option<(i64, i64)>,
-    /// Whether it can be changed while a connection is open.
+    /// Whether the option can be changed on an open connection.
     pub live: bool,
 }
 
-/// What the value of an option is.
+/// The type of an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueType {
     /// Any text.
     Text,
     /// A whole number.
     Number,
-    /// Bytes, such as `8MiB`.
+    /// A number of bytes, such as `8MiB`.
     Size,
-    /// Bits per second, such as `1gbit`.
+    /// A number of bits per second, such as `1gbit`.
     Rate,
     /// `true` or `false`.
     Boolean,
 }
 
-impl Kind {
+impl ValueType {
     fn from_raw(kind: u32) -> Option<Self> {
         [Self::Text, Self::Number, Self::Size, Self::Rate, Self::Boolean].get(kind as usize).copied()
     }
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// The value as drivers take it.
+    /// Converts a value to the form that drivers take: plain numbers, and 0 or 1 for a boolean.
     fn parse(self, value: &str) -> Option<String> {
         match self {
             Self::Text => (!value.contains('\0')).then(|| value.into()),
@@ -67,13 +67,14 @@ impl Kind {
 }
 
 impl DriverOption {
-    /// Reads the driver's own list, with `text` to read its strings. The error says what is wrong with the driver.
+    /// Reads an option from the driver's list; `text` reads a C string. The error says what is wrong with the
+    /// driver.
     pub(super) fn from_raw(
         raw: &RawOption,
         text: impl Fn(*const std::ffi::c_char) -> Option<String>,
     ) -> Result<Self, String> {
         let name = text(raw.name).ok_or("its list of options has one without a name")?;
-        let kind = Kind::from_raw(raw.kind)
+        let kind = ValueType::from_raw(raw.kind)
             .ok_or_else(|| format!("its option {name} has the kind {}, which version 1 does not have", raw.kind))?;
         let bounds = (raw.least, raw.most);
         Ok(Self {
@@ -85,7 +86,7 @@ impl DriverOption {
         })
     }
 
-    /// The setting that a value of the configuration makes.
+    /// Parses and checks a value of the configuration.
     pub(super) fn setting(&self, value: &str) -> Result<Setting, String> {
         let Self { name, kind, bounds, .. } = self;
         let refuse = || {
@@ -96,17 +97,17 @@ impl DriverOption {
         Ok(Setting { name: name.clone(), value })
     }
 
-    /// Whether a value, as drivers take it, is within the bounds.
+    /// Whether a converted value is within the bounds.
     fn allows(&self, value: &str) -> bool {
         match self.bounds {
-            Some((least, most)) if !matches!(self.kind, Kind::Text | Kind::Boolean) => {
+            Some((least, most)) if !matches!(self.kind, ValueType::Text | ValueType::Boolean) => {
                 value.parse::<i64>().is_ok_and(|number| (least..=most).contains(&number))
             }
             _ => true,
         }
     }
 
-    /// As [`setting`](Self::setting) for a value that comes from a profile and is plain already.
+    /// Checks a value that comes from a profile, already in the driver's form.
     pub(super) fn check(&self, value: &str) -> Result<(), String> {
         let Self { name, bounds, .. } = self;
         let (least, most) = bounds.unwrap_or_default();
@@ -120,7 +121,7 @@ impl fmt::Display for DriverOption {
     }
 }
 
-/// The settings that a configuration's options make, each checked against the driver's list.
+/// Parses the options of a configuration and checks each against the driver's list.
 pub(super) fn settings<'a>(
     known: &[DriverOption],
     given: impl IntoIterator<Item = (&'a String, &'a String)>,
@@ -140,26 +141,26 @@ pub(super) fn settings<'a>(
 mod tests {
     use super::*;
 
-    fn option(name: &str, kind: Kind, bounds: Option<(i64, i64)>) -> DriverOption {
+    fn option(name: &str, kind: ValueType, bounds: Option<(i64, i64)>) -> DriverOption {
         DriverOption { name: name.into(), about: format!("the {name}"), kind, bounds, live: false }
     }
 
     #[test]
-    fn values_are_read_by_their_kind_and_passed_in_plain_units() {
+    fn values_are_parsed_by_kind_and_passed_in_base_units() {
         for (kind, value, passed) in [
-            (Kind::Text, "a b", "a b"),
-            (Kind::Number, "-7", "-7"),
-            (Kind::Size, "8MiB", "8388608"),
-            (Kind::Rate, "1gbit", "1000000000"),
-            (Kind::Boolean, "true", "1"),
+            (ValueType::Text, "a b", "a b"),
+            (ValueType::Number, "-7", "-7"),
+            (ValueType::Size, "8MiB", "8388608"),
+            (ValueType::Rate, "1gbit", "1000000000"),
+            (ValueType::Boolean, "true", "1"),
         ] {
             assert_eq!(option("x", kind, None).setting(value).unwrap().value, passed);
         }
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_was_expected() {
-        let known = [option("mss", Kind::Number, Some((76, 9000))), option("buffer", Kind::Size, None)];
+    fn errors_name_the_option_and_the_expected_value() {
+        let known = [option("mss", ValueType::Number, Some((76, 9000))), option("buffer", ValueType::Size, None)];
         let error = |name: &str, value: &str| settings(&known, [(&name.into(), &value.into())]).unwrap_err();
         assert_eq!(error("mss", "10"), "option mss = \"10\" is not a whole number from 76 to 9000 (the mss)");
         assert_eq!(known[0].check("75"), Err("mss is 75; the driver has 76 to 9000".into()));

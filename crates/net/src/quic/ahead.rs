@@ -1,8 +1,12 @@
-//! How much the streams of an accepted connection may bring before they are read.
+//! Limits how many bytes the streams of an accepted connection may receive before they are read.
 //!
-//! Each stream has a window that is made for a long fast path, and a peer may open thousands of them. So a connection has little
-//! until the owner of a stream [widens](crate::Stream::widen) it: then it has the window of that stream besides. What was granted
-//! cannot be taken back (RFC 9000, section 4.1), so it keeps that of as many streams as were wide at one time.
+//! Each stream has a receive window for a long fast path, and a peer may open thousands of streams. So the
+//! connection's window stays small until the owner of a stream [widens](crate::Stream::widen) it; then the
+//! connection's window grows by that stream's. A granted window cannot be reduced (RFC 9000, section 4.1), so
+//! it stays sized for the largest number of streams that were wide at one time, and streams that are not wide
+//! may use it. quinn could withhold credit until a smaller window is reached, but it grants a later larger
+//! window in full before that: a peer that opens and ends sessions without a byte would gain credit each
+//! time.
 
 use super::bell::lock;
 use super::settings::bounded;
@@ -11,18 +15,20 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
-/// So many handshakes' buffers has a connection without a wide stream: it may have many sessions opened at a time.
+/// Number of handshake buffers in the window of a connection without a wide stream: it may have several
+/// sessions in handshake at a time.
 const HANDSHAKES: u64 = 4;
-/// What the connections of one source have together, as long as each has at least [`LEAST`].
+/// Bytes that all connections of one source share. A new connection gets at most an equal share, counted at
+/// its arrival; earlier connections keep theirs.
 const SOURCE: u64 = 16 << 20;
-/// Enough for a message of the handshake.
+/// The smallest window, in bytes: enough for a handshake message.
 const LEAST: u64 = 64 << 10;
 
-/// See the module.
+/// The receive window of one connection; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Ahead {
     base: u64,
-    /// Of one wide stream.
+    /// The window of one wide stream, in bytes.
     stream: u64,
     wide: Mutex<Wide>,
     _source: Source,
@@ -35,17 +41,17 @@ struct Wide {
 }
 
 impl Ahead {
-    /// For a connection of `source` whose wide streams have windows of `stream` bytes.
+    /// Creates the window of a connection from `source` whose wide streams have windows of `stream` bytes.
     pub(super) fn new(source: Source, stream: u64) -> Self {
         Self { base: source.share, stream, wide: Mutex::default(), _source: source }
     }
 
-    /// What the connection begins with.
+    /// The connection's initial window, in bytes.
     pub(super) fn begin(&self) -> u64 {
         self.base
     }
 
-    /// One more stream of `connection` is wide.
+    /// Records that one more stream of `connection` is wide.
     pub(super) fn widen(&self, connection: &Connection) {
         let mut wide = lock(&self.wide);
         if let Some(window) = self.widened(&mut wide) {
@@ -53,28 +59,29 @@ impl Ahead {
         }
     }
 
-    /// Counts a wide stream; what the window of the connection has to be, if that changes.
+    /// Counts a wide stream, and returns the connection's new window if it changes.
     fn widened(&self, wide: &mut Wide) -> Option<u64> {
         wide.now += 1;
         if wide.now <= wide.most {
             return None;
         }
         wide.most = wide.now;
-        // quinn tells of what was read when an eighth of the window was: with a fourth more, no stream waits for the others.
+        // quinn sends credit when an eighth of the window was read: with a quarter more, no stream waits for
+        // the others.
         Some(self.base + wide.most.saturating_mul(self.stream + self.stream / 4))
     }
 
-    /// A wide stream has ended.
+    /// Records that a wide stream has ended.
     pub(super) fn narrow(&self) {
         lock(&self.wide).now -= 1;
     }
 }
 
-/// The connections of each source: an IPv4 address, or an IPv6 network of 64 bits.
+/// Counts the connections of each source: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Debug, Default)]
 pub(super) struct Sources(Mutex<HashMap<IpAddr, u64>>);
 
-/// One connection of a source.
+/// One counted connection of a source.
 #[derive(Debug)]
 pub(super) struct Source {
     of: Arc<Sources>,
@@ -83,7 +90,7 @@ pub(super) struct Source {
 }
 
 impl Sources {
-    /// Counts one more connection from `from`, whose handshakes have buffers of so many bytes.
+    /// Counts one more connection from `from`; `handshake` is the size of its handshake buffer in bytes.
     pub(super) fn enter(self: &Arc<Self>, from: IpAddr, handshake: u64) -> Source {
         let at = match from.to_canonical() {
             IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64).into(),
@@ -117,7 +124,7 @@ mod tests {
     const MOST: u64 = 1 << 20;
 
     #[test]
-    fn many_connections_of_a_source_have_little_each() {
+    fn connections_of_one_source_share_a_bound() {
         let sources = Arc::new(Sources::default());
         let from = |n: u16| sources.enter(IpAddr::from([0x2001, 0xdb8, 0, 1, n, 0, 0, 1]), HANDSHAKE);
         let first: Vec<Source> = (0..1000).map(from).collect();
@@ -129,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_the_windows_of_its_wide_streams() {
+    fn connection_window_grows_with_its_wide_streams() {
         let ahead = Ahead::new(Arc::new(Sources::default()).enter(IpAddr::from([192, 0, 2, 1]), HANDSHAKE), 4000);
         let widened = || ahead.widened(&mut lock(&ahead.wide));
         assert_eq!(widened(), Some(MOST + 5000));

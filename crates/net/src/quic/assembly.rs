@@ -1,38 +1,39 @@
-//! The bytes of a stream put in order again, apart from those that are in order already: sans-IO.
+//! Reassembles the bytes of a stream that arrive out of order. Sans-IO.
 //!
-//! Bytes are copied into blocks as they arrive. Held as they came, one byte of a datagram would keep all that the kernel
-//! handed over with it.
+//! Arriving bytes are copied into blocks. Keeping the received buffers instead would let a single byte of a
+//! datagram retain everything that the kernel handed over with it.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// What memory is had by: few enough for a window of a gigabyte, and small enough that a lone byte costs little.
+/// Size of a memory block, in bytes: large enough that a window of a gigabyte has few of them, small enough
+/// that a lone byte costs little.
 const BLOCK: usize = 64 << 10;
-/// Blocks that are kept for the next bytes.
+/// Most free blocks that are kept for reuse.
 const SPARE: usize = 16;
 
-/// More gaps than the stream may have.
+/// The stream has more gaps than it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scattered;
 
-/// A stream from some offset on.
+/// A stream from some offset on, with gaps.
 #[derive(Debug)]
 pub(super) struct Assembly {
-    /// Offset of the next byte to be given.
+    /// Offset of the next byte to return.
     front: u64,
-    /// Offset of the first byte that is missing.
+    /// Offset of the first missing byte.
     ready: u64,
-    /// What is there behind it: where each run begins and ends.
+    /// The runs of bytes behind the first missing one: start and end offset of each.
     runs: BTreeMap<u64, u64>,
-    /// Those that hold `front` and all behind it, as far as there is anything in them.
+    /// The blocks from the one with `front` on; `None` where a block would be empty.
     blocks: VecDeque<Option<Box<[u8]>>>,
     spare: Vec<Box<[u8]>>,
-    /// Bytes held.
+    /// Number of bytes held.
     held: u64,
     gaps_max: usize,
 }
 
 impl Assembly {
-    /// Begins at offset `front`, and takes at most `gaps_max` gaps.
+    /// Creates an empty assembly that starts at offset `front` and accepts at most `gaps_max` gaps.
     pub(super) fn new(front: u64, gaps_max: usize) -> Self {
         Self {
             front,
@@ -45,33 +46,33 @@ impl Assembly {
         }
     }
 
-    /// Bytes that are held, in order or not.
+    /// The number of bytes held, in order or not.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Offset of the first byte that is missing.
+    /// Offset of the first missing byte.
     pub(super) fn ready(&self) -> u64 {
         self.ready
     }
 
-    /// Bytes that can be given.
+    /// The number of bytes that are in order and can be returned.
     pub(super) fn ready_len(&self) -> u64 {
         self.ready - self.front
     }
 
-    /// Whether there is anything to give.
+    /// Whether any byte can be returned.
     pub(super) fn is_ready(&self) -> bool {
         self.ready > self.front
     }
 
-    /// Whether nothing is missing before anything that is held.
+    /// Whether no gap precedes any held byte.
     pub(super) fn is_whole(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Takes bytes from `bytes` that were not held, in place of [`insert`](Self::insert) and [`give`](Self::give): they are
-    /// next, and nothing is before them.
+    /// Skips the next `len` bytes, which the caller delivers directly instead of through
+    /// [`insert`](Self::insert) and [`give`](Self::give). Requires that no held byte precedes them.
     pub(super) fn pass(&mut self, len: u64) {
         debug_assert!(!self.is_ready(), "what is held comes first");
         self.front += len;
@@ -80,10 +81,10 @@ impl Assembly {
         self.drop_given();
     }
 
-    /// Takes `bytes` of offset `start`. What is there already is passed over.
+    /// Stores `bytes` at offset `start`. Bytes that are already held are ignored.
     ///
     /// # Errors
-    /// When that makes too many gaps. The assembly is of no use then.
+    /// When that makes too many gaps. The assembly must not be used afterwards.
     pub(super) fn insert(&mut self, start: u64, bytes: &[u8]) -> Result<(), Scattered> {
         let end = start + bytes.len() as u64;
         let from = start.max(self.ready);
@@ -96,7 +97,7 @@ impl Assembly {
         if self.runs.len() > self.gaps_max { Err(Scattered) } else { Ok(()) }
     }
 
-    /// Gives what comes next, as much as there is and fits.
+    /// Copies the next bytes that are in order into `buffer`, and returns their number.
     pub(super) fn give(&mut self, buffer: &mut [u8]) -> usize {
         let mut given = 0;
         while given < buffer.len() && self.is_ready() {
@@ -112,7 +113,7 @@ impl Assembly {
         given
     }
 
-    /// Lets go of the blocks before `front`, which may have crossed the end of one.
+    /// Releases the blocks before `front`, and those behind the last byte needed.
     fn drop_given(&mut self) {
         let needed = self.ready.max(self.runs.last_key_value().map_or(0, |(_, end)| *end));
         let first = self.front / BLOCK as u64;
@@ -126,7 +127,7 @@ impl Assembly {
         }
     }
 
-    /// Copies to where it belongs.
+    /// Copies `bytes` into the blocks at `offset`.
     fn write(&mut self, mut offset: u64, mut bytes: &[u8]) {
         let first = self.front / BLOCK as u64;
         while !bytes.is_empty() {
@@ -144,7 +145,7 @@ impl Assembly {
         }
     }
 
-    /// Adds a run, and joins it with those that it touches.
+    /// Adds a run, and merges it with the runs that it touches.
     fn add_run(&mut self, mut start: u64, mut end: u64) {
         self.held += end - start;
         if let Some((&before, &until)) = self.runs.range(..=start).next_back()
@@ -156,7 +157,7 @@ impl Assembly {
         while let Some((&next, &until)) = self.runs.range(start..).next()
             && next <= end
         {
-            // The one that begins here was counted above.
+            // A run that starts at `start` was already subtracted above.
             if next > start {
                 self.held -= end.min(until) - next;
             }
@@ -166,7 +167,7 @@ impl Assembly {
         self.runs.insert(start, end);
     }
 
-    /// What is no longer behind a gap is ready.
+    /// Moves runs that are no longer behind a gap to the bytes in order.
     fn join(&mut self) {
         while let Some(run) = self.runs.first_entry()
             && *run.key() <= self.ready
@@ -190,7 +191,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces in any order, some of them twice, given on between any two of them, are the stream.
+        /// Inserting pieces in any order, with duplicates and with reads in between, yields the stream.
         #[test]
         fn pieces_become_the_stream(
             front in 0..200_000u64,
@@ -205,7 +206,7 @@ mod tests {
                 let (left, right) = (at % pieces.len(), index.index(pieces.len()));
                 pieces.swap(left, right);
             }
-            // Some overlap others.
+            // Additional pieces that overlap others.
             let more: Vec<_> = pieces.iter().step_by(3).map(|(start, end)| (start - (start - front).min(7), *end)).collect();
             let mut assembly = Assembly::new(front, 1000);
             let (mut got, mut buffer) = (Vec::new(), vec![0; step]);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_joins_what_is_held() {
+    fn passed_bytes_join_held_bytes() {
         let mut assembly = Assembly::new(10, 4);
         assembly.insert(20, &bytes(20, 70_000)).unwrap();
         assert!(!assembly.is_ready() && !assembly.is_whole());
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_bounded_and_memory_with_them() {
+    fn gaps_and_memory_are_bounded() {
         let mut assembly = Assembly::new(0, 1000);
         for gap in 0..1000 {
             assembly.insert(gap * 2 + 1, &[0]).unwrap();

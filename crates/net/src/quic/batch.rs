@@ -1,37 +1,38 @@
-//! Datagrams that wait to go to the kernel together.
+//! Collects datagrams to hand to the kernel in one call (UDP segmentation offload).
 //!
-//! quinn hands over ten datagrams at a time, and many times in a row when it sends fast. The kernel takes some forty at a
-//! time, up to a full IPv4 packet, and most of what sending costs is for each time: system call, route, buffers, and the
-//! packet's way through the host, which it takes in one piece until the interface cuts it.
+//! quinn passes ten datagrams at a time, and many times in a row when it sends fast. The kernel accepts about
+//! forty at a time, up to a full IPv4 packet. Most of the cost of sending is per call: the system call,
+//! route, buffers, and the packet's path through the host, which it takes in one piece until the interface
+//! segments it.
 
 use quinn::udp::{EcnCodepoint, Transmit};
 use std::net::{IpAddr, SocketAddr};
 
-/// What datagrams have in common that can go together.
+/// The properties that datagrams of one batch share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Way {
+struct BatchPath {
     destination: SocketAddr,
     ecn: Option<EcnCodepoint>,
     src_ip: Option<IpAddr>,
     segment: usize,
 }
 
-/// See the module.
+/// A batch; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    way: Option<Way>,
+    way: Option<BatchPath>,
     bytes: Vec<u8>,
 }
 
 impl Batch {
-    /// Adds what `transmit` holds, if it can go together with what is there, and all of it is at most `most` bytes. A single
-    /// datagram is never added: it is urgent, or the last for now.
+    /// Adds `transmit` if it matches the batch and the total stays within `most` bytes. A single datagram is
+    /// never added: it is urgent, or the last for now.
     pub(super) fn add(&mut self, transmit: &Transmit<'_>, most: usize) -> bool {
         let Some(segment) = transmit.segment_size.filter(|segment| *segment < transmit.contents.len()) else {
             return false;
         };
         let &Transmit { destination, ecn, src_ip, contents, .. } = transmit;
-        let way = Way { destination, ecn, src_ip, segment };
+        let way = BatchPath { destination, ecn, src_ip, segment };
         // Only the last datagram may be shorter than the others.
         let fits = self.bytes.len().is_multiple_of(segment) && self.bytes.len() + contents.len() <= most;
         if !fits || self.way.is_some_and(|this| this != way) {
@@ -42,13 +43,13 @@ impl Batch {
         true
     }
 
-    /// All that waits.
+    /// The collected datagrams, if any.
     pub(super) fn transmit(&self) -> Option<Transmit<'_>> {
-        let Way { destination, ecn, src_ip, segment } = self.way?;
+        let BatchPath { destination, ecn, src_ip, segment } = self.way?;
         Some(Transmit { destination, ecn, contents: &self.bytes, segment_size: Some(segment), src_ip })
     }
 
-    /// Nothing waits any more.
+    /// Empties the batch.
     pub(super) fn clear(&mut self) {
         self.way = None;
         self.bytes.clear();
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_the_same_way_goes_together_up_to_a_short_datagram() {
+    fn datagrams_of_one_destination_and_size_are_batched() {
         let mut batch = Batch::default();
         assert!(batch.transmit().is_none());
         assert!(batch.add(&transmit(&[1; 3000], 1000), 10_000));

@@ -1,22 +1,23 @@
-//! Readiness as the kernel gives it, on streams that only tell whoever asks.
+//! Level-triggered readiness, as the kernel provides it, on quinn's streams, which only wake their last
+//! poller.
 //!
-//! quinn remembers one waker per stream and direction: that of the last who found nothing. Here, several may look: the relay
-//! that reads, a status page, one that waits for a failure. So quinn is given a [`Bell`] by all of them, which remembers
-//! that it was rung and wakes whoever waits.
+//! quinn remembers one waker per stream and direction: that of the last task that found nothing. Here,
+//! several tasks may poll: the relay that reads, a status page, one that waits for a failure. So all of them
+//! pass quinn the same [`Bell`] as waker, which remembers that it was rung and wakes all waiting tasks.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::sync::Notify;
 
-/// See the module.
+/// A shared waker; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Bell {
-    /// Whether it is worth trying.
+    /// Whether an attempt may succeed.
     ready: AtomicBool,
-    /// The one that reads or writes.
+    /// The task that reads or writes.
     task: Mutex<Option<Waker>>,
-    /// Those that want to know of every ring.
+    /// Tasks that wait for every ring.
     watchers: Notify,
 }
 
@@ -39,9 +40,9 @@ impl Bell {
         Arc::new(Self { ready: AtomicBool::new(true), task: Mutex::new(None), watchers: Notify::new() })
     }
 
-    /// Polls something that rings this bell when it is worth polling again. What was rung for before is thereby answered.
+    /// Polls an operation that rings this bell once another poll may succeed. Clears the earlier ring.
     pub(super) fn answer<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-        // Before the poll: a ring during it is for the next.
+        // Cleared before the poll: a ring during the poll must stay set.
         self.ready.store(false, SeqCst);
         let waker = Waker::from(self.clone());
         let result = poll(&mut Context::from_waker(&waker));
@@ -51,13 +52,13 @@ impl Bell {
         result
     }
 
-    /// Polls something else that rings this bell, whose answer says nothing about what it was rung for.
+    /// Polls an operation that rings this bell, without clearing the readiness of the main operation.
     pub(super) fn watch<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         let waker = Waker::from(self.clone());
         poll(&mut Context::from_waker(&waker))
     }
 
-    /// Ready when it is worth trying. One task at a time may wait so.
+    /// Ready when an attempt may succeed. Only one task at a time may wait.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
         if self.ready.load(SeqCst) {
             return Poll::Ready(());
@@ -68,16 +69,16 @@ impl Bell {
             none => *none = Some(cx.waker().clone()),
         }
         drop(task);
-        // It may have been rung before the waker was there.
+        // The bell may have rung before the waker was stored.
         if self.ready.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Told of every ring from the call on.
+    /// Notified of every ring from the call on.
     pub(super) fn watchers(&self) -> &Notify {
         &self.watchers
     }
 
-    /// Rings it.
+    /// Rings the bell.
     pub(super) fn ring(self: &Arc<Self>) {
         self.wake_by_ref();
     }

@@ -1,39 +1,40 @@
-//! How a stream or its connection failed, as an `io::Error` and in words.
+//! The failure of a stream or its connection, as an `io::Error` with a message.
 
 use crate::error::Coded;
+use crate::tls::{UNKNOWN_AUTHORITY, is_of_certificate, told};
 use phoebus_proto::session::Code;
 use quinn::{ConnectionError, VarInt};
 use rustls::AlertDescription;
 use std::io;
 
-/// QUIC's code for the peer's TLS alert n is this and n (RFC 9001, section 4.8).
+/// QUIC's error code for TLS alert n is this plus n (RFC 9001, section 4.8).
 const CRYPTO: u64 = 0x100;
 
-/// How a stream failed. It stays so.
+/// A stream's failure, which is permanent.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
-    /// The peer has reset it, or does not want any more.
+    /// The peer has reset the stream, or has stopped reading it.
     Reset(Code),
-    /// The connection is gone.
+    /// The connection is lost.
     Lost(ConnectionError),
-    /// There are more gaps in what the peer sent than are taken.
+    /// The peer's data has more gaps than this end accepts.
     Scattered,
-    /// This end gave it up.
+    /// This end has reset the stream.
     Local,
 }
 
 impl Failure {
-    /// The peer's application error code.
+    /// The failure for the peer's application error code.
     pub(super) fn reset(code: VarInt) -> Self {
         let code = u16::try_from(code.into_inner()).map_or(Code::Reset, |number| match number {
-            // What quinn sends when nobody says more, as for a process that is going.
+            // quinn sends 0 when the application gives no code, as when a process exits.
             0 => Code::Reset,
             number => Code::from_number(number),
         });
         Self::Reset(code)
     }
 
-    /// Whether a peer that has all it wanted has closed the connection. What it sent before may still be read.
+    /// Whether the peer has closed the connection in order. Data that it sent before may still be read.
     pub(super) fn is_parting(&self) -> bool {
         matches!(self, Self::Lost(ConnectionError::ApplicationClosed(close)) if close.error_code == VarInt::from_u32(0))
     }
@@ -53,10 +54,10 @@ impl From<Failure> for io::Error {
         let code = failure.code();
         let reason = match failure {
             Failure::Reset(Code::Reset) => Code::Reset.to_string(),
-            Failure::Reset(code) => format!("the peer gave the stream up: {code}"),
+            Failure::Reset(code) => format!("the peer reset the stream: {code}"),
             Failure::Lost(error) => words(&error),
-            Failure::Scattered => "the peer left more gaps in the stream than are taken".to_owned(),
-            Failure::Local => "this end gave the stream up".to_owned(),
+            Failure::Scattered => "the stream has more gaps than this end accepts".to_owned(),
+            Failure::Local => "this end reset the stream".to_owned(),
         };
         Coded { code, reason }.into()
     }
@@ -91,21 +92,28 @@ fn alert(error: &ConnectionError) -> Option<(AlertDescription, bool)> {
     Some((alert.into(), ours))
 }
 
-/// Whether one end did not accept what the other showed.
+/// Whether one end rejected the other's certificate or protocol.
 pub(super) fn is_mistrust(error: &ConnectionError) -> bool {
     alert(error).is_some()
+}
+
+/// Whether the peer rejected this end's certificate, or the lack of one.
+pub(super) fn is_rejection(error: &ConnectionError) -> bool {
+    alert(error).is_some_and(|(alert, ours)| !ours && is_of_certificate(alert))
 }
 
 /// What happened, to stand at the end of a sentence.
 pub(super) fn words(error: &ConnectionError) -> String {
     match (error, alert(error)) {
-        // What pinned keys alone are refused by.
+        // Only the check of pinned keys ends in this alert.
         (ConnectionError::TransportError(_), Some((AlertDescription::AccessDenied, true))) => {
-            "the peer showed another key than the one that was named for it".to_owned()
+            "the peer presented another key than the one that was named for it".to_owned()
         }
+        // quinn keeps the error's text alone. rustls sends this alert for an unknown issuer.
+        (ConnectionError::TransportError(_), Some((AlertDescription::UnknownCA, _))) => UNKNOWN_AUTHORITY.to_owned(),
         (ConnectionError::TransportError(error), Some(_)) => error.reason.clone(),
         (_, Some((alert, _))) => refused(alert),
-        (ConnectionError::TimedOut, _) => "nothing was heard of the peer".to_owned(),
+        (ConnectionError::TimedOut, _) => "nothing was received from the peer".to_owned(),
         (ConnectionError::Reset, _) => "the peer was restarted and knows nothing of the connection".to_owned(),
         (ConnectionError::ApplicationClosed(close), _) => match close.reason.as_ref() {
             [] => "the peer closed the connection".to_owned(),
@@ -114,7 +122,7 @@ pub(super) fn words(error: &ConnectionError) -> String {
         (ConnectionError::ConnectionClosed(close), _)
             if close.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED =>
         {
-            "the peer takes no new connections over QUIC".to_owned()
+            "the peer accepts no new connections over QUIC".to_owned()
         }
         (ConnectionError::ConnectionClosed(close), _) => {
             format!("the peer ended the connection: {}", close.error_code)
@@ -125,25 +133,15 @@ pub(super) fn words(error: &ConnectionError) -> String {
     }
 }
 
-/// What the peer's alert says about this end.
+/// What the peer's alert means for this end, in the words of TLS over other transports.
 fn refused(alert: AlertDescription) -> String {
     match alert {
-        AlertDescription::CertificateRequired => "the peer wants a certificate, and this end has none".to_owned(),
-        AlertDescription::UnknownCA => "the peer does not trust the authority of this end's certificate".to_owned(),
-        AlertDescription::CertificateExpired => "the peer says that this end's certificate has expired".to_owned(),
-        AlertDescription::CertificateRevoked => "the peer says that this end's certificate was revoked".to_owned(),
         AlertDescription::NoApplicationProtocol => "the peer does not speak the session protocol".to_owned(),
-        // rustls names a certificate so that its authority's namesake has not signed.
-        AlertDescription::DecryptError
-        | AlertDescription::BadCertificate
-        | AlertDescription::CertificateUnknown
-        | AlertDescription::UnsupportedCertificate
-        | AlertDescription::AccessDenied => format!("the peer does not accept this end's certificate ({alert:?})"),
-        alert => format!("the peer ended the handshake ({alert:?})"),
+        alert => told(alert).into_owned(),
     }
 }
 
-/// A peer's words without what could harm a terminal.
+/// The peer's text, at most 200 characters of it and without control characters, which could harm a terminal.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).take(200).collect()
 }

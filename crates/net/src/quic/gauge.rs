@@ -1,5 +1,6 @@
-//! What a connection's congestion control sees, for statistics: quinn's own books have neither deliveries nor deviation. And the
-//! other way around: what holds a connection back besides its congestion control ([`Gauge::hold`]).
+//! Measurements of a connection for statistics, taken from its congestion controller: quinn itself reports
+//! neither deliveries nor RTT deviation. In the other direction, a gauge limits the connection beyond its
+//! congestion control ([`Gauge::hold`]).
 
 use super::rate;
 use quinn_proto::RttEstimator;
@@ -9,32 +10,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Figures of one connection, which its controllers write and anyone reads. A path that changes has a new controller and
-/// the same figures.
+/// Measurements of one connection, which its controllers write and anyone reads. A path change creates a new
+/// controller, which continues the same measurements.
 #[derive(Debug)]
 pub(super) struct Gauge {
     started: Instant,
     /// Bytes of packets that were acknowledged since the connection began.
     acked: AtomicU64,
-    /// Bytes on their way.
+    /// Bytes in flight.
     in_flight: AtomicU64,
     /// When the peer last acknowledged anything, in milliseconds since `started`.
     heard: AtomicU64,
     /// Mean deviation of the round-trip time, in microseconds.
     rtt_var: AtomicU64,
-    /// Bytes per second that were delivered in the latest round trip.
+    /// Delivery rate of the latest round trip, in bytes per second.
     rate: AtomicU64,
-    /// Bytes that may be on their way.
+    /// Congestion window, in bytes.
     window: AtomicU64,
-    /// Largest UDP payload.
+    /// Largest UDP payload, in bytes.
     mtu: AtomicU64,
-    /// Bytes of packets that were lost, and not charged to any stream's rate yet.
+    /// Bytes of lost packets that are not yet charged to any stream's rate.
     uncharged: AtomicU64,
-    /// Smoothed round-trip time, in microseconds, with the time that the peer takes to acknowledge: how often a window goes.
+    /// Smoothed round-trip time in microseconds, including the peer's acknowledgement delay: the interval in
+    /// which a window is sent.
     rtt: AtomicU64,
-    /// Bits per second of all streams that have a rate.
+    /// Sum of the rates of all streams with a rate, in bits per second.
     rates: AtomicU64,
-    /// Whether the whole connection keeps to these.
+    /// Whether the whole connection is limited to the sum of these rates.
     is_held: AtomicBool,
 }
 
@@ -85,8 +87,8 @@ impl Gauge {
         self.mtu.load(Relaxed)
     }
 
-    /// Bytes that were lost since this was asked for last. quinn sends them again besides what streams are granted, so that one
-    /// of the streams has to pay for them.
+    /// Returns the bytes lost since the last call. quinn retransmits them in addition to what streams are
+    /// granted, so one of the streams must be charged for them.
     pub(super) fn take_lost(&self) -> usize {
         match self.uncharged.load(Relaxed) {
             0 => 0,
@@ -94,15 +96,15 @@ impl Gauge {
         }
     }
 
-    /// A stream has another rate than it had.
+    /// Replaces a stream's rate in the sum.
     pub(super) fn change_rate(&self, from: Option<u64>, to: Option<u64>) {
         self.rates.fetch_add(to.unwrap_or(0), Relaxed);
         self.rates.fetch_sub(from.unwrap_or(0), Relaxed);
     }
 
-    /// Holds the whole connection to the rates of its streams: what was written before they were so low waits to be sent, and
-    /// nothing measures it out. For as long as it takes that to go, nobody can write more ([`Gauge::held`] bounds the send window
-    /// too); so whoever can write ends it ([`Gauge::release`]).
+    /// Limits the whole connection to the sum of its streams' rates. Data that was written under higher rates
+    /// waits in quinn, and no allowance limits it. While it drains, no stream can write ([`Gauge::held`]
+    /// limits the send window too), so the first successful write ends the limit ([`Gauge::release`]).
     pub(super) fn hold(&self) {
         self.is_held.store(true, Relaxed);
     }
@@ -113,7 +115,7 @@ impl Gauge {
         }
     }
 
-    /// Bytes that may be on their way while the connection is held.
+    /// The congestion window, in bytes, while the connection is limited.
     pub(super) fn held(&self) -> Option<u64> {
         let rtt = Duration::from_micros(self.rtt.load(Relaxed));
         self.is_held.load(Relaxed).then(|| rate::window(self.rates.load(Relaxed), self.mtu(), rtt))
@@ -126,7 +128,7 @@ impl Gauge {
     }
 }
 
-/// Builds controllers that write a gauge, around those of another factory.
+/// Builds controllers that record their measurements in a gauge, around those of another factory.
 pub(super) struct Gauged {
     pub(super) inner: Arc<dyn ControllerFactory + Send + Sync>,
     pub(super) gauge: Arc<Gauge>,
@@ -144,17 +146,17 @@ struct Watching {
     inner: Box<dyn Controller>,
     gauge: Arc<Gauge>,
     batch: Batch,
-    /// Since when, and from how many acknowledged bytes on, the rate is counted.
+    /// Start of the current rate measurement: the instant, and the bytes acknowledged by then.
     since: (Instant, u64),
     /// Smoothed round-trip time and its deviation, in seconds (RFC 6298).
     rtt: Option<(f64, f64)>,
 }
 
-/// What one acknowledgement told.
+/// The content of one acknowledgement.
 #[derive(Clone, Default)]
 struct Batch {
     bytes: u64,
-    /// The packet that was sent last.
+    /// Sending time of the most recently sent packet in it.
     sent: Option<Instant>,
 }
 
@@ -181,7 +183,7 @@ impl Controller for Watching {
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.batch.bytes += bytes;
         self.batch.sent = self.batch.sent.max(Some(sent));
-        // What is held back shows nothing of the path.
+        // A connection that is limited below its congestion window says nothing about the path.
         let app_limited = app_limited || self.gauge.held().is_some();
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }

@@ -1,4 +1,4 @@
-//! All endpoints and connections of a transport, to be ended together.
+//! Registers all endpoints and connections of a transport, so that they can be found and closed together.
 
 use super::bell::lock;
 use super::stream::Shared;
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// See the module.
+/// The register; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     endpoints: Mutex<Vec<Endpoint>>,
-    /// Those of listeners that are gone, whose connections go on. A listener that comes to the same address takes one over: the
-    /// socket cannot be had a second time.
+    /// Endpoints whose listener is gone but whose connections live on. A new listener on the same address
+    /// takes one over, because the socket cannot be bound a second time.
     left: Mutex<Vec<Arc<Left>>>,
     connections: Mutex<Vec<Weak<Shared>>>,
 }
@@ -26,11 +26,11 @@ struct Left {
     at: SocketAddr,
     endpoint: Endpoint,
     note: Option<Arc<str>>,
-    /// Told when a listener has taken it over.
+    /// Notified when a listener has taken the endpoint over.
     taken: Notify,
 }
 
-/// Refuses new connections for as long as the endpoint is open. To one that nobody answers the peer would wait for its whole
+/// Refuses new connections while the endpoint is open. Without an answer, the peer would wait for its whole
 /// time-out.
 async fn refuse_all(endpoint: &Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
@@ -45,25 +45,26 @@ impl Known {
 
     pub(super) fn add(&self, connection: Weak<Shared>) {
         let mut connections = lock(&self.connections);
-        // Connections are few and made rarely.
+        // Removing dead entries here is cheap: connections are few and rarely made.
         connections.retain(|other| other.strong_count() > 0);
         connections.push(connection);
     }
 
-    /// The pulses of all connections with `name`: made for that name, or accepted from whoever has proved to be of it.
+    /// The pulses of all connections with `name`: made to that name, or accepted from a peer that has proved
+    /// it.
     pub(super) fn pulses(&self, name: &str) -> Vec<Box<dyn Pulse>> {
         self.with(name).iter().map(Shared::pulse).collect()
     }
 
-    /// Has no more streams opened on the connections with `name`.
+    /// Stops placing new streams on the connections with `name`.
     pub(super) fn retire(&self, name: &str) {
         self.with(name).iter().for_each(|shared| shared.retired.store(true, Relaxed));
     }
 
-    /// Those with `name` that have not ended.
+    /// The live connections with `name`.
     fn with(&self, name: &str) -> Vec<Arc<Shared>> {
         let is_with = |shared: &Shared| match &shared.meant {
-            // Several peers may have one certificate.
+            // Several peers may share one certificate, so the dialled name decides.
             Some(meant) => meant.eq_ignore_ascii_case(name),
             None => shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name)),
         };
@@ -71,7 +72,7 @@ impl Known {
         lock(&self.connections).iter().filter_map(Weak::upgrade).filter(named).collect()
     }
 
-    /// Closes all endpoints with their connections, and waits until the peers could have heard of it.
+    /// Closes all endpoints with their connections, and waits until the peers could have received the close.
     pub(super) async fn close(&self) {
         let mut endpoints: Vec<Endpoint> = lock(&self.endpoints).drain(..).collect();
         endpoints.extend(lock(&self.left).drain(..).map(|left| left.endpoint.clone()));
@@ -81,8 +82,8 @@ impl Known {
         }
     }
 
-    /// The listener of `endpoint`, bound to `at`, is gone: new connections are refused. The endpoint is kept until its last
-    /// connection has ended, or a listener takes it over.
+    /// Keeps `endpoint`, bound to `at`, after its listener is gone, and refuses new connections on it, until
+    /// its last connection has ended or a listener takes it over.
     pub(super) fn leave(self: &Arc<Self>, at: SocketAddr, endpoint: &Endpoint, note: Option<Arc<str>>, on: &Handle) {
         lock(&self.endpoints).retain(|endpoint| endpoint.local_addr().ok() != Some(at));
         let left = Arc::new(Left { at, endpoint: endpoint.clone(), note, taken: Notify::new() });
@@ -91,7 +92,7 @@ impl Known {
         on.spawn(async move {
             tokio::select! {
                 biased;
-                // What comes from here on is the next listener's.
+                // From here on, the new listener accepts.
                 () = left.taken.notified() => {}
                 () = left.endpoint.wait_idle() => lock(&known.left).retain(|other| !Arc::ptr_eq(other, &left)),
                 () = refuse_all(&left.endpoint) => {}
@@ -99,7 +100,7 @@ impl Known {
         });
     }
 
-    /// The endpoint that a listener has left at this address, with what its socket has to say.
+    /// The endpoint that a listener has left at this address, with the note of its socket.
     pub(super) fn take_over(&self, at: SocketAddr) -> Option<(Endpoint, Option<Arc<str>>)> {
         let mut all = lock(&self.left);
         let index = all.iter().position(|left| left.at == at)?;

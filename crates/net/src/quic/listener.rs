@@ -1,11 +1,11 @@
-//! Accepting QUIC connections, and handing on each of their streams as a connection of its own.
+//! Accepts QUIC connections, and hands each of their streams to the caller as a connection of its own.
 //!
-//! What a stranger can cost: an Initial from an address that has proved nothing is answered with a Retry (RFC 9000, section
-//! 8.1.2), a tenth of its size, and forgotten. It costs every honest peer a round trip, once in the life of its connection.
-//! Handshakes have a time-out and are counted; only those that end with a certificate that is trusted become connections.
+//! Bounds on the cost of a stranger: an Initial from an unvalidated address is answered with a Retry of a
+//! tenth of its size and forgotten (RFC 9000, section 8.1.2). The Retry costs an honest peer one round trip
+//! per connection. Handshakes have a time-out and a limit; only those with a trusted certificate become
+//! connections.
 
 use super::ahead::{Ahead, Sources};
-use super::drivers::Drivers;
 use super::failure::words;
 use super::gauge::Gauge;
 use super::known::Known;
@@ -14,11 +14,12 @@ use super::reset_key::ResetKey;
 use super::settings::{self, PAYLOAD_MAX, Windows};
 use super::socket;
 use super::stream::{QuicStream, Shared};
+use super::threads::IoThreads;
 use super::{Options, identity};
 use crate::credentials::Credentials;
 use crate::profile::Profile;
 use crate::stream::Stream;
-use crate::transport::{Boxed, Duplex, Listener, Pending};
+use crate::transport::{Boxed, DuplexControl, Listener, Pending};
 use phoebus_proto::session::Code;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{Connection, Endpoint, Incoming, ServerConfig};
@@ -31,45 +32,46 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
 
-/// Handshakes at a time, of addresses that are proved: each costs a signature, about a tenth of a millisecond.
+/// Most concurrent handshakes of validated addresses: each costs a signature, about a tenth of a millisecond.
 const HANDSHAKES_MAX: usize = 256;
-/// How long one may take: some round trips of the longest path, with losses.
+/// Longest handshake: some round trips of the longest path, with losses.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// Connections at a time, one for each peer as a rule.
+/// Most concurrent connections; a peer usually has one.
 const CONNECTIONS_MAX: usize = 4096;
-/// Datagrams of strangers that wait to be looked at, and how much of what follows the first of a handshake is kept.
+/// Most Initials that wait for processing, and most bytes kept of what follows the first datagram of a
+/// handshake, for one and for all.
 const INCOMING_MAX: usize = 1024;
 const INCOMING_BYTES: u64 = 64 << 10;
 const INCOMING_BYTES_TOTAL: u64 = 16 << 20;
-/// Streams that wait to be accepted; then their connections wait.
+/// Most streams that wait to be accepted; beyond it, reading further streams from connections pauses.
 const BACKLOG: usize = 1024;
 
-/// A socket that accepts connections, and their streams.
+/// A QUIC listener; see the module documentation.
 #[derive(Debug)]
 pub(super) struct QuicListener {
     arrived: Mutex<mpsc::Receiver<(Arrived, SocketAddr)>>,
     local: SocketAddr,
     note: Option<Arc<str>>,
-    /// With what code new streams are refused from the time on when it is set: the accepting has ended. Streams that were accepted
-    /// go on.
+    /// Set when the listener is dropped: the code with which new streams are refused from then on. Accepted
+    /// streams live on.
     over: watch::Sender<Option<Code>>,
-    /// The code that it will be.
+    /// The code to put there.
     parting: OnceLock<Code>,
     endpoint: Endpoint,
     socket_note: Option<Arc<str>>,
-    drivers: Arc<Drivers>,
+    threads: Arc<IoThreads>,
     known: Arc<Known>,
 }
 
-/// Something to be accepted.
+/// An accepted stream, or a report of a refused peer.
 #[derive(Debug)]
 enum Arrived {
     Stream(Box<QuicStream>),
-    /// Someone who did not prove who it is.
+    /// The peer failed the handshake, for this reason.
     Refused(String),
 }
 
-/// What all connections of a listener have in common.
+/// The common state of all connections of a listener.
 struct Server {
     base: ServerConfig,
     credentials: Credentials,
@@ -77,7 +79,7 @@ struct Server {
     profile: Profile,
     local: SocketAddr,
     note: Option<Arc<str>>,
-    drivers: Arc<Drivers>,
+    threads: Arc<IoThreads>,
     known: Arc<Known>,
     arrived: mpsc::Sender<(Arrived, SocketAddr)>,
     handshakes: Semaphore,
@@ -87,16 +89,16 @@ struct Server {
 /// Listens on `addr`.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// When the address is not available.
 pub(super) fn listen(
     addr: SocketAddr,
     profile: &Profile,
     credentials: &Credentials,
     options: &Options,
-    drivers: &Arc<Drivers>,
+    threads: &Arc<IoThreads>,
     known: &Arc<Known>,
 ) -> io::Result<QuicListener> {
-    let on = drivers.handle();
+    let on = threads.handle();
     let _on = on.enter();
     let base = base(credentials, options.protocol)?;
     let (endpoint, socket_note) = match known.take_over(addr) {
@@ -109,7 +111,7 @@ pub(super) fn listen(
             let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
             let mut config = key.endpoint();
             config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
-            let endpoint = Endpoint::new_with_abstract_socket(config, Some(base.clone()), socket, drivers.runtime())?;
+            let endpoint = Endpoint::new_with_abstract_socket(config, Some(base.clone()), socket, threads.runtime())?;
             (endpoint, note)
         }
     };
@@ -125,19 +127,19 @@ pub(super) fn listen(
         profile: profile.clone(),
         local,
         note: note.clone(),
-        drivers: drivers.clone(),
+        threads: threads.clone(),
         known: known.clone(),
         arrived,
         handshakes: Semaphore::new(HANDSHAKES_MAX),
         sources: Arc::default(),
     });
     on.spawn(accept_all(endpoint.clone(), server, is_over));
-    let (drivers, known) = (drivers.clone(), known.clone());
+    let (threads, known) = (threads.clone(), known.clone());
     let arrived = Mutex::new(waiting);
-    Ok(QuicListener { arrived, local, note, over, parting: OnceLock::new(), endpoint, socket_note, drivers, known })
+    Ok(QuicListener { arrived, local, note, over, parting: OnceLock::new(), endpoint, socket_note, threads, known })
 }
 
-/// What holds before it is known who connects.
+/// The part of the configuration that does not depend on the peer.
 fn base(credentials: &Credentials, protocol: &[u8]) -> io::Result<ServerConfig> {
     let crypto = QuicServerConfig::try_from(credentials.server_config(&[protocol])).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(Arc::new(crypto));
@@ -145,7 +147,7 @@ fn base(credentials: &Credentials, protocol: &[u8]) -> io::Result<ServerConfig> 
         .max_incoming(INCOMING_MAX)
         .incoming_buffer_size(INCOMING_BYTES)
         .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
-        // A peer whose address changes keeps its sessions; the new address has to prove itself.
+        // A peer whose address changes keeps its sessions; QUIC validates the new address.
         .migration(true);
     Ok(config)
 }
@@ -159,7 +161,7 @@ async fn accept_all(endpoint: Endpoint, server: Arc<Server>, mut over: watch::Re
         };
         let Some(incoming) = incoming else { break };
         if !incoming.remote_address_validated() {
-            // Fails only for an address that is validated.
+            // Fails only for a validated address.
             let _ = incoming.retry();
         } else if endpoint.open_connections() >= CONNECTIONS_MAX || server.handshakes.available_permits() == 0 {
             incoming.refuse();
@@ -175,7 +177,7 @@ async fn accept_all(endpoint: Endpoint, server: Arc<Server>, mut over: watch::Re
 }
 
 impl Server {
-    /// Lets one connection in, and hands on its streams for as long as it lasts.
+    /// Accepts one connection, and hands on its streams until it or the listener ends.
     async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut over: watch::Receiver<Option<Code>>) {
         let from = incoming.remote_address();
         let (gauge, proof) = (Gauge::new(), self.credentials.proof());
@@ -201,7 +203,7 @@ impl Server {
             rate: self.profile.rate,
             local: self.local,
             note: self.note.clone(),
-            _drivers: self.drivers.clone(),
+            _threads: self.threads.clone(),
         });
         self.known.add(Arc::downgrade(&shared));
         loop {
@@ -220,7 +222,7 @@ impl Server {
         refuse_streams(shared, code).await;
     }
 
-    /// The connection, whose streams may bring `ahead` bytes before they are read.
+    /// Completes the handshake. The connection's initial receive window is `ahead` bytes.
     async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>, ahead: u64) -> Result<Connection, String> {
         let crypto =
             QuicServerConfig::try_from(self.credentials.server_config(&[self.protocol])).map_err(|e| e.to_string())?;
@@ -232,13 +234,14 @@ impl Server {
         connecting.await.map_err(|error| words(&error))
     }
 
-    /// Whoever accepts is told, so that a peer that is kept out can be found in the log; if it looks.
+    /// Reports the refused peer to the accepting task, if its queue has room, so that the log can name the
+    /// peer.
     fn refused(&self, from: SocketAddr, reason: String) {
         let _ = self.arrived.try_send((Arrived::Refused(reason), from));
     }
 }
 
-/// Refuses new streams of a connection whose listener is gone, until those that were accepted are over.
+/// Refuses new streams of a connection whose listener is gone, until its accepted streams have ended.
 async fn refuse_streams(shared: Arc<Shared>, code: Code) {
     let over = outlived(shared.clone(), 2);
     let mut over = pin!(over);
@@ -248,8 +251,8 @@ async fn refuse_streams(shared: Arc<Shared>, code: Code) {
             stream = shared.connection.accept_bi() => stream,
         };
         let Ok((send, receive)) = stream else { return };
-        // Dropped, it is reset.
-        QuicStream::new(shared.clone(), send, receive).blame(code);
+        // Dropping the stream resets it.
+        QuicStream::new(shared.clone(), send, receive).set_reset_code(code);
     }
 }
 
@@ -270,8 +273,8 @@ impl Listener for QuicListener {
         self.note.as_deref()
     }
 
-    fn part(&self, code: Code) {
-        // The first counts.
+    fn set_refusal_code(&self, code: Code) {
+        // Only the first call has an effect.
         let _ = self.parting.set(code);
     }
 }
@@ -290,6 +293,6 @@ impl Pending for Arrived {
 impl Drop for QuicListener {
     fn drop(&mut self) {
         self.over.send_replace(Some(self.parting.get().copied().unwrap_or(Code::AuthRequired)));
-        self.known.leave(self.local, &self.endpoint, self.socket_note.take(), self.drivers.handle());
+        self.known.leave(self.local, &self.endpoint, self.socket_note.take(), self.threads.handle());
     }
 }

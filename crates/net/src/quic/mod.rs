@@ -1,28 +1,27 @@
-//! QUIC (RFC 9000, RFC 9001, RFC 9002), by quinn: one connection to each peer, and a stream of it for each session (S12, S15,
-//! S21).
+//! QUIC (RFC 9000, RFC 9001, RFC 9002), implemented by quinn: one connection to each peer, with a stream for each session
+//! (S12, S15, S21).
 //!
-//! - [`Quic`] is the transport, [`Options`] what can be chosen; [`ResetKey`] is what a gateway keeps across restarts, and
-//!   [`Threads`] what several transports can share.
-//! - `peers` makes connections and keeps them, `listener` accepts them; `stream` is a stream as a connection of the seam,
-//!   `receive` and `assembly` put its bytes in order.
-//! - `known` is what there is of them, `failure` how they end.
-//! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` the bound on a stream,
-//!   `gauge` what statistics need besides quinn's.
-//! - `drivers` are the threads on which all of it runs, `socket` the UDP socket under it with its `batch`, `bell` its readiness,
-//!   `timer` its clock.
+//! - [`Quic`] is the transport, [`Options`] its configuration; a gateway keeps a [`ResetKey`] across restarts, and several
+//!   transports may share [`Threads`].
+//! - `peers` makes and pools outgoing connections, `listener` accepts incoming ones; `stream` implements the connection
+//!   interface, `receive` and `assembly` reorder received bytes, and `ahead` limits them.
+//! - `known` registers endpoints and connections, `failure` describes how they end.
+//! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` limits a stream,
+//!   `gauge` measures what quinn does not report.
+//! - `threads` are the threads that run all of it, `socket` is the UDP socket with its `batch`, `bell` provides readiness,
+//!   `timer` precise timers.
 //!
-//! Both ends show certificates (`crate::credentials`), and all bytes are encrypted. A stream's end and its reset are the
-//! peer's: nobody on the path can forge them, so that sessions go over a stream as they are, unframed.
+//! Both ends present certificates (`crate::credentials`), and all bytes are encrypted. A stream's end and its reset are
+//! authenticated, so sessions use a stream as it is, without framing.
 //!
-//! 0-RTT is off. What comes with it can be recorded and sent again by anyone; an OPEN would be refused the second time,
-//! but only by a gateway that remembers the first, which one that was restarted does not. And it would gain nothing:
-//! connections to peers are kept, so that a session finds its handshake done.
+//! 0-RTT is off. Anyone can record and replay 0-RTT data. A gateway would refuse a replayed OPEN if it remembers the first,
+//! but a restarted gateway does not. 0-RTT would also gain nothing: connections to peers are pooled, so a session finds
+//! the handshake done.
 
 mod ahead;
 mod assembly;
 mod batch;
 mod bell;
-mod drivers;
 mod failure;
 mod gauge;
 mod known;
@@ -35,6 +34,7 @@ mod reset_key;
 mod settings;
 mod socket;
 mod stream;
+mod threads;
 mod timer;
 
 pub use reset_key::ResetKey;
@@ -44,7 +44,6 @@ use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
 use crate::transport::{Boxed, Identity, Listener, Pulse, Target, Transport};
-use drivers::Drivers;
 use failure::Failure;
 use known::Known;
 use peers::Peers;
@@ -54,16 +53,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use threads::IoThreads;
 
 /// The name of the session protocol in the handshake (RFC 7301; `docs/protocol/session.md`).
 pub const ALPN: &[u8] = b"phoebus/1";
 
-/// What can be chosen besides profiles.
+/// Settings of the transport besides profiles.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What is spoken over the connections: both ends have to say the same in the handshake (RFC 7301). [`ALPN`] by default.
+    /// The application protocol, on which both ends must agree in the handshake (ALPN, RFC 7301). [`ALPN`] by
+    /// default.
     pub protocol: &'static [u8],
-    /// For the connections that a listener accepts; none: one that does not outlive the process.
+    /// The key for stateless resets of accepted connections; `None` uses a key that does not outlive the
+    /// process.
     pub reset_key: Option<ResetKey>,
 }
 
@@ -73,24 +75,24 @@ impl Default for Options {
     }
 }
 
-/// The threads on which QUIC runs. They end with the last of the transports and connections that use them.
+/// The threads that run QUIC. They end with the last transport and connection that uses them.
 #[derive(Debug, Clone)]
-pub struct Threads(Arc<Drivers>);
+pub struct Threads(Arc<IoThreads>);
 
 impl Threads {
-    /// As many as half the processors.
+    /// Starts one thread for every two processors.
     ///
     /// # Errors
     /// When a thread cannot be started.
     pub fn start() -> io::Result<Self> {
-        Drivers::start().map(Self)
+        IoThreads::start().map(Self)
     }
 }
 
-/// QUIC as a transport.
+/// The QUIC transport.
 #[derive(Debug)]
 pub struct Quic {
-    drivers: Arc<Drivers>,
+    threads: Arc<IoThreads>,
     credentials: Credentials,
     options: Options,
     known: Arc<Known>,
@@ -98,7 +100,7 @@ pub struct Quic {
 }
 
 impl Quic {
-    /// With these credentials for its connections, those that it makes and those that it accepts.
+    /// Creates a transport that uses these credentials for outgoing and accepted connections.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -106,22 +108,24 @@ impl Quic {
         Ok(Self::on(&Threads::start()?, credentials, options))
     }
 
-    /// The same on threads that others use, too.
+    /// As [`Quic::new`], on threads that other transports may share.
     pub fn on(threads: &Threads, credentials: Credentials, options: Options) -> Self {
-        let (drivers, known) = (threads.0.clone(), Arc::new(Known::default()));
-        let peers = Peers::new(drivers.clone(), credentials.clone(), known.clone(), options.protocol);
-        Self { drivers, credentials, options, known, peers }
+        let (threads, known) = (threads.0.clone(), Arc::new(Known::default()));
+        let peers = Peers::new(threads.clone(), credentials.clone(), known.clone(), options.protocol);
+        Self { threads, credentials, options, known, peers }
     }
 
-    /// Another one, which takes over addresses that listeners of this one have left while their connections go on.
+    /// Creates a transport that can take over addresses whose listeners of this transport are gone while
+    /// their connections live on.
     #[must_use]
     pub fn successor(&self, credentials: Credentials, options: Options) -> Self {
-        let (drivers, known) = (self.drivers.clone(), self.known.clone());
-        let peers = Peers::new(drivers.clone(), credentials.clone(), known.clone(), options.protocol);
-        Self { drivers, credentials, options, known, peers }
+        let (threads, known) = (self.threads.clone(), self.known.clone());
+        let peers = Peers::new(threads.clone(), credentials.clone(), known.clone(), options.protocol);
+        Self { threads, credentials, options, known, peers }
     }
 
-    /// As [`Transport::listen`], with other credentials for what is accepted there: [open](Credentials::open) ones, say.
+    /// As [`Transport::listen`], with other credentials for the accepted connections:
+    /// [open](Credentials::open) ones, for example.
     ///
     /// # Errors
     /// [`Error::Listen`], naming the address.
@@ -131,23 +135,24 @@ impl Quic {
         profile: &Profile,
         credentials: &Credentials,
     ) -> Result<Box<dyn Listener>, Error> {
-        match listener::listen(addr, profile, credentials, &self.options, &self.drivers, &self.known) {
+        match listener::listen(addr, profile, credentials, &self.options, &self.threads, &self.known) {
             Ok(listener) => Ok(Box::new(listener)),
             Err(source) => Err(Error::Listen { addr, source }),
         }
     }
 
-    /// Moves the connections that were made from here to new sockets, as when the host's addresses have changed. The
-    /// sessions on them go on.
+    /// Moves all outgoing connections to new sockets, after a change of the host's addresses. Their sessions
+    /// continue.
     ///
     /// # Errors
-    /// When there is no socket to be had.
+    /// When no socket can be opened.
     pub fn rebind(&self) -> io::Result<()> {
         self.peers.rebind()
     }
 
-    /// Closes all connections, those of listeners too, and waits until their peers could have heard of it: some round
-    /// trips. What is not closed so when the process ends, peers take for alive until they hear nothing for long.
+    /// Closes all connections, accepted ones included, and waits some round trips so that the peers can
+    /// receive the close. A peer considers a connection that is not closed before the process exits alive
+    /// until its idle time-out.
     pub async fn close(&self) {
         self.known.close().await;
     }
@@ -180,7 +185,7 @@ impl Transport for Quic {
     }
 }
 
-/// Who the other end of a connection has proved to be, `proof` being of the handshake's beginning.
+/// The identity that the peer of a connection has proved; `proof` was taken before the handshake.
 fn identity(connection: &Connection, proof: Proof) -> Identity {
     let shown = connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
     proof.of(shown.as_deref().map_or(&[], Vec::as_slice))

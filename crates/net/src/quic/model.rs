@@ -1,16 +1,19 @@
-//! Congestion control by a model of the path: the rate that it delivers and its round-trip time without a queue are measured
-//! all the time, and about their product is kept under way (U8).
+//! Congestion control by a model of the path: it continuously measures the path's delivery rate and its
+//! round-trip time without a queue, and keeps about their product (the bandwidth-delay product) in flight
+//! (U8).
 //!
-//! The idea and its gains are BBR's (Cardwell et al., "BBR: congestion-based congestion control", 2016), with the response
-//! to loss of [`phoebus_proto::udt`]'s `model`: a loss counts only together with a queue. quinn has a BBR too; it takes the
-//! time between two acknowledgements for a sample of the rate, which overestimates without bound where they come in
-//! batches. Here the rate is measured as in draft-cheng-iccrg-delivery-rate-estimation.
+//! The idea and its gains are BBR's (Cardwell et al., "BBR: congestion-based congestion control", 2016), with
+//! the response to loss of [`phoebus_proto::udt`]'s `model`: loss counts only together with a queue. quinn
+//! has a BBR too, but it takes the time between two acknowledgements for a sample of the rate, which
+//! overestimates without bound when acknowledgements arrive in batches. Here the rate is measured as in
+//! draft-cheng-iccrg-delivery-rate-estimation.
 //!
-//! quinn asks a controller for a window alone, and paces at 5/4 of it per round trip. So the window is what is steered: the
-//! rate follows from it, by its own acknowledgements. BBR paces at the rate that it has found, whatever queue others make,
-//! and its window has room for that. Here a window for the path without a queue would deliver less as soon as others fill
-//! one, the rate measured would fall with it, and so on, round by round. A queue that stands, even after a pause, is
-//! therefore counted with the path ([`Control::standing`]).
+//! quinn asks a controller only for a window, and paces at 5/4 of it per round trip. So this control steers
+//! the window, and the rate follows from it through the returning acknowledgements. BBR paces at the measured
+//! rate, whatever queue others build, and its window has room for that queue. Here, a window for the empty
+//! path would deliver less as soon as others build a queue, the measured rate would fall with it, and so on,
+//! round by round. A standing queue, one that remains even after a pause, therefore counts as part of the
+//! path ([`Control::standing`]).
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Makes a controller for each path.
+/// Creates a controller for each path.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Model;
 
@@ -32,62 +35,67 @@ impl ControllerFactory for Model {
     }
 }
 
-/// Packets of the first window: more than TCP's 10, because they are paced.
+/// Initial window, in packets: more than TCP's 10, because they are paced.
 const INITIAL: f64 = 32.0;
-/// Packets that may always be under way.
+/// Minimum window, in packets.
 const LEAST: f64 = 16.0;
-/// Growth of the window in a round trip while the rate is being found: 2 / ln 2, with which delivery doubles.
+/// Growth of the window per round trip during startup: 2 / ln 2, with which the delivery rate doubles.
 const STARTUP: f64 = 2.885;
-/// The same for windows of more packets than [`LARGE`]: with BBR's, a queue of less than two products overflows, and the
-/// receiver has more gaps than quinn takes ([`GAPS`]).
+/// The same for windows of more than [`LARGE`] packets: with BBR's gain, a queue of less than two
+/// bandwidth-delay products overflows, and the receiver has more gaps than quinn accepts ([`GAPS`]).
 const STARTUP_LARGE: f64 = 2.0;
 const LARGE: f64 = 1024.0;
-/// What is kept under way, in products of rate and least round trip, in the eight steps of a cycle: a probe for more, the
-/// pause that lets its queue go, and six with enough in hand for acknowledgements that come late.
+/// Data in flight in the eight steps of a cycle, in bandwidth-delay products: a probe for more, the pause
+/// that drains its queue, and six steps with some margin for delayed acknowledgements.
 const CRUISE: [f64; 8] = [1.35, 0.95, 1.15, 1.15, 1.15, 1.15, 1.15, 1.15];
-/// The same, cruising and probing, beside others that keep a queue, in units of what the path and that queue hold: less, since
-/// what is too much is lost, by the others too.
-const BESIDE: f64 = 1.05;
-const BESIDE_PROBE: f64 = 1.2;
-/// Fewer steps than this are left out of a cycle.
+/// The same for cruising and probing beside flows that keep a standing queue, in units of what the path and
+/// that queue hold: less, since the excess is lost, and costs the other flows packets too.
+const CRUISE_SHARED: f64 = 1.05;
+const PROBE_SHARED: f64 = 1.2;
+/// Exclusive bound of the random number of steps that a cycle leaves out.
 const SKIPPED: usize = 3;
-/// The most that the path and that queue are taken to hold, in products, as in BBR: a queue of one round trip.
+/// Limit of what the path and the standing queue are taken to hold, in bandwidth-delay products, as in BBR: a
+/// queue of one round trip.
 const STANDING_MAX: f64 = 2.0;
-/// Rounds from which the highest rate and the least round trip are taken: a cycle and a little.
+/// Number of rounds over which the highest rate and the lowest round-trip time are taken: a cycle and a
+/// little.
 const ROUNDS: usize = 10;
-/// How long a busy host takes to answer, however short the path: a window for less would leave both ends waiting for each
-/// other's threads.
+/// Response time of a busy host, however short the path: a smaller window would leave both ends waiting for
+/// each other's threads.
 const HOSTS: Duration = Duration::from_micros(500);
-/// A round trip that is a quarter longer than the least shows a queue; but no less than this, by which round trips differ
-/// anyway, and, once started, no more than that: what a router holds may be much shorter than the path. While starting up,
-/// a path that differs by more and loses packets besides would end the start at once.
+/// Bounds of the excess round-trip time that shows a queue. A quarter of the minimum counts, but at least the
+/// first value, by which round trips vary anyway, and after startup at most the second, since a router's
+/// buffer may be much shorter than the path. During startup the second does not apply: it would end the
+/// startup at once on a path that varies more and loses packets.
 const QUEUED: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(5));
-/// Loss in one round that means nothing, in addition to what the path loses anyway.
+/// Tolerated loss in one round, as a fraction in addition to the path's own loss.
 const LOSS_TOLERATED: f64 = 0.02;
-/// More loss than this is not taken for the path's.
+/// Largest fraction of loss that is attributed to the path itself.
 const LOSS_MAX: f64 = 0.1;
-/// After how long the minimum round-trip time is measured again, and how long that takes at least.
+/// Interval after which the minimum round-trip time is measured again, and the least duration of that
+/// measurement.
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_TIME: Duration = Duration::from_millis(200);
-/// Gaps that may be in what the peer has. A peer that reads takes any number ([`super::receive`]); of what waits for a reader
-/// that has stopped, quinn takes 1024 in one stream before it ends the connection.
+/// Most gaps in the data at the peer. A peer that reads accepts any number ([`super::receive`]); for a reader
+/// that has stopped, quinn accepts 1024 gaps in one stream before it ends the connection.
 const GAPS: f64 = 700.0;
-/// Sent packets whose deliveries can be told apart: a round trip at any rate that a processor can encrypt.
+/// Number of send times that are remembered for rate samples: a round trip's worth at any rate that a
+/// processor can encrypt.
 const REMEMBERED: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
-    /// The rate doubles every round, until it does not help any more.
+    /// The rate doubles every round until it grows no more.
     Startup,
-    /// The queue that this made is let go.
+    /// The queue built during startup drains.
     Drain,
-    /// Cruising; the step of [`CRUISE`], and since when.
+    /// Cruising: the step of [`CRUISE`], and when it began.
     Cruise { step: usize, since: Instant },
-    /// So little is under way that the minimum round-trip time shows.
+    /// So little is in flight that the minimum round-trip time shows.
     Probe { until: Instant },
 }
 
-/// What packets remember of the time when they were sent. Those sent together share one.
+/// State at the time when a packet was sent. Packets sent at the same instant share one.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     at: Instant,
@@ -102,31 +110,33 @@ struct Control {
     mtu: f64,
     phase: Phase,
     window: f64,
-    /// Highest delivery rates of the last rounds, in bytes per second.
+    /// Highest delivery rate of each recent round, in bytes per second.
     rates: [f64; ROUNDS],
-    /// The least round trips of the same rounds.
+    /// Lowest round-trip time of each of these rounds.
     leasts: [Duration; ROUNDS],
     min_rtt: Option<Duration>,
     min_rtt_at: Instant,
-    /// Whether the bottleneck's buffer has overflowed since that was measured.
+    /// Whether the bottleneck's buffer has overflowed since `min_rtt_at`.
     has_overflowed: bool,
-    /// The least round trip while the minimum is measured anew.
+    /// The lowest round-trip time during the new measurement of the minimum.
     min_rtt_next: Duration,
     rtt: Duration,
-    /// Rounds in which the path was tried, and how much is delivered when this one ends.
+    /// Number of rounds that were not application-limited, and the value of `delivered` that ends the current
+    /// round.
     round: usize,
     round_ends: u64,
-    /// While starting up: the rate that was not exceeded by a quarter, and for how many rounds.
+    /// During startup: the reference rate, and for how many rounds no rate exceeded it by a quarter.
     plateau: (f64, u32),
-    /// Bytes lost and delivered in this round, and the average of the fraction that is lost.
+    /// Bytes lost and delivered in this round, and the smoothed fraction of loss.
     lost: u64,
     acked: u64,
     loss: f64,
-    /// The fraction that is lost without any queue.
+    /// The smoothed fraction of loss without a queue.
     floor: f64,
-    /// Bytes under way at which the bottleneck's buffer overflowed.
+    /// Upper bound of the window, in bytes: set when the bottleneck's buffer overflows, and growing slowly
+    /// since.
     bound: f64,
-    /// The most that one acknowledgement told of lately: what may come late.
+    /// Largest recent number of bytes in one acknowledgement: the margin for delayed acknowledgements.
     batch: f64,
     in_flight: u64,
     sent: VecDeque<Sent>,
@@ -135,7 +145,8 @@ struct Control {
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// Packets sent until more than this was delivered show what the application had, not what the path gave.
+    /// Packets sent until `delivered` exceeds this were application-limited: they show the application's
+    /// rate, not the path's.
     app_limited_until: u64,
     random: u64,
 }
@@ -170,7 +181,7 @@ impl Control {
             delivered: 0,
             delivered_at: now,
             first_sent_at: now,
-            // What comes before the first data is little.
+            // The packets before the first data are small.
             app_limited_until: 1,
             random: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0),
         }
@@ -180,13 +191,14 @@ impl Control {
         self.rates.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Bytes that the path holds without a queue; that of a path within a machine room is in its hosts.
+    /// Bytes that the path holds without a queue. On a path within a machine room, the hosts' response time
+    /// dominates.
     fn product(&self) -> f64 {
         self.rate() * self.min_rtt.map_or(Duration::ZERO, |least| least.max(HOSTS)).as_secs_f64()
     }
 
-    /// Bytes that the path holds with the queue that others keep. One of this connection's own is gone when it has paused,
-    /// once in every cycle; what is there even then is not its own.
+    /// Bytes that the path and the queue of other flows hold. This connection's own queue drains in the pause
+    /// of every cycle; a queue that remains then belongs to others.
     fn standing(&self) -> f64 {
         let min_rtt = self.min_rtt.unwrap_or_default();
         let least = self.leasts.iter().copied().fold(self.rtt, Duration::min);
@@ -203,8 +215,9 @@ impl Control {
             None => (self.min_rtt, self.min_rtt_at) = (Some(rtt), now),
             Some(least) => {
                 self.min_rtt = Some(least.min(rtt));
-                // Within a sixteenth it is the same path. But one that was measured beside others may have their queue in it,
-                // which is then filled again in every cycle, and overflows.
+                // A round-trip time within a sixteenth of the minimum confirms it. But a minimum measured
+                // beside other flows may include their queue, which every cycle would then fill again until
+                // it overflows; after an overflow it must be measured again.
                 if rtt <= least + least / 16 && !self.has_overflowed {
                     self.min_rtt_at = now;
                 }
@@ -217,7 +230,7 @@ impl Control {
         }
     }
 
-    /// Whether packets wait somewhere on the path.
+    /// Whether packets queue somewhere on the path.
     fn is_queued(&self) -> bool {
         let least = self.min_rtt.unwrap_or_default();
         let most = if self.phase == Phase::Startup { Duration::MAX } else { QUEUED.1 };
@@ -228,10 +241,10 @@ impl Control {
         let loss = self.lost as f64 / (self.lost + self.acked).max(1) as f64;
         self.loss += (loss - self.loss) / 8.0;
         if matches!(self.phase, Phase::Cruise { step: 2, .. }) {
-            // These packets were sent in the pause, when no queue lost them.
+            // These packets were sent during the pause, without a queue that could lose them.
             self.floor += (loss - self.floor) / 4.0;
         }
-        // Less than a queue that shows, but more than chance: a short buffer overflows.
+        // Loss beyond chance while cruising, without a visible queue, means that a short buffer overflows.
         let is_cruising = matches!(self.phase, Phase::Cruise { .. }) && self.lost as f64 > 10.0 * self.mtu;
         let is_much = loss > LOSS_TOLERATED + self.floor.min(LOSS_MAX) && self.is_queued();
         if is_much || loss > 2.0 * LOSS_TOLERATED + self.floor && is_cruising {
@@ -253,7 +266,7 @@ impl Control {
         }
     }
 
-    /// The bottleneck's buffer has overflowed.
+    /// Handles an overflow of the bottleneck's buffer.
     fn overflow(&mut self) {
         self.has_overflowed = true;
         let least = self.standing().max(LEAST * self.mtu);
@@ -272,7 +285,8 @@ impl Control {
             Phase::Cruise { step, since } => {
                 let drained = step == 1 && in_flight <= product;
                 if now > since + self.min_rtt.unwrap_or_default() || drained {
-                    // Some cycles are shorter: of two as long as each other, one might always probe in the other's pause.
+                    // Some cycles are shorter: of two flows with equal cycles, one might always probe in the
+                    // other's pause.
                     let skipped = if step == 2 { self.draw() % SKIPPED } else { 0 };
                     self.phase = Phase::Cruise { step: (step + 1 + skipped) % CRUISE.len(), since: now };
                 }
@@ -285,7 +299,7 @@ impl Control {
         }
     }
 
-    /// Begins at a step of its own, so that flows do not probe together, but never with the pause.
+    /// Starts cruising at a random step, so that flows do not probe together, but never at the pause.
     fn cruise(&mut self, now: Instant) {
         let step = 2 + self.draw() % (CRUISE.len() - 2);
         self.phase = Phase::Cruise { step, since: now };
@@ -308,9 +322,9 @@ impl Control {
             Phase::Drain => product,
             Phase::Cruise { step, .. } => {
                 let beside = match step {
-                    0 => self.standing() * BESIDE_PROBE,
+                    0 => self.standing() * PROBE_SHARED,
                     1 => 0.0,
-                    _ => self.standing() * BESIDE,
+                    _ => self.standing() * CRUISE_SHARED,
                 };
                 beside.max(product * CRUISE[step]) + self.batch
             }
@@ -321,9 +335,9 @@ impl Control {
     }
 }
 
-/// What a connection tells, apart from quinn's types.
+/// The events of a connection, free of quinn's types.
 impl Control {
-    /// Bytes go.
+    /// Records that `bytes` were sent.
     fn sent(&mut self, now: Instant, bytes: u64) {
         if self.in_flight == 0 {
             (self.delivered_at, self.first_sent_at) = (now, now);
@@ -343,7 +357,7 @@ impl Control {
         }
     }
 
-    /// A packet sent at `sent` has arrived: one of those that an acknowledgement tells of.
+    /// Records that the packet sent at `sent` was acknowledged, as part of the current acknowledgement.
     fn arrived(&mut self, sent: Instant, bytes: u64) {
         self.batch_acked += bytes;
         if self.newest.is_none_or(|newest| newest.at < sent) {
@@ -353,7 +367,7 @@ impl Control {
         }
     }
 
-    /// That was all of the acknowledgement.
+    /// Ends the current acknowledgement.
     fn acknowledged(&mut self, now: Instant, in_flight: u64, app_limited: bool) {
         self.in_flight = in_flight;
         self.acked += self.batch_acked;
@@ -369,7 +383,8 @@ impl Control {
             if newest.delivered >= self.round_ends {
                 self.round_ends = self.delivered;
                 if !newest.app_limited {
-                    // What was known is not forgotten over a pause: nothing was learnt in it.
+                    // An application-limited round teaches nothing, so it does not displace older
+                    // measurements.
                     self.round += 1;
                     self.rates[self.round % ROUNDS] = 0.0;
                     self.leasts[self.round % ROUNDS] = Duration::MAX;
@@ -387,14 +402,14 @@ impl Control {
         self.batch_acked = 0;
     }
 
-    /// What was delivered since `newest` was sent, and in what time, is a sample of the rate.
+    /// Takes a rate sample: the bytes delivered since `newest` was sent, over the time this took.
     fn take_rate(&mut self, now: Instant, newest: &Sent) {
         let sending = newest.at.saturating_duration_since(newest.first_sent_at);
         let interval = now.saturating_duration_since(newest.delivered_at).max(sending);
         let rate = (self.delivered - newest.delivered) as f64 / interval.as_secs_f64().max(1e-6);
-        // What the path itself lost took its share of it as well.
+        // The path also carried what its random loss then removed.
         let rate = rate / (1.0 - self.floor.min(LOSS_MAX));
-        // Samples over less than a round trip see bursts of acknowledgements, not the path.
+        // Samples over less than a round trip measure bursts of acknowledgements, not the path.
         let is_long = self.min_rtt.is_some_and(|least| interval >= least);
         if is_long && (!newest.app_limited || rate > self.rate()) {
             let best = &mut self.rates[self.round % ROUNDS];
@@ -402,16 +417,17 @@ impl Control {
         }
     }
 
-    /// Bytes were lost, or, if none, marked by a router instead (ECN). `persistent`: nothing got through for long.
+    /// Records that bytes were lost or, if `lost` is 0, that a router marked a packet (ECN). `persistent`:
+    /// nothing was delivered for long.
     fn missing(&mut self, now: Instant, lost: u64, persistent: bool) {
         self.lost += lost;
         self.in_flight = self.in_flight.saturating_sub(lost);
         if lost == 0 {
-            // A queue, by the router's own word.
+            // A router's mark reports a queue.
             self.overflow();
         }
         if persistent {
-            // What was known of the path is void.
+            // The model of the path is void.
             let fresh = Self::new(now, self.mtu as u16);
             let window = LEAST * self.mtu;
             let (delivered, sent, in_flight) = (self.delivered, std::mem::take(&mut self.sent), self.in_flight);

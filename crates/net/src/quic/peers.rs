@@ -1,15 +1,16 @@
-//! Connections to peers: one to each, made when it is first needed, kept, and made again when it has died. A session is a
-//! stream of it and costs no round trip. One that was made with another congestion control than is wanted gets no more streams.
+//! Pools connections to peers: one for each, made when first needed, kept, and replaced after a failure. A
+//! session is a stream of the connection and costs no round trip. A connection that was made with another
+//! congestion control than now requested gets no more streams.
 
 use super::bell::lock;
-use super::drivers::Drivers;
-use super::failure::{is_mistrust, words};
+use super::failure::{is_mistrust, is_rejection, words};
 use super::gauge::Gauge;
 use super::known::Known;
 use super::reset_key::ResetKey;
 use super::settings::{self, PAYLOAD_MAX, Windows};
 use super::socket;
 use super::stream::{QuicStream, Shared};
+use super::threads::IoThreads;
 use super::{identity, io_error};
 use crate::credentials::Credentials;
 use crate::error::Error;
@@ -26,27 +27,28 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex as Turn;
 
-/// How long a connection without sessions is kept: as long as an address of a peer may be one that it had before.
+/// How long a connection without sessions is kept: the time for which a peer's address is likely to stay the
+/// same.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// How often a connection that gets no more streams is looked at. What is owed at the end of the last one, an acknowledgement,
-/// is sent in less.
+/// How often a connection that gets no more streams is checked for its end. The acknowledgement still due
+/// after its last stream is sent sooner than that.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Where a peer is, and what it has to call itself.
+/// Address and certificate name of a peer.
 type Key = (SocketAddr, Arc<str>);
-/// The connection to a peer; whoever holds the lock makes it.
+/// The connection to a peer; the holder of the lock establishes it.
 type Slot = Arc<Turn<Option<Warm>>>;
 
-/// All connections that this end has made.
+/// The outgoing connections of this end.
 #[derive(Debug)]
 pub(super) struct Peers {
-    drivers: Arc<Drivers>,
+    threads: Arc<IoThreads>,
     credentials: Credentials,
     known: Arc<Known>,
     protocol: &'static [u8],
     slots: Mutex<HashMap<Key, Slot>>,
-    /// One for each family of addresses.
+    /// One endpoint for each address family.
     endpoints: Mutex<[Option<Own>; 2]>,
 }
 
@@ -64,15 +66,15 @@ struct Warm {
 
 impl Peers {
     pub(super) fn new(
-        drivers: Arc<Drivers>,
+        threads: Arc<IoThreads>,
         credentials: Credentials,
         known: Arc<Known>,
         protocol: &'static [u8],
     ) -> Self {
-        Self { drivers, credentials, known, protocol, slots: Mutex::default(), endpoints: Mutex::default() }
+        Self { threads, credentials, known, protocol, slots: Mutex::default(), endpoints: Mutex::default() }
     }
 
-    /// A new stream to `to`.
+    /// Opens a stream to `to`.
     pub(super) async fn open(&self, to: &Target, profile: &Profile, limit: Duration) -> Result<QuicStream, Error> {
         match tokio::time::timeout(limit, self.open_unhurried(to, profile)).await {
             Ok(result) => result,
@@ -95,7 +97,7 @@ impl Peers {
                         let shared = self.dial(to, profile).await?;
                         let new = Warm { shared: shared.clone(), used: Instant::now() };
                         if let Some(old) = other.replace(new) {
-                            self.drivers.handle().spawn(outlived(old.shared, 1));
+                            self.threads.handle().spawn(outlived(old.shared, 1));
                         }
                         (shared, true)
                     }
@@ -103,7 +105,7 @@ impl Peers {
             };
             match shared.connection.open_bi().await {
                 Ok((send, receive)) => return Ok(QuicStream::new(shared, send, receive)),
-                // It was dead, and nobody had noticed.
+                // A pooled connection had died unnoticed: dial a new one.
                 Err(_) if !is_new => {}
                 Err(error) => return Err(refused(to, &error)),
             }
@@ -122,7 +124,7 @@ impl Peers {
         let connecting = own.endpoint.connect_with(config, to.addr, &to.name).map_err(|error| match error {
             ConnectError::InvalidServerName(name) => Error::Untrusted {
                 to: to.addr.to_string(),
-                reason: format!("\"{name}\" is no name that a certificate could be for"),
+                reason: format!("\"{name}\" is not a name that a certificate can carry"),
             },
             error => failed(io::Error::other(error)),
         })?;
@@ -133,7 +135,7 @@ impl Peers {
             connection,
             retired: AtomicBool::new(false),
             gauge,
-            // The peer opens no streams.
+            // The peer opens no streams on an outgoing connection.
             ahead: None,
             windows: Windows::of(profile),
             sending: settings::sending_of(profile),
@@ -142,7 +144,7 @@ impl Peers {
             rate: profile.rate,
             local: own.endpoint.local_addr().map_err(failed)?,
             note: settings::note(profile, own.note.as_deref()),
-            _drivers: self.drivers.clone(),
+            _threads: self.threads.clone(),
         });
         self.known.add(Arc::downgrade(&shared));
         Ok(shared)
@@ -153,7 +155,7 @@ impl Peers {
         if let Some(slot) = slots.get(key) {
             return slot.clone();
         }
-        // Connections that are made are rare, and a good time to look at those that nobody uses.
+        // New connections are rare, so this is a cheap occasion to drop unused ones.
         slots.retain(|_, slot| match slot.try_lock() {
             Ok(slot) => slot.as_ref().is_some_and(|warm| {
                 let busy = Arc::strong_count(&warm.shared) > 1 || warm.used.elapsed() < UNUSED;
@@ -164,7 +166,7 @@ impl Peers {
         slots.entry(key.clone()).or_default().clone()
     }
 
-    /// The endpoint for addresses like `to`, whose own port the kernel chooses.
+    /// The endpoint for the address family of `to`, on a port that the kernel chooses.
     fn endpoint(&self, to: SocketAddr) -> io::Result<Own> {
         let mut endpoints = lock(&self.endpoints);
         let own = &mut endpoints[usize::from(to.is_ipv6())];
@@ -174,18 +176,18 @@ impl Peers {
         let (socket, note) = self.socket(to)?;
         let mut config = ResetKey::random()?.endpoint();
         config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
-        let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, self.drivers.runtime())?;
+        let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, self.threads.runtime())?;
         self.known.add_endpoint(&endpoint);
         Ok(own.insert(Own { endpoint, note }).clone())
     }
 
     fn socket(&self, like: SocketAddr) -> io::Result<(Arc<socket::Socket>, Option<Arc<str>>)> {
         let any: IpAddr = if like.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        let _on = self.drivers.handle().enter();
+        let _on = self.threads.handle().enter();
         socket::open(SocketAddr::new(any, 0), PAYLOAD_MAX)
     }
 
-    /// Moves all connections to new sockets, as when the host's addresses have changed.
+    /// Moves all connections to new sockets, after a change of the host's addresses.
     pub(super) fn rebind(&self) -> io::Result<()> {
         for own in lock(&self.endpoints).iter().flatten() {
             let (socket, _) = self.socket(own.endpoint.local_addr()?)?;
@@ -195,8 +197,9 @@ impl Peers {
     }
 }
 
-/// Keeps a connection that gets no more streams until the last one on it is over, and what is owed for that has gone out: dropped,
-/// it is closed at once. So many `holders` are no streams, this one among them.
+/// Keeps a connection that gets no more streams until its last stream has ended and the final
+/// acknowledgements are sent, because dropping the connection closes it at once. `holders` references to the
+/// connection, this one included, are not streams.
 pub(super) async fn outlived(shared: Arc<Shared>, holders: usize) {
     let mut was_unused = false;
     while shared.connection.close_reason().is_none() {
@@ -209,8 +212,11 @@ pub(super) async fn outlived(shared: Arc<Shared>, holders: usize) {
     }
 }
 
-/// Why a connection could not be made.
+/// The error of a failed connection attempt.
 fn refused(to: &Target, error: &ConnectionError) -> Error {
+    if is_rejection(error) {
+        return Error::Rejected { to: format!("{} at {}", to.name, to.addr), reason: words(error) };
+    }
     if is_mistrust(error) {
         return Error::Untrusted { to: format!("{} at {}", to.name, to.addr), reason: words(error) };
     }

@@ -1,11 +1,13 @@
-//! The receiving half of a stream, in order whatever was lost.
+//! The receiving half of a stream, which delivers in order however many packets were lost.
 //!
-//! quinn puts a stream in order, but ends the *connection*, and all sessions on it, when there are more than 1024 gaps in one
-//! stream. It has no setting for that, and a long fast path that loses some percent, or a short queue that overflows, makes
-//! more of them within one round trip. So a stream that has gaps is read as it comes, and put in order here
-//! ([`Assembly`]): quinn then holds nothing, and too many gaps for that are the end of one stream.
+//! quinn reorders a stream, but ends the *connection* with all its sessions when one stream has more than
+//! 1024 gaps. This limit is not configurable, and a long fast path that loses some percent, or a short queue
+//! that overflows, makes more gaps within one round trip. So a stream with gaps is read from quinn out of
+//! order and reassembled here ([`Assembly`]). quinn then holds nothing, and too many gaps end only one
+//! stream.
 //!
-//! Without gaps quinn's order is as good, and costs less: it gives many datagrams at a time. The way back there is none.
+//! Without gaps, quinn's ordered read is as good and costs less: it returns many datagrams at a time. quinn
+//! offers no way back from unordered to ordered reads.
 
 use super::assembly::{Assembly, Scattered};
 use super::failure::Failure;
@@ -15,54 +17,56 @@ use quinn::{ReadError, RecvStream, ResetError, VarInt};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// What may have come past a gap before the order is taken over: fewer datagrams than quinn takes gaps.
+/// Number of unread bytes past a gap from which on this module reassembles: fewer datagrams than quinn
+/// accepts gaps.
 const PAST_A_GAP: i64 = 512 << 10;
-/// Gaps in one stream: what a window of a gigabyte has when one packet in six is lost.
+/// Most gaps in one stream: those of a window of a gigabyte when one packet in six is lost.
 const GAPS_MAX: usize = 1 << 17;
 
-/// See the module.
+/// The receiving half; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Receive {
     stream: RecvStream,
     order: Order,
-    /// The end of the peer's stream was read.
+    /// Whether the end of the peer's stream was read.
     ended: bool,
     failure: Option<Failure>,
-    /// Bytes that are held besides quinn's window, at most.
+    /// Most bytes held besides quinn's window.
     limit: u64,
-    /// The same of those that only wait for the reader.
+    /// Most of these that may wait only for the reader.
     limit_ready: u64,
 }
 
 #[derive(Debug)]
 enum Order {
-    /// quinn's.
+    /// quinn reorders.
     Theirs {
-        /// Bytes read.
+        /// Number of bytes read.
         read: u64,
-        /// What was taken to see whether anything is there.
+        /// A chunk read while checking for readability, not yet delivered.
         held: Bytes,
-        /// The least that the connection had unread when there was nothing to read here.
+        /// The smallest number of unread bytes on the connection while nothing was readable here.
         least: Option<i64>,
     },
+    /// This module reassembles.
     Ours {
         assembly: Assembly,
-        /// quinn has given all there is.
+        /// Whether quinn has returned everything up to the end of the stream.
         is_all: bool,
     },
 }
 
 impl Receive {
-    /// Holds at most `limit` bytes, besides those in the window. That has to be some windows, since what lies past a gap is
-    /// held until a repair gets through, and a packet may be lost again and again; a reader that has stopped gets the sixth
-    /// part of it.
+    /// Holds at most `limit` bytes besides quinn's window. The limit must be several windows: data past a gap
+    /// is held until the repair arrives, and a packet may be lost repeatedly. A sixth of it may wait for a
+    /// reader that has stopped.
     pub(super) fn new(stream: RecvStream, limit: u64) -> Self {
         let order = Order::Theirs { read: 0, held: Bytes::new(), least: None };
         Self { stream, order, ended: false, failure: None, limit, limit_ready: limit / 6 }
     }
 
-    /// Reads what comes next; 0 is the end. `unread` tells how many bytes of streams the connection has received that none of
-    /// them has read, as far as that is known: only its changes count.
+    /// Reads the next bytes; 0 is the end of the stream. `unread` returns the approximate number of stream
+    /// bytes that the connection has received and no stream has read: only its changes matter.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -94,7 +98,7 @@ impl Receive {
         self.poll_ours(cx, buffer)
     }
 
-    /// Ready when something is there to be read, or the end.
+    /// Ready when a read would return data, the end or a failure.
     pub(super) fn poll_readable(
         &mut self,
         cx: &mut Context<'_>,
@@ -126,15 +130,15 @@ impl Receive {
         }
     }
 
-    /// Wants no more of it.
+    /// Tells the peer to stop sending (STOP_SENDING).
     pub(super) fn stop(&mut self, code: Code) {
         if !self.ended {
-            // An error says that there is nothing left to stop.
+            // An error means that the stream has already ended.
             let _ = self.stream.stop(VarInt::from_u32(code.number().into()));
         }
     }
 
-    /// Ready when the peer has reset it, and never when all was read before.
+    /// Ready when the peer has reset the stream; ready without a code once everything was read.
     pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<VarInt>, ResetError>> {
         if self.ended {
             return Poll::Ready(Ok(None));
@@ -142,7 +146,8 @@ impl Receive {
         pin!(self.stream.received_reset()).poll(cx)
     }
 
-    /// Takes all that quinn has, and gives what is in order. With an empty buffer, it tells whether there is anything.
+    /// Takes everything from quinn and returns what is in order. With an empty buffer, it only tells whether
+    /// there is anything.
     fn poll_ours(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, Failure>> {
         let Order::Ours { assembly, .. } = &mut self.order else { return Poll::Pending };
         let mut given = assembly.give(buffer);
@@ -153,7 +158,7 @@ impl Receive {
             return Poll::Ready(Ok(given));
         }
         match taken {
-            // The peer ended its stream, and quinn has seen to it that nothing is missing before.
+            // The peer has ended its stream, and quinn guarantees that nothing before the end is missing.
             Poll::Ready(Ok(())) if *is_all => self.ended = assembly.is_whole(),
             Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
             Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
@@ -161,10 +166,11 @@ impl Receive {
         Poll::Ready(Ok(0))
     }
 
-    /// Takes from quinn until there is no more, or enough. What is next goes to `buffer` from `given` on.
+    /// Takes data from quinn until it has no more, or the limit is reached. Bytes that are next in order go
+    /// directly to `buffer` from `given` on.
     fn poll_take(&mut self, cx: &mut Context<'_>, buffer: &mut [u8], given: &mut usize) -> Poll<Result<(), Failure>> {
         let Order::Ours { assembly, is_all } = &mut self.order else { return Poll::Pending };
-        // What quinn gives next begins where something is missing, when there is no room for anything else.
+        // While the limit is reached, only the chunk that fills the first gap is accepted.
         let mut fits = false;
         loop {
             if let Some(failure) = &self.failure {
@@ -176,12 +182,12 @@ impl Receive {
             let is_full = assembly.held() >= self.limit || assembly.ready_len() >= self.limit_ready;
             let is_full = is_full && !fits;
             if is_full && (assembly.is_ready() || *given > 0) {
-                // The reader comes again, and finds this.
+                // The reader will come again and find this data.
                 return Poll::Ready(Ok(()));
             }
             if is_full {
-                // Only what is next may come in. Whether it is there is seen by a byte: the first that quinn has. The
-                // waker stays there by this.
+                // Only the next byte in order may be taken. Reading a single byte, quinn's first, shows
+                // whether it is that one. The reset is polled so that the waker stays registered.
                 match pin!(self.stream.received_reset()).poll(cx) {
                     Poll::Ready(Ok(Some(code))) => {
                         self.failure = Some(Failure::reset(code));
@@ -224,8 +230,9 @@ impl Receive {
     }
 }
 
-/// Whether more is unread than a stream without gaps leaves when there is nothing to read. Not what has come since the last
-/// byte was read: repairs let a stream go on by a little at a time, while far more waits behind the next gap.
+/// Whether the connection's unread bytes exceed the usual amount that other streams leave while this one has
+/// nothing to read. The comparison is with the smallest value ever seen, and not with that at the last read:
+/// repairs advance a stream by little at a time while far more waits behind the next gap.
 fn is_past_a_gap(least: &mut Option<i64>, unread: i64) -> bool {
     let before = least.get_or_insert(unread);
     *before = unread.min(*before);
@@ -245,12 +252,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_goes_on_by_little_is_past_a_gap_all_the_same() {
-        // Whatever is read between, 1000 bytes more are unread at each look.
+    fn slow_progress_between_gaps_is_detected() {
+        // Whatever is read in between, each check finds 1000 more bytes unread.
         let mut least = None;
         let found = (0..1000).find(|look| is_past_a_gap(&mut least, look * 1000));
         assert_eq!(found, Some(PAST_A_GAP / 1000 + 1));
-        // Without a gap, what counts as unread goes up and down by what is no stream.
+        // Without a gap, the unread count fluctuates by bytes that belong to no stream.
         let mut least = None;
         assert!((0..1000).all(|look| !is_past_a_gap(&mut least, 5_000_000 - look * 100 + look % 7 * 10_000)));
     }

@@ -1,10 +1,10 @@
 //! The key of stateless resets (RFC 9000, section 10.3), kept across restarts.
 //!
-//! A gateway that was killed knows nothing of its connections when it runs again. Its peers go on sending, and would do so
-//! until their idle time-out. With the key of before it recognises its own connection ids and answers with the token that
-//! it once gave for each: a peer then knows at once that the connection, and every session on it, is gone.
+//! A restarted gateway knows nothing of its former connections. Its peers would keep sending until their idle
+//! time-out. With the previous key it recognises its own connection ids and answers with the token that it
+//! once issued for each: a peer then learns at once that the connection, and every session on it, is gone.
 //!
-//! Whoever has the key can end the gateway's connections, so that the file is its owner's alone.
+//! A holder of the key can end the gateway's connections, so only the owner may read the file.
 
 use quinn::EndpointConfig;
 use quinn_proto::HashedConnectionIdGenerator;
@@ -16,19 +16,19 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of the secret, of which the keys are derived.
+/// Length of the secret from which the keys are derived, in bytes.
 const SECRET: usize = 32;
 
-/// See the module.
+/// The key; see the module documentation.
 #[derive(Clone)]
 pub struct ResetKey {
     reset: hmac::Key,
-    /// Connection ids carry a checksum under this, so that a reset is sent for ids of this gateway's only.
+    /// Connection ids carry a checksum under this key, so that only ids of this gateway trigger a reset.
     ids: u64,
 }
 
 impl ResetKey {
-    /// A key that nobody else will have, for an endpoint that does not come back.
+    /// Makes a random key, for an endpoint that does not survive a restart.
     ///
     /// # Errors
     /// When the system has no random bytes.
@@ -38,10 +38,10 @@ impl ResetKey {
         Ok(Self::derive(&secret))
     }
 
-    /// The key in the file at `path`, which is made if it is not there.
+    /// Loads the key from the file at `path`, or creates the file.
     ///
     /// # Errors
-    /// When the file cannot be read or made, holds something else, or others than its owner may read it.
+    /// When the file cannot be read or created, has other content, or users other than its owner may read it.
     pub fn load_or_create(path: &Path) -> io::Result<Self> {
         match fs::File::open(path) {
             Ok(file) => Self::load(file),
@@ -71,7 +71,7 @@ impl ResetKey {
         }
     }
 
-    /// Written whole under another name first: a power cut leaves no half a key.
+    /// Writes to a temporary name first, so that a power failure leaves no partial key.
     fn create(path: &Path) -> io::Result<Self> {
         let mut secret = [0; SECRET];
         SystemRandom::new().fill(&mut secret).map_err(|_| io::Error::other("the system has no random bytes"))?;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_same_after_a_restart_and_its_owners_alone() {
+    fn key_survives_a_restart_and_is_private_to_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reset.key");
         let made = ResetKey::load_or_create(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A profile as quinn takes it (P37, S14).
+//! Translates a profile into quinn's settings (P37, S14).
 
 use super::gauge::{Gauge, Gauged};
 use super::model::Model;
@@ -11,46 +11,52 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The largest UDP payload that is sent or taken: an Ethernet jumbo frame of 9000 bytes, less the headers of IPv6 and UDP.
+/// Largest UDP payload that is sent or accepted, in bytes: an Ethernet jumbo frame of 9000, less the headers
+/// of IPv6 and UDP.
 pub(super) const PAYLOAD_MAX: u16 = 8952;
-/// Sessions that a peer may have open on one connection. A gateway has limits of its own on sessions; this one keeps a
-/// peer from making more of them than anybody asked for.
+/// Most sessions that a peer may have open on one connection. A gateway has its own limits on sessions; this
+/// one bounds the streams that a peer can open regardless.
 pub(super) const STREAMS_MAX: u32 = 4096;
-/// Packets until the peer acknowledges: a tenth of the acknowledgements that TCP sends twice as often costs the receiver a
-/// tenth of its system calls, and is still many per round trip. Loss is told of at once all the same.
+/// Number of packets after which the peer acknowledges. TCP acknowledges every second packet; fewer
+/// acknowledgements save the receiver a tenth of its system calls, and a round trip still has many. Loss is
+/// reported at once all the same.
 const ACKNOWLEDGE_EVERY: u32 = 10;
-/// Packets that may overtake one before it is taken for lost; what was sent an eighth of a round trip earlier is, too. Three, as
-/// is usual, are taken for a loss when a path of 1 Gbit/s delays some packets by 30 µs more than others: with 5 ms of it,
-/// everything is sent many times and nothing gets ahead.
+/// Packet reordering threshold of loss detection (RFC 9002, section 6.1.1); a packet sent an eighth of a
+/// round trip earlier counts as lost, too. The usual threshold of three declares a loss when a path of 1
+/// Gbit/s delays some packets by 30 µs more than others; with 5 ms of such jitter, everything is
+/// retransmitted many times and throughput collapses.
 const REORDERED: u32 = 1000;
-/// The round trip that windows are made for where nobody knows better: once around the Earth, with room to repair losses
+/// Round-trip time for which windows are sized by default: once around the Earth, with room to repair losses
 /// without a pause.
 const LONGEST_PATH: Duration = Duration::from_millis(500);
-/// Windows where neither sizes nor capacity are given: 1 Gbit/s on that path. No memory is used before there are bytes.
+/// Default window in bytes, without a configured size or capacity: 1 Gbit/s on that path. Memory is used only
+/// as bytes arrive.
 const WINDOW: u64 = 64 << 20;
-/// What may wait to be sent on a connection at least, whatever it may have on its way: some milliseconds at a gigabit.
+/// The smallest send window of a connection, in bytes, whatever its congestion window: some milliseconds at 1
+/// Gbit/s.
 const SEND_LEAST: u64 = 2 << 20;
-/// How often an idle connection says that it is there: once a second, as UDT does. A peer that is suspected to be dead is so
-/// known to live within a few seconds. Often enough for the tables of address translators.
+/// Keep-alive interval: once a second, as in UDT, so that a check whether a peer is alive takes a few
+/// seconds. Also often enough for the tables of address translators.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// Bytes that datagrams of a connection may take, with what quinn counts besides them (some 40 for each).
+/// Memory for the datagrams of a connection, in bytes, with quinn's overhead of some 40 bytes for each.
 const PROBES_LEN: usize = 256;
-/// The bounds of a window made from a capacity.
+/// Bounds of a window that is derived from a capacity, in bytes.
 const WINDOW_BOUNDS: (u64, u64) = (1 << 20, 1 << 30);
 
-/// How much may wait to be sent on a connection, or to be read on a stream.
+/// The windows of a connection and its streams, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Windows {
-    /// At most. How much it is now follows from what may be on its way: [`sending`].
+    /// Largest send window of a connection; the current one follows the congestion window: [`sending`].
     pub(super) send: u64,
-    /// What the peer may have on its way.
+    /// Receive window of a stream.
     pub(super) receive: u64,
-    /// What may be put in order besides, past a gap: three times as much, so that a packet may be lost as often without a pause.
+    /// Most data past a gap that is reassembled in addition: three windows, so that a packet may be lost that
+    /// many times without a pause.
     pub(super) aside: u64,
 }
 
 impl Windows {
-    /// As the profile has them, or from the capacity that it states.
+    /// The windows of a profile: as configured, or derived from its capacity.
     pub(super) fn of(profile: &Profile) -> Self {
         let usual = profile.capacity.map_or(WINDOW, |BitRate(rate)| {
             let product = rate as f64 / 8.0 * LONGEST_PATH.as_secs_f64();
@@ -62,20 +68,21 @@ impl Windows {
     }
 }
 
-/// What may wait to be sent or acknowledged when `window` bytes may be on their way, and at most `most`: twice as much, so
-/// that there is always something to send and the window can double, and no more, since it only waits.
+/// The send window for a congestion window of `window` bytes, at most `most`: twice that, so that there is
+/// always something to send and the congestion window can double. More would only wait.
 pub(super) fn sending(window: u64, most: u64) -> u64 {
     (2 * window).max(SEND_LEAST).min(most)
 }
 
-/// The send window of a new connection, and the largest that it may have.
+/// The initial send window of a connection, and its maximum.
 pub(super) fn sending_of(profile: &Profile) -> [AtomicU64; 2] {
     let most = Windows::of(profile).send;
     [sending(0, most), most].map(AtomicU64::new)
 }
 
-/// The settings of one connection. Datagrams of up to `payload` bytes are tried. All streams together may bring `ahead` bytes more than
-/// are read, or without bound: that of a session whose reader has stopped would use up any other, and stop all.
+/// The settings of one connection. Path MTU discovery tries datagrams of up to `payload` bytes. `ahead` is
+/// the connection's receive window; `None` removes the limit, because one session whose reader has stopped
+/// would use up any connection-wide window and block all others.
 pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>, ahead: Option<u64>) -> TransportConfig {
     let windows = Windows::of(profile);
     let idle = profile.idle_timeout.0;
@@ -88,7 +95,8 @@ pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>, ahe
     config
         .max_concurrent_bidi_streams(STREAMS_MAX.into())
         .max_concurrent_uni_streams(0u32.into())
-        // Nobody reads them: they ask whether this end is there (`Stream::probe`). The newest ones push the others out.
+        // Datagrams have no reader: they only ask for a sign of life (`Pulse::ask`). Newer ones displace
+        // older ones.
         .datagram_receive_buffer_size(Some(PROBES_LEN))
         .datagram_send_buffer_size(PROBES_LEN)
         .max_idle_timeout(Some(IdleTimeout::from(idle_millis)))
@@ -103,7 +111,7 @@ pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>, ahe
     config
 }
 
-/// As quinn takes it.
+/// The size as quinn's integer type, at most its maximum.
 pub(super) fn bounded(size: u64) -> VarInt {
     VarInt::from_u64(size).unwrap_or(VarInt::MAX)
 }
@@ -117,7 +125,7 @@ fn control(profile: &Profile) -> Arc<dyn ControllerFactory + Send + Sync> {
     }
 }
 
-/// The name of the control in force.
+/// The name of the congestion control in force.
 pub(super) fn control_name(profile: &Profile) -> &'static str {
     match profile.congestion_control {
         CongestionControl::Bbr => "bbr",
@@ -127,7 +135,7 @@ pub(super) fn control_name(profile: &Profile) -> &'static str {
     }
 }
 
-/// What was asked for and not had, as a sentence; `socket` is what the socket has to say.
+/// Which settings of the profile are not in force, as a sentence; `socket` is the note of the socket.
 pub(super) fn note(profile: &Profile, socket: Option<&str>) -> Option<Arc<str>> {
     let control = match profile.congestion_control {
         asked @ (CongestionControl::Native | CongestionControl::Fixed) => {
@@ -146,7 +154,7 @@ mod tests {
     use phoebus_proto::units::ByteSize;
 
     #[test]
-    fn what_waits_to_be_sent_follows_the_path() {
+    fn send_window_follows_the_congestion_window() {
         assert_eq!(sending(0, WINDOW), SEND_LEAST);
         assert_eq!(sending(10 << 20, WINDOW), 20 << 20);
         assert_eq!(sending(100 << 20, WINDOW), WINDOW);
@@ -154,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_follow_the_segment_unless_they_are_given() {
+    fn windows_follow_the_capacity_unless_configured() {
         let usual = Windows { send: WINDOW, receive: WINDOW, aside: 3 * WINDOW };
         assert_eq!(Windows::of(&Profile::default()), usual);
         let profile = Profile { capacity: Some(BitRate(400_000_000)), ..Profile::default() };

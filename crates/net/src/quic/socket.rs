@@ -1,7 +1,9 @@
-//! The UDP socket under an endpoint: with segmentation offload both ways, large buffers, and no error that ends anything.
+//! The UDP socket of an endpoint: with segmentation offload in both directions and large buffers, and without
+//! fatal errors.
 //!
-//! QUIC ignores what ICMP says (RFC 9000, section 14.2.1): anyone can send it, and the protocol has time-outs of its own.
-//! quinn passes errors of a socket up, where they end the endpoint with all its connections; so there are none here.
+//! QUIC ignores ICMP errors (RFC 9000, section 14.2.1): anyone can send them, and the protocol has its own
+//! time-outs. quinn would end the endpoint with all its connections on a socket error, so this socket returns
+//! none.
 
 use super::batch::Batch;
 use super::bell::lock;
@@ -19,36 +21,38 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 
-/// What each buffer is asked to hold: 50 ms of 1 Gbit/s, the time that a busy machine may keep a thread from its socket.
+/// Requested size of each socket buffer, in bytes: 50 ms at 1 Gbit/s, the time for which a busy machine may
+/// keep a thread from its socket.
 const BUFFER: usize = 8 << 20;
-/// The largest thing that the kernel hands over at a time, coalesced from many datagrams.
+/// The largest buffer that the kernel returns at a time, coalesced from many datagrams (UDP_GRO).
 const COALESCED: usize = 1 << 16;
-/// The most that the kernel takes at a time, to be cut into datagrams: what fits an IPv4 packet. quinn gives ten datagrams,
-/// which is more where they are large.
+/// The most that the kernel accepts at a time for segmentation, in bytes: the payload of the largest IPv4
+/// packet. Ten large datagrams of quinn may exceed it.
 const AT_ONCE: usize = 65_507;
-/// Errors in a row that one read passes over before it waits for the next datagram.
+/// Number of consecutive errors that one read skips before it waits for readiness.
 const ERRORS_IN_A_ROW: usize = 16;
 
-/// See the module.
+/// The socket; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Socket {
     io: UdpSocket,
     state: UdpSocketState,
-    /// Datagrams that the kernel may hand over as one, at the size that the endpoint takes.
+    /// Most datagrams that the kernel may coalesce into one buffer, at the endpoint's datagram size.
     segments: usize,
-    /// What is sent when there is more, or nothing else to do.
+    /// Datagrams that are sent once the batch is full or the thread is idle.
     batch: Mutex<Batch>,
     waiting: Arc<Notify>,
 }
 
-/// Opens a socket on `addr`, on the runtime of the caller, for datagrams of at most `payload` bytes.
+/// Opens a socket on `addr`, registered with the caller's runtime, for datagrams of at most `payload` bytes.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// When the address is not available.
 pub(super) fn open(addr: SocketAddr, payload: u16) -> io::Result<(Arc<Socket>, Option<Arc<str>>)> {
     let socket = socket2::Socket::new(Domain::for_address(addr), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     if addr.is_ipv6() {
-        // An IPv4 listener is configured as such, so that rules about addresses mean what they say.
+        // IPv4 needs a listener of its own in the configuration, so that address rules never see IPv4-mapped
+        // addresses.
         socket.set_only_v6(true)?;
     }
     let note = enlarge(&socket);
@@ -62,7 +66,7 @@ pub(super) fn open(addr: SocketAddr, payload: u16) -> io::Result<(Arc<Socket>, O
     Ok((socket, note))
 }
 
-/// Sends what waits, once all tasks of the thread have had their turn and may have added to it. Ends with the socket.
+/// Sends the batch once all tasks of the thread have run and may have added to it. Ends with the socket.
 async fn flush(socket: Weak<Socket>, waiting: Arc<Notify>) {
     loop {
         waiting.notified().await;
@@ -77,15 +81,15 @@ async fn flush(socket: Weak<Socket>, waiting: Arc<Notify>) {
 }
 
 impl Socket {
-    /// Bytes in datagrams of this size that the kernel takes at a time.
+    /// Most bytes that the kernel accepts at a time in datagrams of size `segment`.
     fn at_once(&self, segment: usize) -> usize {
         (AT_ONCE / segment).clamp(1, self.state.max_gso_segments()) * segment
     }
 
-    /// Sends what waits.
+    /// Sends the batch.
     ///
     /// # Errors
-    /// `WouldBlock`: it still waits.
+    /// `WouldBlock`: the batch is kept.
     fn send_batch(&self, batch: &mut Batch) -> io::Result<()> {
         if let Some(transmit) = batch.transmit() {
             self.send(&transmit)?;
@@ -94,19 +98,20 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends.
+    /// Hands the datagrams to the kernel.
     ///
     /// # Errors
-    /// `WouldBlock`: it was not sent, or not all of it.
+    /// `WouldBlock`: not all of them were sent.
     fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         for contents in transmit.contents.chunks((AT_ONCE / segment).max(1) * segment) {
             let segment_size = transmit.segment_size.filter(|size| contents.len() > *size);
             let part = Transmit { contents, segment_size, ..transmit.clone() };
             match self.io.try_io(Interest::WRITABLE, || self.state.send((&self.io).into(), &part)) {
-                // If there were parts before, they go twice: that is noticed, and costs less than a loss.
+                // Earlier parts will be sent twice: the receiver drops duplicates, which costs less than a
+                // loss.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // The network had no way for it: to the protocol, it was lost.
+                // Other errors mean that the network has no route: the protocol treats the datagrams as lost.
                 _ => {}
             }
         }
@@ -120,7 +125,7 @@ impl Drop for Socket {
     }
 }
 
-/// Asks for large buffers, and says what came of it. The kernel reports twice what it was asked for.
+/// Requests large buffers, and returns a note if they are smaller. The kernel reports twice the granted size.
 fn enlarge(socket: &socket2::Socket) -> Option<Arc<str>> {
     let _ = socket.set_recv_buffer_size(BUFFER);
     let _ = socket.set_send_buffer_size(BUFFER);
@@ -148,7 +153,7 @@ impl AsyncUdpSocket for Socket {
             self.waiting.notify_one();
             return Ok(());
         }
-        // It does not fit in, or must not wait; and nothing overtakes what does.
+        // The datagrams do not fit or must not wait: send the batch first, to keep the order.
         self.send_batch(&mut batch)?;
         if batch.add(transmit, most) {
             self.waiting.notify_one();
@@ -165,11 +170,11 @@ impl AsyncUdpSocket for Socket {
     ) -> Poll<io::Result<usize>> {
         loop {
             if ready!(self.io.poll_recv_ready(cx)).is_err() {
-                // The runtime is ending, and this task with it.
+                // The runtime is shutting down, and this task with it.
                 return Poll::Pending;
             }
             let received = self.io.try_io(Interest::READABLE, || {
-                // An error is told once and hides no datagram.
+                // A socket error is reported once, and does not consume a datagram.
                 for _ in 0..ERRORS_IN_A_ROW {
                     match self.state.recv((&self.io).into(), buffers, metas) {
                         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
@@ -201,7 +206,7 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-/// Waits for room in the socket, for one connection.
+/// Waits for room in the socket's buffer, on behalf of one connection.
 struct Poller {
     socket: Arc<Socket>,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
@@ -228,14 +233,14 @@ impl fmt::Debug for Poller {
     }
 }
 
-/// The largest UDP payload that the way to `to` could take: what its first interface can. What the rest of it takes is
-/// found by trying.
+/// The largest UDP payload that the path to `to` could carry, according to its first link. Path MTU discovery
+/// finds what the rest carries.
 pub(super) fn payload(to: SocketAddr) -> u16 {
-    /// Ethernet's, which most ways have somewhere.
+    /// Ethernet's MTU, which limits most paths somewhere.
     const USUAL: u32 = 1500;
     let mtu = match to {
         SocketAddr::V4(_) => std::net::UdpSocket::bind(("0.0.0.0", 0)).and_then(|probe| {
-            // Nothing is sent: it makes the kernel look for the way.
+            // Sends nothing: connecting makes the kernel look up the route.
             probe.connect(to)?;
             Ok(rustix::net::sockopt::ip_mtu(&probe)?)
         }),

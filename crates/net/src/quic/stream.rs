@@ -1,20 +1,20 @@
-//! A QUIC stream as a connection of the seam: FIN is half-close, RESET_STREAM and STOP_SENDING together are a reset, with the
-//! session protocol's code (RFC 9000, sections 2.4 and 3; S21, S22).
+//! A QUIC stream as a connection: FIN is the half-close; RESET_STREAM and STOP_SENDING together are a reset
+//! with the session protocol's code (RFC 9000, sections 2.4 and 3; S21, S22).
 //!
-//! Beware of quinn's `SendStream`: dropped, it ends its stream as if all had been said. Only [`Drop`] of [`QuicStream`]
-//! drops one, after resetting it unless it was disarmed. When the process dies, nothing is sent at all: the peer's
-//! connection is lost, which is an error of every stream on it.
+//! Beware of quinn's `SendStream`: dropping it finishes the stream as if it were complete. Only [`Drop`] of
+//! [`QuicStream`] drops one, after resetting it unless it was disarmed. When the process dies, nothing is
+//! sent: the peer loses the connection, which fails every stream on it.
 
 use super::ahead::Ahead;
 use super::bell::{Bell, lock};
-use super::drivers::Drivers;
 use super::failure::Failure;
 use super::gauge::Gauge;
 use super::rate::{self, Allowance, INSIDE};
 use super::receive::Receive;
 use super::settings::{self, Windows};
+use super::threads::IoThreads;
 use crate::stats::Stats;
-use crate::transport::{Boxed, Change, Duplex, Identity, Pulse, Security};
+use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Identity, Pulse, Security};
 use crate::waiting::cooperative;
 use bytes::Bytes;
 use phoebus_proto::session::Code;
@@ -29,34 +29,35 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep_until};
 
-/// What all streams of a connection share.
+/// The common state of all streams of a connection.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) connection: Connection,
-    /// It is to get no more streams.
+    /// Whether no more streams may be placed on it.
     pub(super) retired: AtomicBool,
     pub(super) gauge: Arc<Gauge>,
-    /// The name that it was made for, if it was made here. The certificate may be for others as well.
+    /// The name that an outgoing connection was made for. The certificate may carry further names.
     pub(super) meant: Option<Arc<str>>,
     pub(super) identity: Identity,
-    /// What the streams that the peer has opened may bring before they are read.
+    /// The receive window for streams that the peer opens; `None` on an outgoing connection.
     pub(super) ahead: Option<Ahead>,
     pub(super) windows: Windows,
-    /// The send window: what it is now, and at most.
+    /// The current and the largest send window, in bytes.
     pub(super) sending: [AtomicU64; 2],
-    /// Bytes that all streams together have read.
+    /// Number of bytes that all streams together have read.
     pub(super) read: AtomicU64,
     pub(super) control: &'static str,
     pub(super) rate: Option<BitRate>,
-    /// Of this end, for the port.
+    /// The local address, for its port.
     pub(super) local: SocketAddr,
     pub(super) note: Option<Arc<str>>,
-    /// The threads live as long as their streams.
-    pub(super) _drivers: Arc<Drivers>,
+    /// Keeps the threads running as long as the connection has streams.
+    pub(super) _threads: Arc<IoThreads>,
 }
 
 impl Shared {
-    /// Whether it may have another stream: it has not ended, and what the other end proved on it still counts.
+    /// Whether the connection can carry another stream: it is open and not retired, and the peer's identity
+    /// is still valid.
     pub(super) fn is_of_use(&self) -> bool {
         let current = !self.retired.load(Relaxed) && self.identity.proof.counts();
         current && self.connection.close_reason().is_none()
@@ -67,7 +68,7 @@ impl Shared {
     }
 }
 
-/// The pulse of a connection.
+/// The [`Pulse`] of a connection.
 #[derive(Debug)]
 struct ConnectionPulse(Weak<Shared>);
 
@@ -83,7 +84,7 @@ impl Pulse for ConnectionPulse {
         self.0.as_ptr().addr()
     }
 
-    /// Counts frames of packets that could be decrypted, which nobody else can have sent.
+    /// Counts frames of decrypted packets, which only the peer can have sent.
     fn heard(&self) -> Option<u64> {
         let came = self.shared()?.connection.stats().frame_rx;
         Some(came.acks + came.stream + came.ping + came.max_stream_data + came.stop_sending + came.reset_stream)
@@ -102,7 +103,7 @@ impl Pulse for ConnectionPulse {
     }
 }
 
-/// A stream of a connection.
+/// One stream of a connection.
 #[derive(Debug)]
 pub(super) struct QuicStream {
     shared: Arc<Shared>,
@@ -112,18 +113,18 @@ pub(super) struct QuicStream {
     writable: Arc<Bell>,
     failure: OnceLock<Failure>,
     armed: AtomicBool,
-    /// Its owner trusts the peer with its whole window.
+    /// Whether the stream was [widened](crate::Stream::widen).
     wide: AtomicBool,
-    /// With what code it is reset.
-    blamed: OnceLock<Code>,
-    /// Whether this side has ended its stream.
+    /// The code with which the stream is reset.
+    reset_code: OnceLock<Code>,
+    /// Whether this side has finished its stream.
     finished: AtomicBool,
     received: AtomicU64,
     written: AtomicU64,
-    /// The books of the connection when the stream began.
+    /// The connection's statistics when the stream began.
     start: (u64, quinn::ConnectionStats),
     allowance: Mutex<Allowance>,
-    /// When the allowance is worth looking at again.
+    /// Wakes the writer when the allowance has grown.
     timer: Mutex<Option<Pin<Box<Sleep>>>>,
 }
 
@@ -143,7 +144,7 @@ impl QuicStream {
             failure: OnceLock::new(),
             armed: AtomicBool::new(true),
             wide: AtomicBool::new(false),
-            blamed: OnceLock::new(),
+            reset_code: OnceLock::new(),
             finished: AtomicBool::new(false),
             received: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -157,7 +158,7 @@ impl QuicStream {
         self.failure.get().map_or(Ok(()), |failure| Err(failure.clone().into()))
     }
 
-    /// Notes how it failed, unless it has before, and tells all who wait.
+    /// Records the first failure, and wakes all waiting tasks.
     fn fail(&self, failure: Failure) -> io::Error {
         let failure = self.failure.get_or_init(|| failure).clone();
         self.readable.ring();
@@ -173,8 +174,8 @@ impl QuicStream {
         })
     }
 
-    /// Makes the send window suit what may be on its way. Acknowledgements, which change that, are what a full window's
-    /// writers are woken by.
+    /// Adapts the send window to the congestion window. Checking at each write suffices: an acknowledgement,
+    /// which changes the congestion window, also wakes writers that found the send window full.
     fn fit_send_window(&self) {
         let has = self.shared.sending[0].load(Relaxed);
         let wants = self.wanted_send_window();
@@ -183,8 +184,8 @@ impl QuicStream {
         }
     }
 
-    /// The window is full. Whoever waits for room is woken by the first acknowledgement that makes some: of a window that is
-    /// smaller by a quarter until then, so that there is room for many packets and not for those few.
+    /// Shrinks the full send window by a quarter until the next write. A waiting writer is then woken only when there is
+    /// room for many packets, and not by the first acknowledgement.
     fn narrow_send_window(&self) {
         let wants = self.wanted_send_window();
         self.set_send_window(wants - wants / 4);
@@ -201,7 +202,8 @@ impl QuicStream {
         self.shared.connection.set_send_window(size);
     }
 
-    /// Bytes that the connection has received and no stream of it has read, give or take what is no stream.
+    /// Stream bytes that the connection has received and no stream has read, approximately: other frames are
+    /// included.
     fn unread(&self) -> i64 {
         let came = self.shared.connection.stats().udp_rx;
         let streams = came.bytes.saturating_sub(came.datagrams * INSIDE);
@@ -210,12 +212,13 @@ impl QuicStream {
 
     /// Resets both directions, unless they have ended.
     fn reset(&self, code: Code) {
-        // An error says that there is nothing left to reset.
+        // An error means that the stream has already ended.
         let _ = lock(&self.send).reset(VarInt::from_u32(code.number().into()));
         lock(&self.receive).stop(code);
     }
 
-    /// Whether the peer has acknowledged all bytes and the end: `None` while it has not.
+    /// Whether the peer has acknowledged all bytes and the end, or has stopped the stream; `None` while
+    /// neither has happened.
     fn stopped(&self) -> Option<Result<Option<VarInt>, StoppedError>> {
         let stopped = pin!(lock(&self.send).stopped());
         match stopped.poll(&mut Context::from_waker(Waker::noop())) {
@@ -224,7 +227,8 @@ impl QuicStream {
         }
     }
 
-    /// Waits for the peer's reset once nothing is left that it could stop.
+    /// Waits for the peer's RESET_STREAM, once this side's direction has ended and cannot be stopped any
+    /// more.
     async fn reset_by_peer(&self) -> Failure {
         loop {
             let rung = self.readable.watchers().notified();
@@ -243,7 +247,7 @@ impl QuicStream {
                     }
                     std::future::pending().await
                 }
-                // All was read: the session is over, and cannot fail any more.
+                // Everything was read: the session is over, and cannot fail any more.
                 Poll::Ready(_) => std::future::pending().await,
                 Poll::Pending => rung.await,
             }
@@ -251,7 +255,7 @@ impl QuicStream {
     }
 }
 
-impl Duplex for QuicStream {
+impl DuplexIo for QuicStream {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.check()?;
         let mut receive = lock(&self.receive);
@@ -272,10 +276,11 @@ impl Duplex for QuicStream {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut allowance = lock(&self.allowance);
-        // Without a rate this charges nobody, and leaves nothing to be charged when there is one.
+        // Without a rate this charges nothing, and clears losses that a later rate would otherwise be charged
+        // for.
         allowance.spend(self.shared.gauge.take_lost());
         if allowance.rate().is_none() {
-            // A stream without a rate is not made to wait for those that have one.
+            // A stream without a rate must not wait for the limited ones.
             self.shared.gauge.release();
         }
         let granted = allowance.grant(bytes.len(), self.shared.gauge.mtu(), Instant::now());
@@ -329,8 +334,38 @@ impl Duplex for QuicStream {
         }
     }
 
-    /// Whoever resets a stream resets both its directions. So it is enough to watch for the peer's STOP_SENDING, which quinn
-    /// tells of apart from data, as long as this side's direction is open; and for its RESET_STREAM after that.
+    fn shutdown_write(&self) -> io::Result<()> {
+        self.check()?;
+        if !self.finished.swap(true, Relaxed) {
+            // An error means that the peer has stopped the stream, which the failure watcher reports.
+            let _ = lock(&self.send).finish();
+        }
+        Ok(())
+    }
+
+    /// quinn reports only that everything is acknowledged. Until then this estimates: the stream's written
+    /// bytes less the bytes acknowledged on the whole connection, other streams included. The result is at
+    /// least 1, and falls as long as the peer acknowledges anything.
+    fn unacknowledged(&self) -> io::Result<usize> {
+        self.check()?;
+        let finished = self.finished.load(Relaxed);
+        match self.stopped() {
+            Some(Ok(None)) => return Ok(0),
+            Some(Ok(Some(code))) => return Err(self.fail(Failure::reset(code))),
+            Some(Err(StoppedError::ConnectionLost(error))) => return Err(self.fail(Failure::Lost(error))),
+            Some(Err(StoppedError::ZeroRttRejected)) => return Err(self.fail(Failure::Local)),
+            None => {}
+        }
+        let acked = self.shared.gauge.acked().saturating_sub(self.start.0);
+        let left = self.written.load(Relaxed).saturating_sub(acked) + u64::from(finished);
+        Ok(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+}
+
+impl DuplexControl for QuicStream {
+    /// A peer resets both directions together. So it suffices to watch for its STOP_SENDING, which quinn
+    /// reports independently of data, while this side's direction is open, and for its RESET_STREAM after
+    /// that.
     fn failed(&self) -> Boxed<'_, io::Error> {
         Box::pin(async {
             if let Some(failure) = self.failure.get() {
@@ -346,40 +381,13 @@ impl Duplex for QuicStream {
         })
     }
 
-    fn shutdown_write(&self) -> io::Result<()> {
-        self.check()?;
-        if !self.finished.swap(true, Relaxed) {
-            // An error says that the peer has stopped the stream, which whoever waits for a failure is told.
-            let _ = lock(&self.send).finish();
-        }
-        Ok(())
-    }
-
-    /// quinn tells when all is acknowledged, and nothing before. Until then this is what was written less what was
-    /// acknowledged on the whole connection, which other streams may have a share in: at least 1, and falling as long as
-    /// the peer acknowledges anything.
-    fn unacknowledged(&self) -> io::Result<usize> {
-        self.check()?;
-        let finished = self.finished.load(Relaxed);
-        match self.stopped() {
-            Some(Ok(None)) => return Ok(0),
-            Some(Ok(Some(code))) => return Err(self.fail(Failure::reset(code))),
-            Some(Err(StoppedError::ConnectionLost(error))) => return Err(self.fail(Failure::Lost(error))),
-            Some(Err(StoppedError::ZeroRttRejected)) => return Err(self.fail(Failure::Local)),
-            None => {}
-        }
-        let acked = self.shared.gauge.acked().saturating_sub(self.start.0);
-        let left = self.written.load(Relaxed).saturating_sub(acked) + u64::from(finished);
-        Ok(usize::try_from(left).unwrap_or(usize::MAX))
-    }
-
     fn disarm(&self) {
         self.armed.store(false, Relaxed);
     }
 
-    fn blame(&self, code: Code) {
-        // The first counts.
-        let _ = self.blamed.set(code);
+    fn set_reset_code(&self, code: Code) {
+        // Only the first call has an effect.
+        let _ = self.reset_code.set(code);
     }
 
     fn widen(&self) {
@@ -394,11 +402,8 @@ impl Duplex for QuicStream {
         self.shared.retired.store(true, Relaxed);
     }
 
-    fn pulse(&self) -> Option<Box<dyn Pulse>> {
-        Some(self.shared.pulse())
-    }
-
-    /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.
+    /// The send buffer belongs to the connection; the receive buffer and the congestion control were fixed
+    /// when it began.
     fn set(&self, change: Change) -> io::Result<()> {
         match change {
             Change::Rate(rate) => {
@@ -426,7 +431,27 @@ impl Duplex for QuicStream {
         }
     }
 
-    /// Bytes are the stream's; packets, losses and times are the connection's since the stream began.
+    fn has_authenticated_close(&self) -> bool {
+        true
+    }
+
+    /// The connection closes with its last holder, even if data is in flight.
+    fn delivers_after_drop(&self) -> bool {
+        false
+    }
+
+    /// The QUIC threads serve the stream and wake tasks on any runtime, so nothing moves.
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+impl DuplexTelemetry for QuicStream {
+    fn pulse(&self) -> Option<Box<dyn Pulse>> {
+        Some(self.shared.pulse())
+    }
+
+    /// Byte counters are the stream's; packets, losses and times are the connection's since the stream began.
     fn stats(&self) -> io::Result<Stats> {
         let Shared { connection, gauge, windows, control, .. } = &*self.shared;
         let (now, then) = (connection.stats(), &self.start.1);
@@ -484,20 +509,6 @@ impl Duplex for QuicStream {
     fn identity(&self) -> Option<&Identity> {
         Some(&self.shared.identity)
     }
-
-    fn has_true_ends(&self) -> bool {
-        true
-    }
-
-    /// Its connection ends with the last of those who hold it, whatever is on its way.
-    fn outlives(&self) -> bool {
-        false
-    }
-
-    /// A stream is served by the threads of QUIC and wakes whoever waits, on any runtime.
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        Ok(self)
-    }
 }
 
 impl Drop for QuicStream {
@@ -509,8 +520,8 @@ impl Drop for QuicStream {
             ahead.narrow();
         }
         if self.armed.load(Relaxed) {
-            let blamed = self.blamed.get().copied().unwrap_or(Code::Reset);
-            self.reset(self.failure.get().map_or(blamed, Failure::code));
+            let reset_code = self.reset_code.get().copied().unwrap_or(Code::Reset);
+            self.reset(self.failure.get().map_or(reset_code, Failure::code));
         }
     }
 }

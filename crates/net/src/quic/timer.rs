@@ -1,9 +1,9 @@
-//! The timer of a connection, exact to some microseconds where that matters.
+//! The timer of a connection, with microsecond precision where that matters.
 //!
-//! quinn paces by bursts of at most 2 ms and loses what it could have sent between the end of one and its next look at the
-//! clock. The timers of the runtime are rounded up to a millisecond twice, by its wheel and by epoll's time-out, so that a
-//! wait of 1.6 ms takes 2.6 ms on average, and a connection gets through 0.8 of its window per round trip instead of 1.25.
-//! So short waits are timed by the kernel ([`timerfd_create`]).
+//! quinn paces by bursts of at most 2 ms, and cannot make up for the time between the end of a burst and its
+//! next look at the clock. The runtime's timers are rounded up to a millisecond twice, by its timer wheel and
+//! by epoll's time-out, so that a wait of 1.6 ms takes 2.6 ms on average, and a connection sends 0.8 of its
+//! window per round trip instead of 1.25. So the kernel times short waits ([`timerfd_create`]).
 
 use quinn::AsyncTimer;
 use rustix::fd::OwnedFd;
@@ -17,21 +17,21 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Sleep, sleep_until};
 
-/// Waits up to this are exact. What is longer is no pacing, and a millisecond does not matter there.
+/// Waits up to this length are precise. Longer ones are not pacing, and a millisecond does not matter there.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// See the module.
+/// The timer; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Timer {
     deadline: Instant,
     coarse: Pin<Box<Sleep>>,
-    /// Made for the first short wait: most connections never have one, and it is a file descriptor.
+    /// Created for the first short wait: most connections never have one, and it costs a file descriptor.
     exact: Option<AsyncFd<OwnedFd>>,
     is_exact: bool,
 }
 
 impl Timer {
-    /// On the runtime of the caller.
+    /// Creates a timer on the caller's runtime.
     pub(super) fn new(deadline: Instant) -> Self {
         let mut timer = Self { deadline, coarse: Box::pin(sleep_until(deadline.into())), exact: None, is_exact: false };
         timer.set(deadline);
@@ -41,7 +41,7 @@ impl Timer {
     fn set(&mut self, deadline: Instant) {
         self.deadline = deadline;
         let wait = deadline.saturating_duration_since(Instant::now());
-        // Without a descriptor, it is as exact as the runtime's.
+        // Without a free descriptor, the runtime's precision has to do.
         self.is_exact = wait <= SHORT && self.set_exact(wait).is_ok();
         if !self.is_exact {
             self.coarse.as_mut().reset(deadline.into());
@@ -53,7 +53,7 @@ impl Timer {
             Some(timer) => timer,
             none => none.insert(create()?),
         };
-        // Nothing would switch it off.
+        // 0 would disarm the timer.
         let wait = wait.max(Duration::from_nanos(1));
         let it_value = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
@@ -81,9 +81,9 @@ impl AsyncTimer for Timer {
             if Instant::now() >= this.deadline {
                 return Poll::Ready(());
             }
-            // It may still be ready by a deadline that it had before.
+            // The descriptor may still be ready from an earlier deadline, so its counter is cleared.
             let Ok(mut ready) = ready!(exact.poll_read_ready(cx)) else {
-                // The runtime is ending, and this task with it.
+                // The runtime is shutting down, and this task with it.
                 return Poll::Pending;
             };
             let _ = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0; 8])?));
@@ -97,7 +97,7 @@ mod tests {
     use std::future::poll_fn;
 
     #[tokio::test]
-    async fn it_waits_until_each_deadline_that_it_is_given_and_no_longer() {
+    async fn timer_fires_at_each_deadline() {
         let mut timer = Timer::new(Instant::now() + Duration::from_secs(3600));
         let mut timer = Pin::new(&mut timer);
         for micros in [200, 30_000, 0, 1500, 12_000, 700] {
@@ -106,7 +106,7 @@ mod tests {
             poll_fn(|cx| timer.as_mut().poll(cx)).await;
             assert!(Instant::now() >= deadline);
         }
-        // One that is put off while it is waited for is not over at the time that it had first.
+        // A timer that is postponed while armed must not fire at its first deadline.
         let first = Instant::now() + Duration::from_micros(100);
         timer.as_mut().reset(first);
         let waits = poll_fn(|cx| Poll::Ready(timer.as_mut().poll(cx))).await.is_pending();

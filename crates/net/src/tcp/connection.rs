@@ -1,11 +1,11 @@
-//! What an open TCP connection can do.
+//! Operations on an open TCP connection.
 
 use super::info;
 use super::socket::{self, Note};
 use crate::duplex::OtherEnd;
 use crate::stats::Stats;
 use crate::sys;
-use crate::transport::{Boxed, Change, Duplex};
+use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry};
 use crate::waiting::other_end;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
@@ -28,7 +28,7 @@ impl Connection {
     }
 }
 
-impl Duplex for Connection {
+impl DuplexIo for Connection {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.io.try_read(buffer)
     }
@@ -54,6 +54,23 @@ impl Duplex for Connection {
         }
     }
 
+    fn shutdown_write(&self) -> io::Result<()> {
+        socket2::SockRef::from(&self.io).shutdown(Shutdown::Write)
+    }
+
+    fn unacknowledged(&self) -> io::Result<usize> {
+        match self.io.take_error()? {
+            Some(error) => Err(error),
+            None => sys::unacknowledged(self.io.as_fd()),
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(&self.io)
+    }
+}
+
+impl DuplexControl for Connection {
     fn other_end(&self) -> Option<OtherEnd> {
         other_end(&self.io)
     }
@@ -66,41 +83,32 @@ impl Duplex for Connection {
                 }
                 match self.io.take_error() {
                     Ok(Some(error)) | Err(error) => return error,
-                    // Whoever reads or writes got the error instead. The connection is as dead to this caller.
+                    // SO_ERROR is reported once, and a read or write has already returned it. The connection
+                    // is closed all the same.
                     Ok(None) if self.stats().is_ok_and(|stats| stats.closed) => {
                         return io::Error::from_raw_os_error(libc::ECONNRESET);
                     }
                     Ok(None) => {}
                 }
-                // What woke us was not an error of the connection: forget it, wait for the next.
+                // The wake-up was no error of the connection: clear the readiness, and wait for the next one.
                 let _ = self.io.try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
             }
         })
     }
 
-    fn shutdown_write(&self) -> io::Result<()> {
-        socket2::SockRef::from(&self.io).shutdown(Shutdown::Write)
-    }
-
-    fn unacknowledged(&self) -> io::Result<usize> {
-        match self.io.take_error()? {
-            Some(error) => Err(error),
-            None => sys::unacknowledged(self.io.as_fd()),
-        }
-    }
-
     fn disarm(&self) {
-        // Failing to disarm leaves the reset in place, which is the safe side.
+        // If disarming fails, a drop resets the connection, which is the safe outcome.
         let _ = socket2::SockRef::from(&self.io).set_linger(None);
     }
 
-    /// The kernel takes each of them at any time. Buffers once set no longer grow by themselves (U16).
+    /// The kernel accepts each change at any time. A buffer with a fixed size no longer grows by itself
+    /// (U16).
     fn set(&self, change: Change) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match change {
             Change::Rate(rate) => socket::set_rate(&socket, rate, self.io.local_addr()?.is_ipv6()),
             Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
-            // 0 is the host's own bound.
+            // 0 selects the host's default limit.
             Change::Unsent(most) => {
                 let most = most.map_or(0, |most| i32::try_from(most.max(1)).unwrap_or(i32::MAX));
                 sys::set_tcp_option(self.io.as_fd(), libc::TCP_NOTSENT_LOWAT, most)
@@ -113,6 +121,12 @@ impl Duplex for Connection {
         }
     }
 
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(Box::new(Self { io: TcpStream::from_std(self.io.into_std()?)?, note: self.note }))
+    }
+}
+
+impl DuplexTelemetry for Connection {
     fn stats(&self) -> io::Result<Stats> {
         info::stats(&self.io)
     }
@@ -127,13 +141,5 @@ impl Duplex for Connection {
 
     fn note(&self) -> Option<&str> {
         self.note.as_deref()
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        Some(&self.io)
-    }
-
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        Ok(Box::new(Self { io: TcpStream::from_std(self.io.into_std()?)?, note: self.note }))
     }
 }

@@ -1,11 +1,11 @@
-//! What the kernel knows about a TCP connection.
+//! Reads the kernel's statistics of a TCP connection.
 
 use crate::stats::Stats;
 use crate::sys;
 use std::io;
 use std::os::fd::AsFd;
 
-/// The statistics of `socket`; those that an older kernel does not report are 0.
+/// The statistics of `socket`; fields that an older kernel does not report are 0.
 pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     let fd = socket.as_fd();
     let mut bytes = [0; 256];
@@ -44,8 +44,9 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     })
 }
 
-/// Probes of a closed window without an answer from which on the peer counts as silent. The kernel asks ever more rarely (up to
-/// once in two minutes), so the time since the last answer says nothing as long as only the newest question is open.
+/// Number of unanswered zero-window probes from which on the peer counts as silent. The kernel probes at
+/// growing intervals (up to two minutes), so the time since the last answer means nothing while only the
+/// newest probe is open.
 const UNANSWERED: u8 = 2;
 
 /// States of `enum` in `include/net/tcp_states.h`.
@@ -60,14 +61,15 @@ pub(super) fn congestion_control(socket: &socket2::Socket) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// `struct tcp_info` by offset (`include/uapi/linux/tcp.h`): it only ever grows at its end.
+/// `struct tcp_info` by offset (`include/uapi/linux/tcp.h`): the structure only ever grows at its end.
 struct Info<'a>(&'a [u8]);
 
 impl Info<'_> {
-    /// For how long the peer has left unanswered what it was sent, in milliseconds: segments, or probes of its closed window.
+    /// How long the peer has left segments or zero-window probes unanswered, in milliseconds.
     fn silence_ms(&self) -> u32 {
-        // Nothing was acknowledged yet, so that the kernel counts from when the machine was started. Sessions live on such connections
-        // with fast open; the kernel gives them up after a minute or two (tcp_syn_retries, tcp_synack_retries).
+        // Nothing was acknowledged yet, so the kernel's time stamp counts from boot. With fast open, sessions
+        // use such connections; the kernel gives up on them after a minute or two (tcp_syn_retries,
+        // tcp_synack_retries).
         if matches!(self.0.first(), Some(&(TCP_SYN_SENT | TCP_SYN_RECV))) {
             return 0;
         }
@@ -96,9 +98,9 @@ mod tests {
         Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()
     }
 
-    /// Whoever's queue is full lets what comes wait for its first answer.
+    /// A listener with a full queue drops the SYN, so the connection stays in SYN-SENT.
     #[test]
-    fn who_was_never_heard_is_not_silent_since_the_machine_s_start() {
+    fn unanswered_syn_does_not_count_as_silence_since_boot() {
         let listener = socket();
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         listener.listen(0).unwrap();
@@ -106,7 +108,7 @@ mod tests {
         let connecting = || {
             let one = socket();
             one.set_nonblocking(true).unwrap();
-            // It is under way, which is an error here.
+            // A non-blocking connect in progress returns an error.
             let _ = one.connect(&address);
             one
         };
@@ -123,11 +125,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_of_fast_open_is_not_silent_before_its_handshake_is_over() {
+    fn fast_open_connection_is_not_silent_before_its_handshake() {
         let mut bytes = [0; 60];
         (bytes[0], bytes[24], bytes[56]) = (TCP_SYN_RECV, 1, 9);
         assert_eq!(Info(&bytes).silence_ms(), 0);
-        // An established one is.
+        // An established connection is silent.
         bytes[0] = 1;
         assert_eq!(Info(&bytes).silence_ms(), u32::from_ne_bytes([9, 0, 0, 0]));
     }

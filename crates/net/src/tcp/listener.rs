@@ -1,4 +1,4 @@
-//! Listening with TCP: the kernel hands all of the profile on to each accepted connection.
+//! Listening with TCP. Accepted connections inherit the whole profile from the listening socket.
 
 use super::connection::Connection;
 use super::socket::{self, Note, Purpose};
@@ -13,17 +13,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Connections that wait to be accepted; the kernel cuts it to `net.core.somaxconn`.
+/// Length of the accept queue; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A socket that accepts connections under a profile.
+/// A listening socket with a profile.
 #[derive(Debug)]
 pub struct Listener {
     io: AsyncFd<TcpListener>,
     note: Note,
 }
 
-/// A connection that was accepted and belongs to no runtime yet. Dropped, it is reset.
+/// An accepted connection that is not yet registered with a runtime. Dropping it resets it.
 #[derive(Debug)]
 pub struct Accepted {
     io: TcpStream,
@@ -40,20 +40,21 @@ pub fn listen(addr: SocketAddr, profile: &Profile) -> Result<Listener, Error> {
     // A restarted gateway must not wait for its old connections' TIME-WAIT.
     socket.set_reuse_address(true).map_err(failed)?;
     if addr.is_ipv6() {
-        // An IPv4 listener is configured as such, so that rules about addresses mean what they say.
+        // IPv4 needs a listener of its own in the configuration, so that address rules never see IPv4-mapped
+        // addresses.
         socket.set_only_v6(true).map_err(failed)?;
     }
     socket.bind(&addr.into()).map_err(failed)?;
     socket.listen(BACKLOG).map_err(failed)?;
-    let io = sys::watched(socket.into()).map_err(failed)?;
+    let io = sys::watch_listener(socket.into()).map_err(failed)?;
     Ok(Listener { io, note })
 }
 
 impl Listener {
-    /// The next connection; cancel safe. Nothing is read from it here, so that a slow peer holds up nobody.
+    /// Waits for the next connection. Cancel safe. It reads nothing, so a slow peer delays nobody.
     ///
     /// # Errors
-    /// What `accept(2)` gives: a lack of descriptors, say. The listener stays usable.
+    /// The errors of `accept(2)`: a lack of descriptors, for example. The listener stays usable.
     pub async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
         let accept = |io: &TcpListener| Ok(rustix::net::acceptfrom_with(io, FLAGS)?);
@@ -63,34 +64,34 @@ impl Listener {
         Ok((Accepted { io: io.into(), note: self.note.clone() }, from))
     }
 
-    /// The address that is listened on, with the port that the kernel chose for 0.
+    /// The address that the socket listens on, with the port that the kernel chose for port 0.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the kernel does not tell.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.get_ref().local_addr()
     }
 
-    /// What the profile asked for and the kernel did not grant, as a sentence.
+    /// Which settings of the profile are not in force, as a sentence.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 }
 
 impl Accepted {
-    /// Leaves urgent bytes in the stream, where they were sent, in the place of taking them out of it (SO_OOBINLINE): for protocols of
-    /// Telnet's, whose clients send part of a command as urgent (RFC 854, Synch).
+    /// Keeps urgent bytes in the stream at their place (SO_OOBINLINE) instead of separating them: for
+    /// Telnet-like protocols, whose clients send part of a command as urgent data (RFC 854, Synch).
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// When the kernel refuses the option.
     pub fn keep_urgent_bytes(&self) -> io::Result<()> {
         socket2::SockRef::from(&self.io).set_out_of_band_inline(true)
     }
 
-    /// The connection, on the runtime of the caller.
+    /// Registers the connection with the caller's runtime.
     ///
     /// # Errors
-    /// When the runtime has no room for it.
+    /// When the runtime cannot register it.
     pub fn into_stream(self) -> io::Result<Stream> {
         Ok(Connection::new(tokio::net::TcpStream::from_std(self.io)?, self.note).into())
     }
@@ -114,7 +115,7 @@ impl transport::Listener for Listener {
 }
 
 impl Pending for Accepted {
-    /// TCP has settled everything before the connection is accepted.
+    /// TCP's handshake completes before `accept` returns the connection.
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
         Box::pin(async { self.into_stream() })
     }

@@ -1,8 +1,8 @@
 //! TCP (S13, S14, S18, P17, P37, RFC 9293, RFC 7413, RFC 8684).
 //!
-//! - [`Tcp`] is the transport; [`connect`], [`connect_with_data`] and [`listen`] are for those who want it and no other.
-//! - [`Plain`] is a connection of a program's own, without a runtime.
-//! - `socket` puts a profile on a socket, `connection` is what an open one can do, `info` what the kernel knows about it.
+//! - [`Tcp`] is the transport; [`connect`], [`connect_with_data`] and [`listen`] are for callers that need TCP in particular.
+//! - [`Plain`] is a connection of an application, without a runtime.
+//! - `socket` applies a profile to a socket, `connection` operates an open one, `info` reads the kernel's statistics.
 
 mod connection;
 mod info;
@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpSocket;
 
-/// TCP as a transport.
+/// The TCP transport.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tcp;
 
@@ -49,7 +49,8 @@ impl Transport for Tcp {
     }
 }
 
-/// Whether this process may send by `control` (`net.ipv4.tcp_allowed_congestion_control`, and what the kernel has).
+/// Whether this process may use the congestion control (`net.ipv4.tcp_allowed_congestion_control`, and the
+/// kernel's modules).
 pub fn may_use(control: CongestionControl) -> bool {
     socket::may_use(control)
 }
@@ -62,9 +63,9 @@ pub async fn connect(to: SocketAddr, profile: &Profile, limit: Duration) -> Resu
     start(to, profile, limit, Purpose::Connect).await
 }
 
-/// As [`connect`], but with fast open where the profile has it and a cookie is cached: then this returns at once, the
-/// first write goes into the SYN, and a refusal shows when the answer is read. Only for a protocol whose first bytes may
-/// arrive twice.
+/// As [`connect`], but with fast open if the profile enables it and a cookie is cached. Then it returns at
+/// once, the first write travels in the SYN, and a refusal appears when the answer is read. Only for a
+/// protocol whose first bytes may arrive twice.
 ///
 /// # Errors
 /// [`Error::Connect`] and [`Error::Timeout`].

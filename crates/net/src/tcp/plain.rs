@@ -1,4 +1,4 @@
-//! TCP connections that belong to no runtime: a session as a program holds it, which reads and writes by itself.
+//! TCP connections without a runtime: a session as an application holds it, which reads and writes by itself.
 
 use super::info;
 use crate::stats::Stats;
@@ -11,31 +11,32 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How many strangers may come in between before [`Plain::pair`] gives up.
-const STRANGERS: usize = 16;
+/// Number of foreign connections after which [`Plain::pair`] gives up.
+const FOREIGN_CONNECTIONS_MAX: usize = 16;
 
-/// An open TCP connection with the linger discipline in force: dropped, it is reset, as soon as no other process holds it too.
-/// It blocks, unless its owner has made its descriptor one that does not.
+/// An open TCP connection under the linger discipline: dropping it resets it, once no other process holds a
+/// copy of the descriptor. It blocks, unless its owner has made the descriptor non-blocking.
 #[derive(Debug)]
 pub struct Plain(TcpStream);
 
 impl Stream {
-    /// The connection without a runtime, where its bytes are those of a TCP socket as they are; otherwise it is reset.
+    /// Takes the connection out of its runtime, if its bytes are exactly those of a TCP socket; otherwise
+    /// resets it.
     ///
     /// # Errors
-    /// `Unsupported` where they are not, or when there is no descriptor left.
+    /// `Unsupported` if they are not; otherwise an error if no descriptor is left.
     pub fn into_plain(self) -> io::Result<Plain> {
         let socket = self.socket().ok_or(io::ErrorKind::Unsupported)?;
-        // The runtime lets go of its descriptor, which leaves the connection as it is.
+        // Dropping the runtime's descriptor leaves the connection open through the clone.
         Plain::new(socket.as_fd().try_clone_to_owned()?)
     }
 }
 
 impl Plain {
-    /// A connection from elsewhere.
+    /// Adopts an existing connection.
     ///
     /// # Errors
-    /// When the kernel does not let it be set up.
+    /// When the kernel refuses the options.
     pub(crate) fn new(connection: OwnedFd) -> io::Result<Self> {
         let connection = TcpStream::from(connection);
         connection.set_nonblocking(false)?;
@@ -43,16 +44,16 @@ impl Plain {
         Ok(Self(connection))
     }
 
-    /// Both ends of a connection within this process, over loopback.
+    /// Makes both ends of a connection within this process, over loopback.
     ///
     /// # Errors
-    /// When loopback cannot be used.
+    /// When loopback is not available.
     pub fn pair() -> io::Result<[Self; 2]> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let near = TcpStream::connect(listener.local_addr()?)?;
         let own = near.local_addr()?;
-        // Anyone on this host may have come in between.
-        for _ in 0..STRANGERS {
+        // Another process of this host may have connected first.
+        for _ in 0..FOREIGN_CONNECTIONS_MAX {
             let (far, from) = listener.accept()?;
             if from == own {
                 for end in [&near, &far] {
@@ -61,27 +62,27 @@ impl Plain {
                 return Ok([Self::new(near.into())?, Self::new(far.into())?]);
             }
         }
-        Err(io::Error::other("strangers keep connecting to the port of a connection within this process"))
+        Err(io::Error::other("other programs keep connecting to the port of a connection within this process"))
     }
 
-    /// Reads what is there; 0 at the end of the peer's stream.
+    /// Reads what has arrived; 0 at the end of the peer's stream.
     ///
     /// # Errors
-    /// How the connection failed; `WouldBlock` where it does not block.
+    /// The failure of the connection; `WouldBlock` on a non-blocking descriptor.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (n, _) = rustix::net::recv(&self.0, buffer, RecvFlags::empty())?;
         Ok(n)
     }
 
-    /// Writes as much as fits. Nobody gets a signal.
+    /// Writes as much as fits. Never raises SIGPIPE.
     ///
     /// # Errors
-    /// How the connection failed; `WouldBlock` where it does not block.
+    /// The failure of the connection; `WouldBlock` on a non-blocking descriptor.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Ends this side's stream; the peer's goes on.
+    /// Ends this side's stream; the peer's stays open (half-close).
     ///
     /// # Errors
     /// When the connection has failed.
@@ -89,13 +90,14 @@ impl Plain {
         self.0.shutdown(Shutdown::Write)
     }
 
-    /// Ends this side's stream, and waits until the other end has acknowledged all of it. The peer's stream has to have been read
-    /// to its end.
+    /// Ends this side's stream and waits until the peer has acknowledged all of it. The caller must have read
+    /// the peer's stream to its end.
     ///
     /// # Errors
-    /// `InvalidInput` if it has not been; `TimedOut` when nothing more is acknowledged for as long as `patience`; `NotConnected`
-    /// when both streams had ended and were acknowledged before; or how the connection failed.
-    pub fn settle(&self, patience: Duration) -> io::Result<()> {
+    /// `InvalidInput` if it has not; `TimedOut` when nothing more is acknowledged for as long as `time_limit`;
+    /// `NotConnected` when both streams had already ended and were acknowledged; or the failure of the
+    /// connection.
+    pub fn settle(&self, time_limit: Duration) -> io::Result<()> {
         match rustix::net::recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((0, _)) => {}
             Ok(_) | Err(rustix::io::Errno::AGAIN) => {
@@ -105,35 +107,35 @@ impl Plain {
             Err(error) => return Err(error.into()),
         }
         self.shutdown_write()?;
-        self.delivered(patience)
+        self.delivered(time_limit)
     }
 
-    /// How the connection failed, if it has and nobody was told.
+    /// Returns the connection's pending error, if no call has returned it yet.
     ///
     /// # Errors
-    /// That.
+    /// The pending error.
     pub fn check(&self) -> io::Result<()> {
         self.0.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// Closes in peace what has [settled](Self::settle).
+    /// Closes a connection in order after it has [settled](Self::settle).
     pub fn close(self) {
-        // Failing to disarm leaves the reset in place, which is the safe side.
+        // If disarming fails, a drop resets the connection, which is the safe outcome.
         let _ = socket2::SockRef::from(&self.0).set_linger(None);
     }
 
     /// As [`Stream::delivered`](crate::Stream::delivered).
-    fn delivered(&self, patience: Duration) -> io::Result<()> {
-        let mut waiting = Waiting::new(patience);
+    fn delivered(&self, time_limit: Duration) -> io::Result<()> {
+        let mut waiting = Waiting::new(time_limit);
         loop {
             self.check()?;
             let Some(pause) = waiting.next(sys::unacknowledged(self.0.as_fd())?)? else { return Ok(()) };
-            // Not poll(2): once both streams have ended, it has something to say of the connection at once and always.
+            // Not `poll(2)`: once both streams have ended, it always returns at once.
             std::thread::sleep(pause);
         }
     }
 
-    /// What the kernel knows about the connection.
+    /// The kernel's statistics of the connection.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -141,7 +143,7 @@ impl Plain {
         info::stats(&self.0)
     }
 
-    /// The other end.
+    /// The peer's address.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -149,16 +151,16 @@ impl Plain {
         self.0.peer_addr()
     }
 
-    /// The same connection under the watch of the caller's runtime.
+    /// Registers the connection with the caller's runtime.
     ///
     /// # Errors
-    /// When the runtime has no room for it.
+    /// When the runtime cannot register it.
     pub fn into_stream(self) -> io::Result<crate::Stream> {
         self.0.set_nonblocking(true)?;
         Ok(super::Connection::new(tokio::net::TcpStream::from_std(self.0)?, None).into())
     }
 
-    /// The descriptor, for whoever goes on without the discipline that this type keeps.
+    /// Returns the descriptor to a caller that closes it without the discipline of this type.
     pub fn into_fd(self) -> OwnedFd {
         self.0.into()
     }
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_in_peace_only_when_both_directions_have() {
+    fn connection_closes_in_order_only_after_both_directions_ended() {
         let [near, far] = Plain::pair().unwrap();
         near.write(b"one").unwrap();
         near.shutdown_write().unwrap();

@@ -1,4 +1,4 @@
-//! Puts a profile on a socket that has not connected or listened yet, and says what the kernel did not grant.
+//! Applies a profile to a socket before it connects or listens, and reports what the kernel did not grant.
 
 use super::info::congestion_control;
 use crate::profile::{CongestionControl, Profile};
@@ -13,22 +13,22 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What was asked for and not had, as a sentence; `None` if nothing.
+/// Which requested settings are not in force, as a sentence; `None` if all are.
 pub(super) type Note = Option<Arc<str>>;
 
-/// Pending fast-open handshakes that a listener holds before it goes back to ordinary ones.
+/// Number of pending fast-open handshakes that a listener holds before it falls back to ordinary handshakes.
 const FAST_OPEN_QUEUE: libc::c_int = 1024;
 
-/// What a socket is about to do.
+/// What the socket will be used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Listen,
     Connect,
-    /// The SYN waits for the first write and carries it.
+    /// The SYN is delayed until the first write and carries its bytes.
     ConnectWithData,
 }
 
-/// A socket for `addr` under `profile`, with the linger discipline in force.
+/// Opens a socket for `addr` under `profile`, with the linger discipline in force.
 pub(super) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io::Result<(Socket, Note)> {
     let mut notes = Vec::new();
     let socket = create(Domain::for_address(addr), profile.multipath, &mut notes)?;
@@ -54,7 +54,7 @@ pub(super) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io:
         if let Some((option, value)) = option
             && let Err(error) = sys::set_tcp_option(socket.as_fd(), option, value)
         {
-            notes.push(format!("fast open is not to be had ({})", crate::error::reason(&error)));
+            notes.push(format!("fast open is not available ({})", crate::error::reason(&error)));
         }
     }
     let note = if notes.is_empty() { None } else { Some(notes.join("; ").into()) };
@@ -87,7 +87,8 @@ fn set_buffers(socket: &Socket, profile: &Profile, notes: &mut Vec<String>) -> i
     Ok(())
 }
 
-/// The kernel reports twice what it granted, the half being its own overhead, and cuts in silence what is above its limit.
+/// Notes a buffer that the kernel has limited. The kernel reports twice the granted size, half of it for its
+/// overhead, and limits larger requests without an error.
 fn clamped(which: &str, limit: &str, asked: u64, in_force: usize, notes: &mut Vec<String>) {
     let granted = in_force as u64 / 2;
     if granted < asked {
@@ -98,7 +99,7 @@ fn clamped(which: &str, limit: &str, asked: u64, in_force: usize, notes: &mut Ve
 }
 
 fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut Vec<String>) -> io::Result<()> {
-    if asked.is_udts() {
+    if asked.is_udt_specific() {
         let why = format!("congestion control \"{asked}\" is UDT's, and TCP has none of that name");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
@@ -115,39 +116,41 @@ fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut
     Ok(())
 }
 
-/// Whether the kernel has a congestion control of this name; tried, since it may have to load it. One that it has and does
-/// not permit to this process counts as there.
+/// Whether the kernel has a congestion control of this name. The check selects it on a socket, since the
+/// kernel may have to load a module. One that this process may not use counts as present.
 ///
 /// # Errors
-/// There is no socket to be had.
+/// When no socket can be opened.
 pub fn has_congestion_control(name: &str) -> io::Result<bool> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     let tried = socket.set_tcp_congestion(name.as_bytes());
     Ok(!tried.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOENT)))
 }
 
-/// Whether this process may send by `control`: tried on a socket that goes nowhere.
+/// Whether this process may use the congestion control; the check selects it on a socket that never connects.
 pub(super) fn may_use(control: CongestionControl) -> bool {
-    let Some(name) = control.kernel_name() else { return !control.is_udts() };
+    let Some(name) = control.kernel_name() else { return !control.is_udt_specific() };
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
     socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())).is_ok()
 }
 
-/// Paces what is sent to at most `rate` on the link. The kernel counts what a segment carries, a link its headers as well.
+/// Limits the sending rate to `rate` on the link. The kernel's pacing counts only the payload of segments, a
+/// link its headers as well.
 pub(super) fn set_rate(socket: &SockRef<'_>, rate: Option<BitRate>, is_ipv6: bool) -> io::Result<()> {
     let Some(rate) = rate else { return sys::set_pacing(socket.as_fd(), u64::MAX) };
-    // Before there is a connection the kernel says 536, its guess until it knows better.
+    // Before the connection is established, the kernel reports its default of 536.
     let segment = socket.tcp_mss().ok().filter(|mss| *mss > 536).map_or(USUAL_SEGMENT, u64::from);
     let headers = wire::ip_header(is_ipv6) + 20 + TIMESTAMPS;
     sys::set_pacing(socket.as_fd(), (wire::share(rate, segment, headers).0 / 8).max(1))
 }
 
-/// What a segment of Ethernet's usual length carries.
+/// Payload of a TCP segment at Ethernet's usual MTU, in bytes.
 const USUAL_SEGMENT: u64 = 1448;
-/// The option that every segment has, unless the host has turned it off.
+/// Length of the TCP timestamp option, in bytes, which every segment carries unless the host has turned it
+/// off.
 const TIMESTAMPS: u64 = 12;
 
-/// A buffer's size as the kernel takes it.
+/// A buffer size as an `int` of `setsockopt`.
 ///
 /// # Errors
 /// `InvalidInput` above 2 GiB.
@@ -155,7 +158,7 @@ pub(super) fn size(bytes: u64) -> io::Result<usize> {
     i32::try_from(bytes).map(|bytes| bytes as usize).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Keepalive times are whole seconds in the kernel, and 0 is refused.
+/// Limits a keep-alive time to what the kernel accepts: whole seconds from 1 to 32767.
 fn at_least_a_second(time: Duration) -> Duration {
     time.clamp(Duration::from_secs(1), Duration::from_secs(32767))
 }

@@ -1,4 +1,4 @@
-//! The side that is connected to: one listener for those who come with TLS and, where that is allowed, those who come without.
+//! The accepting side: one listener for clients with TLS and, where permitted, clients without it.
 
 use super::connection::{self, Settling};
 use super::engine::{Engine, Intake};
@@ -12,18 +12,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The first byte of a TLS connection: the type of the record that carries ClientHello. No session begins with it.
+/// The first byte of a TLS connection: the content type of the record with the ClientHello. No session begins
+/// with it.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// How those who connect may protect the connection. Which one did is what [`Stream::security`] says, and who it was
-/// [`Stream::identity`]: whether that is enough for what they ask is for the caller to decide.
+/// The kinds of protection that a listener accepts. [`Stream::security`] tells which one the client chose,
+/// and [`Stream::identity`] who it is; the caller decides whether that suffices for the client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// All of it.
+    /// TLS for the whole connection.
     pub encrypt: bool,
-    /// What is settled first.
+    /// TLS for the handshake of the session only.
     pub auth: bool,
-    /// Not at all: clients that know no TLS. Only over a transport whose bytes can be looked at before they are read (TCP).
+    /// No TLS: clients without it. Requires a transport whose bytes can be peeked at (TCP).
     pub none: bool,
 }
 
@@ -34,7 +35,7 @@ impl Offer {
     }
 }
 
-/// `under`, with what `offer` says around its connections.
+/// Wraps the connections of `under` in the protection that `offer` describes.
 pub fn listener(under: Box<dyn Listener>, credentials: &Credentials, offer: Offer) -> Box<dyn Listener> {
     let config = credentials.server_config(&offer.protocols());
     Box::new(Listening { under, config, credentials: credentials.clone(), offer })
@@ -90,14 +91,14 @@ impl Pending for Arriving {
     }
 }
 
-/// Looks at the first byte without taking it.
+/// Peeks at the first byte without consuming it.
 async fn begins_with_tls(io: &Stream) -> io::Result<bool> {
     let Some(socket) = io.socket() else { return Ok(true) };
     let mut first = [0];
     Ok(socket.peek(&mut first).await? == 1 && first[0] == HANDSHAKE_RECORD)
 }
 
-/// TLS as the end of `io` that is connected to.
+/// Performs the TLS handshake as the server of `io`.
 async fn secure(io: Stream, config: Arc<ServerConfig>, proof: Proof) -> Result<Stream, Settling> {
     let mut engine = Engine::server(config, Intake::Exact)?;
     connection::settle(&io, &mut engine).await?;

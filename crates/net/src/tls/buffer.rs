@@ -1,18 +1,18 @@
-//! A buffer that is filled at one end and emptied at the other, and holds memory only while something is in it: thousands of
-//! idle connections cost nothing.
+//! A byte queue that owns memory only while it holds bytes, so that thousands of idle connections cost
+//! nothing.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What one holds: four records of the largest size, and a little.
+/// Capacity of one buffer, in bytes: four records of the largest size, and some space.
 pub(super) const CAPACITY: usize = 4 * ((1 << 14) + 256 + 5) + 1024;
-/// Pieces of memory that wait to be used again.
+/// Most free memory blocks that are kept for reuse.
 const IDLE_MAX: usize = 64;
 
 static IDLE: Mutex<Vec<Box<[u8]>>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
 pub(super) struct Buffer {
-    /// Empty or of [`CAPACITY`].
+    /// Empty, or [`CAPACITY`] bytes long.
     memory: Box<[u8]>,
     start: usize,
     end: usize,
@@ -32,7 +32,7 @@ impl Buffer {
         self.memory.len()
     }
 
-    /// Sees to it that [`Buffer::space`] is of `wanted` bytes, if so many are free.
+    /// Makes [`Buffer::space`] at least `wanted` bytes long, if that much is free.
     pub(super) fn make_room(&mut self, wanted: usize) {
         if self.memory.is_empty() {
             let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -44,17 +44,17 @@ impl Buffer {
         }
     }
 
-    /// What is free behind the filled part.
+    /// The free space behind the filled part.
     pub(super) fn space(&mut self) -> &mut [u8] {
         &mut self.memory[self.end..]
     }
 
-    /// Counts the first `n` bytes of the space as filled.
+    /// Adds the first `n` bytes of the space to the filled part.
     pub(super) fn fill(&mut self, n: usize) {
         self.end = (self.end + n).min(self.memory.len());
     }
 
-    /// Forgets the first `n` bytes of the filled part.
+    /// Removes the first `n` bytes of the filled part.
     pub(super) fn discard(&mut self, n: usize) {
         self.start = (self.start + n).min(self.end);
         if self.start == self.end {
@@ -62,7 +62,7 @@ impl Buffer {
         }
     }
 
-    /// Gives the memory back if nothing is in it.
+    /// Releases the memory if the buffer is empty.
     pub(super) fn relax(&mut self) {
         if self.start == self.end && !self.memory.is_empty() {
             (self.start, self.end) = (0, 0);

@@ -1,7 +1,7 @@
-//! The connecting end of `tls-auth` without a socket, for those who move the bytes themselves: TLS that protects what is settled,
-//! and ends on both sides before the stream begins.
+//! The client of `tls-auth` without a socket, for callers that move the bytes themselves: TLS protects the
+//! session's handshake and ends in both directions before the stream begins.
 //!
-//! No byte behind the record in which the other end closes is ever wanted: it belongs to the stream.
+//! The client never asks for bytes behind the record with the peer's close_notify: they belong to the stream.
 
 use super::Mode;
 use super::engine::{Engine, Intake};
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A time that was looked up before.
+/// A fixed time.
 #[derive(Debug)]
 struct At(UnixTime);
 
@@ -23,22 +23,23 @@ impl TimeProvider for At {
     }
 }
 
-/// See the module. Errors are those of a [`Stream`](crate::Stream) under `tls-auth`: `PermissionDenied` says that one end does not
-/// prove who it is, or that the ends differ on how to protect the hop. After one, [`AuthClient::outgoing`] has what the other end
-/// is to be told about it.
+/// A sans-IO client; see the module documentation. Errors are those of a [`Stream`](crate::Stream) under
+/// `tls-auth`: `PermissionDenied` means that one end has not proved its identity, or that the ends differ on
+/// how to protect the hop. After an error, [`AuthClient::outgoing`] contains the alert for the peer.
 #[derive(Debug)]
 pub struct AuthClient {
     engine: Engine,
 }
 
 impl AuthClient {
-    /// To one who has to show a certificate for `name`, a host name or an address, that counts at the time `at`.
+    /// Starts a handshake with a server that must present a certificate for `name`, a host name or an
+    /// address, that is valid at `at`.
     ///
     /// # Errors
-    /// `InvalidInput` when no certificate could be for such a name.
+    /// `InvalidInput` when no certificate can carry `name`.
     pub fn new(credentials: &Credentials, name: &str, at: SystemTime) -> io::Result<Self> {
         let server = ServerName::try_from(name.to_owned()).map_err(|_| {
-            let why = format!("\"{name}\" is no name or address that a certificate could be for");
+            let why = format!("\"{name}\" is not a name or address that a certificate can carry");
             io::Error::new(io::ErrorKind::InvalidInput, why)
         })?;
         let mut config = Arc::unwrap_or_clone(credentials.client_config(&[Mode::Auth.protocol()]));
@@ -47,67 +48,68 @@ impl AuthClient {
         Ok(Self { engine: Engine::client(Arc::new(config), server, Intake::Exact).map_err(Fault::into_io)? })
     }
 
-    /// What is to be sent.
+    /// The bytes to send.
     pub fn outgoing(&self) -> &[u8] {
         self.engine.outgoing()
     }
 
-    /// Notes that the first `n` bytes of [`AuthClient::outgoing`] were sent.
+    /// Removes the first `n` bytes of [`AuthClient::outgoing`], which were sent.
     pub fn sent(&mut self, n: usize) {
         self.engine.sent(n);
     }
 
-    /// How many bytes surely belong to TLS, of those that come next. 0 once the other end has closed.
+    /// How many of the next bytes certainly belong to TLS; 0 once the peer has sent close_notify.
     pub fn want(&mut self) -> usize {
         self.engine.space().len()
     }
 
-    /// Takes what came, at most [`AuthClient::want`] bytes of it, and says how many that were.
+    /// Consumes received bytes, at most [`AuthClient::want`], and returns their number.
     ///
     /// # Errors
-    /// As the type says.
+    /// See [`AuthClient`].
     pub fn receive(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let space = self.engine.space();
         let n = space.len().min(bytes.len());
         space[..n].copy_from_slice(&bytes[..n]);
         self.engine.received(n).map_err(Fault::into_io)?;
-        // The other end chose from what was offered, or ignored the question: then it is no gateway.
+        // The server chose from the offered protocols, or ignored ALPN: then it is no gateway.
         if self.is_ready() && self.engine.protocol() != Some(Mode::Auth.protocol()) {
             return Err(Fault::Protocol.into_io());
         }
         Ok(n)
     }
 
-    /// Whether both ends know each other, and may write.
+    /// Whether the handshake is complete and both ends may write.
     pub fn is_ready(&self) -> bool {
         !self.engine.is_handshaking()
     }
 
-    /// Encrypts as much of `bytes` as there is room for, and says how much that was.
+    /// Encrypts as much of `bytes` as fits, and returns the number of bytes.
     ///
     /// # Errors
-    /// As the type says.
+    /// See [`AuthClient`].
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.engine.write(bytes).map_err(Fault::into_io)
     }
 
-    /// Takes what the other end wrote; `None` when more has to come, 0 once it has closed. `out` must not be empty.
+    /// Decrypts what the peer wrote; `None` when more bytes must arrive first, 0 after its close_notify.
+    /// `out` must not be empty.
     ///
     /// # Errors
-    /// As the type says.
+    /// See [`AuthClient`].
     pub fn read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
         self.engine.read(out).map_err(Fault::into_io)
     }
 
-    /// Ends what this end has to protect. What is written to the connection behind [`AuthClient::outgoing`] is the stream's.
+    /// Sends close_notify. The bytes written behind [`AuthClient::outgoing`] belong to the stream.
     ///
     /// # Errors
-    /// As the type says.
+    /// See [`AuthClient`].
     pub fn close(&mut self) -> io::Result<()> {
         self.engine.close().map_err(Fault::into_io)
     }
 
-    /// Whether this end has closed.
+    /// Whether this end has sent close_notify.
     pub fn is_closed(&self) -> bool {
         self.engine.is_closed()
     }

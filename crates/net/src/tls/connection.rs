@@ -1,11 +1,12 @@
-//! A connection under TLS: what it reads and writes passes through an [`Engine`], under a lock that is never held across a wait.
+//! A connection under TLS: reads and writes pass through an [`Engine`], under a lock that is never held
+//! across an await.
 
 use super::Mode;
 use super::engine::Engine;
 use super::fault::Fault;
 use crate::stats::Stats;
 use crate::stream::Stream;
-use crate::transport::{Boxed, Change, Duplex, Identity, Pulse, Security};
+use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Identity, Pulse, Security};
 use crate::waiting::cooperative;
 use std::io;
 use std::net::SocketAddr;
@@ -17,16 +18,16 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// How long the last record of a connection that was [disarmed](Stream::disarm) may take to find room below. Whoever has to know
-/// that it arrived waits for [`Stream::delivered`] instead.
-const PARTING: Duration = Duration::from_secs(60);
+/// Longest time for which a [disarmed](Stream::disarm) connection tries to send its last records after it was
+/// dropped. An owner that must know that they arrived waits for [`Stream::delivered`] instead.
+const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long an end that is refused may take to read why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often what it goes on sending is read meanwhile.
-const LAST_READS: usize = 64;
+/// Longest wait for a refused peer to read the alert.
+const ALERT_LIMIT: Duration = Duration::from_secs(1);
+/// Most reads, during that wait, of what the peer keeps sending.
+const ALERT_READS: usize = 64;
 
-/// See the module. Clones of `shared` are held by the task that sends what found no room.
+/// A TLS connection; see the module documentation. The task that sends the backlog holds a clone of `shared`.
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
@@ -39,7 +40,7 @@ struct Shared {
     mode: Mode,
     identity: Identity,
     state: Mutex<State>,
-    /// A fault was found.
+    /// Notified when a fault was found.
     broken: Notify,
 }
 
@@ -47,19 +48,19 @@ struct Shared {
 struct State {
     engine: Engine,
     fault: Option<Fault>,
-    /// The task that sends what found no room.
+    /// The task that sends the backlog.
     flusher: Option<AbortHandle>,
-    /// Who waits for it.
+    /// The task that waits for the backlog to be sent.
     writer: Option<Waker>,
-    /// This end's stream has ended.
+    /// Whether this end's stream has ended.
     ending: bool,
-    /// What is below was told so, where that is what ends the stream.
+    /// Whether the underlying stream was shut down, where that is what ends this end's stream.
     ended: bool,
     disarmed: bool,
 }
 
 impl Connection {
-    /// What `engine` has settled with the other end of `io`.
+    /// Wraps `io` after `engine` has completed the handshake.
     pub(super) fn new(io: Stream, engine: Engine, mode: Mode, identity: Identity) -> Self {
         let state =
             State { engine, fault: None, flusher: None, writer: None, ending: false, ended: false, disarmed: false };
@@ -71,14 +72,14 @@ impl Connection {
         self.shared.lock()
     }
 
-    /// Sends what is to be sent, and leaves what finds no room to a task.
+    /// Sends pending records, and leaves those that do not fit to a task.
     fn send(&self, state: &mut State, more: bool) -> io::Result<()> {
         match self.shared.flush(state, more) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if state.flusher.is_none() {
                     let shared = self.shared.clone();
                     let task = self.runtime.spawn(async move {
-                        // How the connection failed, if it did, the next read or write finds out by itself.
+                        // The next read or write finds a failure by itself.
                         let _ = shared.drained().await;
                         let mut state = shared.lock();
                         state.flusher = None;
@@ -100,13 +101,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `WouldBlock` when something is left.
+    /// Sends pending records; `WouldBlock` when some remain.
     fn flush(&self, state: &mut State, more: bool) -> io::Result<()> {
         while !state.engine.outgoing().is_empty() {
             let n = self.io.try_write(state.engine.outgoing(), more)?;
             state.engine.sent(n);
         }
-        // Where all is encrypted, close_notify has said it, also over what has no half-close of its own.
+        // With `encrypt`, close_notify ends the stream, even over a transport without half-close.
         if state.ending && !state.ended && self.mode == Mode::Auth {
             self.io.shutdown_write()?;
             state.ended = true;
@@ -114,7 +115,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until all is sent.
+    /// Waits until all records are sent.
     async fn drained(&self) -> io::Result<()> {
         loop {
             self.io.writable().await?;
@@ -135,12 +136,12 @@ impl Shared {
         fault.into_io()
     }
 
-    /// Whether what the other end sends now is not TLS any more.
+    /// Whether the peer's TLS has ended, so that its further bytes are raw.
     fn reads_raw(&self, state: &State) -> bool {
         self.mode == Mode::Auth && state.engine.is_at_end()
     }
 
-    /// Whether what this end sends now is not TLS any more.
+    /// Whether this end's TLS has ended, so that its further bytes are raw.
     fn writes_raw(&self, state: &State) -> bool {
         self.mode == Mode::Auth && state.engine.is_closed()
     }
@@ -154,7 +155,7 @@ impl State {
 
 const WOULD_BLOCK: io::ErrorKind = io::ErrorKind::WouldBlock;
 
-impl Duplex for Connection {
+impl DuplexIo for Connection {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let shared = &*self.shared;
         let state = &mut *self.lock();
@@ -173,7 +174,7 @@ impl Duplex for Connection {
                 self.send(state, false)?;
             }
             match read {
-                // The other end has ended TLS, and not the connection.
+                // The peer has ended TLS, but not the connection.
                 Ok(Some(0)) if shared.mode == Mode::Auth => continue,
                 Ok(Some(n)) => return Ok(n),
                 Ok(None) => {}
@@ -240,6 +241,33 @@ impl Duplex for Connection {
         Ok((self.shared.reads_raw(&state) || state.engine.is_quiet()) && self.shared.io.is_quiet()?)
     }
 
+    fn shutdown_write(&self) -> io::Result<()> {
+        let state = &mut *self.lock();
+        state.check()?;
+        state.engine.close().map_err(|fault| self.shared.fail(state, fault))?;
+        state.ending = true;
+        self.send(state, false)
+    }
+
+    /// Includes records that are not sent yet.
+    fn unacknowledged(&self) -> io::Result<usize> {
+        let state = self.lock();
+        Ok(self.shared.io.unacknowledged()? + state.engine.outgoing().len())
+    }
+
+    /// The socket, once both ends have ended TLS and no TLS bytes remain here.
+    fn socket(&self) -> Option<&TcpStream> {
+        let state = self.lock();
+        let raw = self.shared.reads_raw(&state) && self.shared.writes_raw(&state);
+        if raw && state.engine.outgoing().is_empty() && state.flusher.is_none() {
+            self.shared.io.socket()
+        } else {
+            None
+        }
+    }
+}
+
+impl DuplexControl for Connection {
     fn failed(&self) -> Boxed<'_, io::Error> {
         Box::pin(async {
             let broken = self.shared.broken.notified();
@@ -254,20 +282,6 @@ impl Duplex for Connection {
                 },
             }
         })
-    }
-
-    fn shutdown_write(&self) -> io::Result<()> {
-        let state = &mut *self.lock();
-        state.check()?;
-        state.engine.close().map_err(|fault| self.shared.fail(state, fault))?;
-        state.ending = true;
-        self.send(state, false)
-    }
-
-    /// What was not sent yet counts as well.
-    fn unacknowledged(&self) -> io::Result<usize> {
-        let state = self.lock();
-        Ok(self.shared.io.unacknowledged()? + state.engine.outgoing().len())
     }
 
     fn disarm(&self) {
@@ -293,7 +307,24 @@ impl Duplex for Connection {
         self.shared.io.set(change)
     }
 
-    /// Of the connection below: bytes and segments as they are on the wire.
+    /// If records wait to be sent, which is rare, the connection stays on its runtime, and is only slower.
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        let runtime = Handle::try_current().map_err(io::Error::other)?;
+        if self.lock().flusher.is_some() {
+            return Ok(self);
+        }
+        let shared = self.shared.clone();
+        drop(self);
+        let shared = match Arc::try_unwrap(shared) {
+            Ok(shared) => Arc::new(Shared { io: shared.io.move_to_runtime()?, ..shared }),
+            Err(shared) => shared,
+        };
+        Ok(Box::new(Self { shared, runtime }))
+    }
+}
+
+impl DuplexTelemetry for Connection {
+    /// The statistics of the underlying connection: bytes and segments as on the wire.
     fn stats(&self) -> io::Result<Stats> {
         self.shared.io.stats()
     }
@@ -324,32 +355,6 @@ impl Duplex for Connection {
     fn identity(&self) -> Option<&Identity> {
         Some(&self.shared.identity)
     }
-
-    /// Once both ends have ended TLS, and nothing of it is left here.
-    fn socket(&self) -> Option<&TcpStream> {
-        let state = self.lock();
-        let raw = self.shared.reads_raw(&state) && self.shared.writes_raw(&state);
-        if raw && state.engine.outgoing().is_empty() && state.flusher.is_none() {
-            self.shared.io.socket()
-        } else {
-            None
-        }
-    }
-
-    /// Stays where it is, only slower, in the rare case that something waits to be sent.
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        let runtime = Handle::try_current().map_err(io::Error::other)?;
-        if self.lock().flusher.is_some() {
-            return Ok(self);
-        }
-        let shared = self.shared.clone();
-        drop(self);
-        let shared = match Arc::try_unwrap(shared) {
-            Ok(shared) => Arc::new(Shared { io: shared.io.rehome()?, ..shared }),
-            Err(shared) => shared,
-        };
-        Ok(Box::new(Self { shared, runtime }))
-    }
 }
 
 impl Drop for Connection {
@@ -359,13 +364,13 @@ impl Drop for Connection {
             flusher.abort();
             if state.disarmed {
                 let shared = self.shared.clone();
-                self.runtime.spawn(async move { tokio::time::timeout(PARTING, shared.drained()).await });
+                self.runtime.spawn(async move { tokio::time::timeout(FLUSH_LIMIT, shared.drained()).await });
             }
         }
     }
 }
 
-/// Sends `engine`'s part of the handshake over `io` and hands it the other end's, until it is over.
+/// Runs the handshake of `engine` over `io` to its end.
 pub(super) async fn settle(io: &Stream, engine: &mut Engine) -> Result<(), Settling> {
     loop {
         send_all(io, engine).await?;
@@ -381,21 +386,21 @@ pub(super) async fn settle(io: &Stream, engine: &mut Engine) -> Result<(), Settl
             Ok(n) => engine.received(n),
         };
         if let Err(fault) = outcome {
-            let _ = tokio::time::timeout(LAST_WORDS, part(io, engine)).await;
+            let _ = tokio::time::timeout(ALERT_LIMIT, send_alert(io, engine)).await;
             return Err(fault.into());
         }
     }
 }
 
-/// Tells the other end why there is no connection, and waits for it to go: bytes of its that nobody reads would make the
-/// kernel reset the connection before it has read the reason.
-async fn part(io: &Stream, engine: &mut Engine) -> io::Result<()> {
+/// Sends the alert that explains the refusal, and waits for the peer to close: unread bytes from the peer
+/// would make the kernel reset the connection before the peer has read the alert.
+async fn send_alert(io: &Stream, engine: &mut Engine) -> io::Result<()> {
     send_all(io, engine).await?;
     io.disarm();
-    // Where there is no half-close, the alert has to do.
+    // On a transport without half-close, the alert has to suffice.
     let _ = io.shutdown_write();
     let mut rest = [0; 1024];
-    for _ in 0..LAST_READS {
+    for _ in 0..ALERT_READS {
         io.readable().await?;
         match io.try_read(&mut rest) {
             Ok(0) => break,
@@ -417,12 +422,12 @@ async fn send_all(io: &Stream, engine: &mut Engine) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a handshake failed.
+/// The reason for a failed handshake.
 #[derive(Debug)]
 pub(super) enum Settling {
-    /// The connection below did.
+    /// The underlying connection failed.
     Io(io::Error),
-    /// TLS did.
+    /// TLS failed.
     Fault(Fault),
 }
 

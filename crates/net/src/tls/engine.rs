@@ -1,10 +1,11 @@
 //! One end of a TLS connection without a socket: bytes in, bytes out (RFC 8446).
 //!
-//! rustls is given one record at a time, of which the header says how long it is. So it never holds bytes that come after the
-//! record in which the other end closes: they are the caller's, who may have stopped speaking TLS there ([`Intake::Exact`]).
+//! rustls is given one record at a time, whose length its header tells. So it never holds bytes behind the
+//! record with the peer's close_notify: those belong to the caller, who may continue without TLS there
+//! ([`Intake::Exact`]).
 //!
-//! Memory is bounded: one buffer of received records and one of records to be sent, both lent by a pool and only held while
-//! something is in them, and what one record contained.
+//! Memory is bounded: one buffer of received records and one of records to send, both lent by a pool and held
+//! only while they contain bytes, and the content of one record.
 
 use super::Mode;
 use super::buffer::{Buffer, CAPACITY};
@@ -16,25 +17,25 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedS
 use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 use std::sync::Arc;
 
-/// Type, version and length of what follows.
+/// Length of a record's header, in bytes: type, version and length.
 const HEADER: usize = 5;
-/// The most that may follow (RFC 8446, section 5.2).
+/// Greatest length of a record behind its header (RFC 8446, section 5.2).
 const RECORD_MAX: usize = (1 << 14) + 256;
-/// The most that one record carries.
+/// Greatest plaintext of one record, in bytes.
 const PLAIN_MAX: usize = 1 << 14;
-/// What a record adds to that: header, type and tag.
+/// Bytes that a record adds to its plaintext: header, content type and tag.
 const OVERHEAD: usize = HEADER + 1 + 16;
-/// Kept free for what rustls sends by itself: an alert, an update of keys.
+/// Space kept free for what rustls sends by itself: an alert or a key update.
 const RESERVE: usize = 256;
-/// What is encrypted at a time.
+/// Most plaintext that is encrypted at a time, in bytes.
 const BATCH: usize = (CAPACITY - RESERVE) / (PLAIN_MAX + OVERHEAD) * PLAIN_MAX;
 
-/// How much is taken from below at a time.
+/// How much is read from the underlying connection at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intake {
-    /// As much as there is room for.
+    /// As much as fits.
     Bulk,
-    /// No byte behind the record that is being read.
+    /// No byte behind the current record.
     Exact,
 }
 
@@ -43,33 +44,33 @@ enum Role {
     Server(UnbufferedServerConnection),
 }
 
-/// See the module.
+/// A TLS engine; see the module documentation.
 pub(super) struct Engine {
     role: Role,
     intake: Intake,
-    /// Records as they came. Those up to `fed` were shown to rustls, which may want to see some of them again.
+    /// Received records. Those up to `fed` were shown to rustls, which may need to see some of them again.
     incoming: Buffer,
     fed: usize,
-    /// What a record contained that found no room with the reader.
+    /// Content of a record that did not fit into the reader's buffer.
     plain: Vec<u8>,
     plain_read: usize,
     outgoing: Buffer,
     closed: bool,
     peer_closed: bool,
-    /// Found while there was still something to deliver.
+    /// A fault that is reported only after everything received before it was read.
     fault: Option<Fault>,
 }
 
-/// What is to be done in one go with rustls.
+/// The operation to perform with rustls.
 enum Wish<'a> {
-    /// Decrypt the record that was fed, into this.
+    /// Decrypt the record that was fed into this buffer.
     Read(&'a mut [u8]),
     Write(&'a [u8]),
     Close,
 }
 
 impl Engine {
-    /// The end that connects, to one that is called `name`.
+    /// Creates the client end of a connection to the server `name`.
     pub(super) fn client(config: Arc<ClientConfig>, name: ServerName<'static>, intake: Intake) -> Result<Self, Fault> {
         let role = Role::Client(UnbufferedClientConnection::new(config, name)?);
         let mut engine = Self::new(role, intake);
@@ -77,7 +78,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The end that is connected to.
+    /// Creates the server end.
     pub(super) fn server(config: Arc<ServerConfig>, intake: Intake) -> Result<Self, Fault> {
         Ok(Self::new(Role::Server(UnbufferedServerConnection::new(config)?), intake))
     }
@@ -104,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// Changes how much is taken from below, before the first byte is.
+    /// Changes how much is read at a time. Must be called before the first byte of application data is read.
     pub(super) fn set_intake(&mut self, intake: Intake) {
         self.intake = intake;
     }
@@ -113,18 +114,19 @@ impl Engine {
         self.common().is_handshaking()
     }
 
-    /// The protocol that the ends agreed on (RFC 7301).
+    /// The application protocol that was negotiated (ALPN, RFC 7301).
     pub(super) fn protocol(&self) -> Option<&[u8]> {
         self.common().alpn_protocol()
     }
 
-    /// The other end's certificate and those above it, which have been verified once the handshake is over; none if it showed none.
+    /// The peer's certificate chain, verified once the handshake is complete; empty if the peer presented
+    /// none.
     pub(super) fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         self.common().peer_certificates().unwrap_or_default()
     }
 
-    /// Where bytes from below are to be put, as many as come at once. Empty when none are wanted: there is a record to be
-    /// read first, or the other end has closed and what follows is not TLS.
+    /// The buffer for received bytes. Empty when none are wanted: a complete record must be read first, or
+    /// the peer has sent close_notify and what follows is not TLS.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let wanted = match self.intake {
             _ if self.peer_closed => 0,
@@ -140,7 +142,7 @@ impl Engine {
         &mut space[..wanted]
     }
 
-    /// How many bytes the record lacks that is being read, or its header.
+    /// How many bytes are missing of the current record, or of its header.
     fn missing(&self) -> usize {
         let begun = &self.incoming.filled()[self.fed..];
         match record_len(begun) {
@@ -149,7 +151,7 @@ impl Engine {
         }
     }
 
-    /// Notes that `n` bytes were put into [`Engine::space`], and goes on with the handshake if it is not over.
+    /// Consumes `n` bytes that were put into [`Engine::space`], and continues the handshake.
     pub(super) fn received(&mut self, n: usize) -> Result<(), Fault> {
         self.incoming.fill(n);
         while self.is_handshaking() && self.feed()? {
@@ -158,12 +160,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Says that nothing more comes from below.
+    /// Reports the end of the underlying stream: a fault unless the peer has sent close_notify.
     pub(super) fn input_ended(&self) -> Result<(), Fault> {
         if self.peer_closed { Ok(()) } else { Err(Fault::Cut { handshaking: self.is_handshaking() }) }
     }
 
-    /// Whether a read may find something: data, an end or a fault.
+    /// Whether a read would return data, the end or a fault.
     pub(super) fn is_readable(&self) -> bool {
         let begun = &self.incoming.filled()[self.fed..];
         self.plain_read < self.plain.len()
@@ -172,17 +174,17 @@ impl Engine {
             || record_len(begun).is_some_and(|len| len <= begun.len())
     }
 
-    /// Whether nothing of the other end's is here, not even the beginning of a record.
+    /// Whether nothing from the peer is buffered, not even part of a record.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_readable() && self.incoming.filled().is_empty()
     }
 
-    /// Whether the other end has closed and all that it sent before was read.
+    /// Whether the peer has sent close_notify and everything before it was read.
     pub(super) fn is_at_end(&self) -> bool {
         self.peer_closed && self.plain_read == self.plain.len()
     }
 
-    /// Takes what the other end sent; `None` when more has to come from below, 0 at its end.
+    /// Reads decrypted bytes; `None` when more bytes must arrive first, 0 after the peer's close_notify.
     pub(super) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let mut n = self.take_plain(out);
         while n < out.len() && !self.peer_closed && self.fault.is_none() {
@@ -204,8 +206,9 @@ impl Engine {
         }
     }
 
-    /// Whether a record that contained `read` bytes has a place here. Where TLS ends before the connection does, it carries data
-    /// and its own end: whatever else belongs to a handshake (new keys, a ticket) is for a connection that goes on.
+    /// Checks that a record of `read` plaintext bytes is permitted. With `auth`, only data and close_notify
+    /// are: post-handshake messages (key update, session ticket) make sense only on a connection whose TLS
+    /// goes on.
     fn expected(&self, read: usize) -> Result<usize, Fault> {
         let is_data = read > 0 || self.peer_closed;
         if is_data || self.protocol() != Some(Mode::Auth.protocol()) { Ok(read) } else { Err(Fault::Unexpected) }
@@ -222,13 +225,13 @@ impl Engine {
         n
     }
 
-    /// Encrypts as much as there is room for, and says how much that was.
+    /// Encrypts as much as fits, and returns the number of plaintext bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         self.outgoing.make_room(CAPACITY);
         let room = self.outgoing.space().len().saturating_sub(RESERVE);
         let records = room / (PLAIN_MAX + OVERHEAD);
         let n = match records {
-            // What is left is enough for a short record.
+            // The remaining space suffices for a short record.
             0 => room.saturating_sub(OVERHEAD).min(PLAIN_MAX),
             _ => records * PLAIN_MAX,
         };
@@ -239,7 +242,7 @@ impl Engine {
         Ok(n)
     }
 
-    /// Ends what this end sends.
+    /// Sends close_notify.
     pub(super) fn close(&mut self) -> Result<(), Fault> {
         if !std::mem::replace(&mut self.closed, true) {
             self.turn(&mut Wish::Close)?;
@@ -247,25 +250,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether this end has closed.
+    /// Whether this end has sent close_notify.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// What is to be sent below.
+    /// The bytes to send.
     pub(super) fn outgoing(&self) -> &[u8] {
         self.outgoing.filled()
     }
 
-    /// Notes that the first `n` bytes of [`Engine::outgoing`] were sent.
+    /// Removes the first `n` bytes of [`Engine::outgoing`], which were sent.
     pub(super) fn sent(&mut self, n: usize) {
         self.outgoing.discard(n);
     }
 
-    /// Shows rustls the next record, if all of it is here.
+    /// Makes the next record available to rustls, and returns whether it has arrived completely.
     fn feed(&mut self) -> Result<bool, Fault> {
         let begun = &self.incoming.filled()[self.fed..];
-        // Types from change_cipher_spec to application_data.
+        // Content types from change_cipher_spec (20) to application_data (23).
         if self.is_handshaking() && begun.first().is_some_and(|kind| !(20..=23).contains(kind)) {
             return Err(Fault::NotTls);
         }
@@ -278,18 +281,18 @@ impl Engine {
                 self.fed += len;
                 Ok(true)
             }
-            // A message of the handshake in more and smaller records than anyone sends.
+            // A handshake message in more and smaller records than any implementation sends.
             None if self.incoming.filled().len() == CAPACITY => Err(Fault::Tls(Error::PeerSentOversizedRecord)),
             None => Ok(false),
         }
     }
 
-    /// Has rustls do what it has to and what is wished. Gives the number of bytes read.
+    /// Runs rustls until `wish` is done, and returns the number of bytes read.
     fn turn(&mut self, wish: &mut Wish<'_>) -> Result<usize, Fault> {
         self.outgoing.make_room(RESERVE);
         let mut read = 0;
         loop {
-            let mut hands = Hands {
+            let mut hands = Parts {
                 plain: &mut self.plain,
                 outgoing: &mut self.outgoing,
                 peer_closed: &mut self.peer_closed,
@@ -313,12 +316,12 @@ impl Engine {
         }
     }
 
-    /// After a fault: what rustls has to say about it to the other end, behind what it had to say before.
+    /// After a fault: lets rustls encode pending messages and its alert.
     fn encode_alert(&mut self) {
         let (mut plain, mut peer_closed, mut read) = (Vec::new(), false, 0);
         let mut again = true;
         while again {
-            let mut hands = Hands {
+            let mut hands = Parts {
                 plain: &mut plain,
                 outgoing: &mut self.outgoing,
                 peer_closed: &mut peer_closed,
@@ -339,29 +342,29 @@ impl Engine {
         }
     }
 
-    /// Gives back the memory that nothing is in.
+    /// Releases the memory of empty buffers.
     pub(super) fn relax(&mut self) {
         self.incoming.relax();
         self.outgoing.relax();
     }
 
-    /// Bytes that its buffers take up.
+    /// Memory used by the buffers, in bytes.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn memory(&self) -> usize {
         self.incoming.memory() + self.outgoing.memory() + self.plain.capacity()
     }
 }
 
-/// The parts of an engine that what rustls says is done with.
-struct Hands<'a> {
+/// The parts of an engine that the handling of rustls's states changes.
+struct Parts<'a> {
     plain: &'a mut Vec<u8>,
     outgoing: &'a mut Buffer,
     peer_closed: &'a mut bool,
     read: &'a mut usize,
 }
 
-impl Hands<'_> {
-    /// Gives how many bytes of the incoming are done with, and whether to ask again.
+impl Parts<'_> {
+    /// Handles one state of rustls; returns how many incoming bytes are done with, and whether to continue.
     fn handle<D>(&mut self, status: UnbufferedStatus<'_, '_, D>, wish: &mut Wish<'_>) -> (usize, Result<bool, Fault>) {
         let mut discard = status.discard;
         let again = match status.state {
@@ -425,7 +428,7 @@ impl Hands<'_> {
     fn encode(&mut self, mut into: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) -> Result<bool, Fault> {
         match into(self.outgoing.space()) {
             Ok(n) => self.outgoing.fill(n),
-            // Only a certificate chain of absurd length comes here.
+            // Only a certificate chain of absurd length gets here.
             Err(EncodeError::InsufficientSize(_)) => {
                 return Err(Fault::Tls(Error::General("no room for a message".into())));
             }
@@ -435,7 +438,7 @@ impl Hands<'_> {
     }
 }
 
-/// The length of the record that begins here, with its header, once that is here.
+/// The length of the record at the start of `begun`, with its header; `None` while the header is incomplete.
 fn record_len(begun: &[u8]) -> Option<usize> {
     match begun {
         [_, _, _, high, low, ..] => Some(HEADER + usize::from(u16::from_be_bytes([*high, *low]))),

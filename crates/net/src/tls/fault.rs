@@ -1,26 +1,32 @@
-//! What goes wrong with TLS, told to people: who showed what, and what was expected.
+//! Faults of TLS, with messages that say what was presented and what was expected.
 
 use crate::credentials;
 use rustls::{AlertDescription, CertificateError, Error};
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// Why a connection cannot go on.
+/// What errors say of a certificate of an authority that is not trusted here, over any transport.
+pub const UNKNOWN_AUTHORITY: &str = "its certificate is not signed by an authority that is trusted here";
+/// What errors say if the peer requires a certificate and this end has none, over any transport.
+pub const WANTS_CERTIFICATE: &str = "it wants to see a certificate of this end";
+
+/// The reason why a connection cannot continue.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fault {
-    /// TLS itself, or a certificate.
+    /// A TLS error or a rejected certificate.
     Tls(Error),
-    /// The connection under it ended without the other end's close_notify: anyone could have ended it.
+    /// The underlying connection ended without the peer's close_notify: anyone could have ended it.
     Cut {
-        /// Before both ends had settled anything.
+        /// Whether the handshake was still in progress.
         handshaking: bool,
     },
-    /// What arrived is something else.
+    /// The peer does not speak TLS.
     NotTls,
-    /// The ends agreed on no use of the connection, or on one that was not asked for.
+    /// The ends agreed on no application protocol, or on one that was not offered.
     Protocol,
-    /// A handshake goes on where TLS is about to end.
+    /// A post-handshake message arrived where TLS is about to end.
     Unexpected,
 }
 
@@ -31,7 +37,13 @@ impl From<Error> for Fault {
 }
 
 impl Fault {
-    /// Whether the other end failed to prove who it is, or says so of this one, or the ends differ on how to protect the hop.
+    /// Whether the peer has rejected this end's certificate, or the lack of one.
+    pub(super) fn is_told(&self) -> bool {
+        matches!(self, Self::Tls(Error::AlertReceived(alert)) if is_of_certificate(*alert))
+    }
+
+    /// Whether one end has not proved its identity to the other, or the ends differ on how to protect the
+    /// hop.
     pub(super) fn is_distrust(&self) -> bool {
         match self {
             Self::Tls(Error::AlertReceived(alert)) => !matches!(
@@ -50,7 +62,8 @@ impl Fault {
         }
     }
 
-    /// As those who read and write get it: `PermissionDenied` for distrust, `UnexpectedEof` for a cut, otherwise `InvalidData`.
+    /// The error for readers and writers: `PermissionDenied` for distrust, `UnexpectedEof` for a cut,
+    /// otherwise `InvalidData`.
     pub(super) fn into_io(self) -> io::Error {
         let kind = match &self {
             _ if self.is_distrust() => io::ErrorKind::PermissionDenied,
@@ -83,7 +96,7 @@ fn tls(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Error::InvalidCertificate(problem) => certificate(problem, f),
         Error::NoCertificatesPresented => f.write_str("it showed no certificate; expected one of a trusted authority"),
         Error::NoApplicationProtocol => f.write_str("it asks for a kind of security that is not offered here"),
-        Error::AlertReceived(alert) => told(*alert, f),
+        Error::AlertReceived(alert) => f.write_str(&told(*alert)),
         Error::PeerIncompatible(_) => write!(f, "it does not offer what this hop needs, which is TLS 1.3 ({error})"),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
             write!(f, "it sent what is not TLS at this place ({error})")
@@ -103,9 +116,7 @@ fn certificate(problem: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::R
             let presented = if presented.is_empty() { "nobody".to_owned() } else { presented.join(", ") };
             write!(f, "it showed a certificate for {presented}; expected one for {}", expected.to_str())
         }
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            f.write_str("its certificate is not signed by an authority that is trusted here")
-        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => f.write_str(UNKNOWN_AUTHORITY),
         CertificateError::ExpiredContext { not_after, .. } => {
             write!(f, "its certificate expired on {}; a new one is needed", day(not_after))
         }
@@ -115,7 +126,7 @@ fn certificate(problem: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::R
         CertificateError::InvalidPurposeContext { required, .. } => {
             write!(f, "its certificate is not meant for {required:?}; expected one for both ends of a connection")
         }
-        other => write!(f, "its certificate does not count: {other}"),
+        other => write!(f, "its certificate is not accepted: {other}"),
     }
 }
 
@@ -124,11 +135,28 @@ fn inner(shown: &str) -> &str {
     shown.split_once('(').map_or(shown, |(_, rest)| rest.trim_end_matches(')').trim_matches('"'))
 }
 
-/// What the other end says about this one.
-fn told(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Whether the peer's alert is about this end's certificate.
+pub(crate) fn is_of_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as Alert;
+    matches!(
+        alert,
+        Alert::CertificateRequired
+            | Alert::UnknownCA
+            | Alert::DecryptError
+            | Alert::CertificateExpired
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateUnknown
+            | Alert::AccessDenied
+    )
+}
+
+/// The meaning of the peer's alert.
+pub(crate) fn told(alert: AlertDescription) -> Cow<'static, str> {
     use AlertDescription as Alert;
     let text = match alert {
-        Alert::CertificateRequired => "it wants to see a certificate of this end",
+        Alert::CertificateRequired => WANTS_CERTIFICATE,
         Alert::UnknownCA | Alert::DecryptError => {
             "it does not accept this end's certificate: it trusts no authority that signed it"
         }
@@ -140,8 +168,8 @@ fn told(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         | Alert::AccessDenied => "it does not accept this end's certificate",
         Alert::NoApplicationProtocol => "it does not offer the kind of security that this hop is configured for",
         Alert::ProtocolVersion => "it does not speak TLS 1.3",
-        Alert::HandshakeFailure | Alert::InsufficientSecurity => "it finds nothing that both ends can use",
-        other => return write!(f, "it ended TLS with the alert {other:?}"),
+        Alert::HandshakeFailure | Alert::InsufficientSecurity => "it has no cipher suite in common with this end",
+        other => return format!("it ended TLS with the alert {other:?}").into(),
     };
-    f.write_str(text)
+    text.into()
 }

@@ -1,8 +1,8 @@
-//! What a hostile path can do to one end of a TLS connection, for the fuzz target `tls_records` and a test: the path passes
-//! on, alters, drops and invents bytes between two honest ends, as the input says.
+//! Attacks of a hostile path on TLS connections, for the fuzz target `tls_records` and a test: the path
+//! forwards, alters, drops and invents bytes between two honest ends, as the input says.
 //!
-//! Whatever it does, the end neither panics nor takes up memory beyond its bounds; it delivers nothing but the beginning of
-//! what the other end wrote, and sees an end only where the other end has closed.
+//! Whatever it does, an end does not panic and keeps its memory bounds; it delivers only a prefix of what the
+//! peer wrote, and sees an end of stream only where the peer has closed.
 
 use super::Mode;
 use super::buffer::CAPACITY;
@@ -16,10 +16,10 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-/// Bytes that an end may hold: both buffers, and what one record contained.
+/// Most memory that an engine may hold, in bytes: both buffers, and the content of one record.
 const MEMORY_MAX: usize = 2 * CAPACITY + (1 << 15);
 
-/// Credentials of a client and of a server `pg2`, of one authority.
+/// Credentials of a client and of the server `pg2`, issued by one authority.
 static CREDENTIALS: LazyLock<Option<(Credentials, Credentials)>> = LazyLock::new(|| {
     let dir = std::env::temp_dir().join(format!("phoebus-hostile-{}", std::process::id()));
     let made = fs::create_dir(&dir).and_then(|()| make(&dir));
@@ -47,20 +47,20 @@ fn make(dir: &std::path::Path) -> io::Result<(Credentials, Credentials)> {
     Ok((make("pg1")?, make("pg2")?))
 }
 
-/// One end, what is on its way to it, and what it knows.
+/// One end, the bytes on their way to it, and what the test expects of it.
 struct End {
     engine: Engine,
     incoming: VecDeque<u8>,
-    /// Bytes that were written to it, and those that it read.
+    /// Number of bytes written to this end, and number of bytes that it has read.
     written: u64,
     read: u64,
     fault: Option<Fault>,
 }
 
-/// Plays `input` against both ends of a connection.
+/// Applies the attack `input` to both ends of a connection.
 ///
 /// # Panics
-/// When an end does what it must not.
+/// When an end violates one of the properties.
 pub fn play(input: &[u8]) {
     let (Some(&mode), Some((client, server))) = (input.first(), &*CREDENTIALS) else { return };
     let protocol = if mode & 1 == 0 { Mode::Encrypt } else { Mode::Auth }.protocol();
@@ -74,7 +74,7 @@ pub fn play(input: &[u8]) {
     let fresh = |engine| End { engine, incoming: VecDeque::new(), written: 0, read: 0, fault: None };
     let mut ends = [fresh(near), fresh(far)];
     if mode & 4 != 0 {
-        // The path leaves the handshake alone.
+        // The handshake passes unaltered.
         for turn in 0..8 {
             pass(&mut ends, turn % 2, usize::MAX, |_| true);
         }
@@ -109,7 +109,7 @@ pub fn play(input: &[u8]) {
     }
 }
 
-/// Takes up to `len` bytes from what `from` sends and lets `alter` pass each on, changed or not, or drop it.
+/// Takes up to `len` bytes that `from` sends; `alter` may change each, and returns whether to forward it.
 fn pass(ends: &mut [End; 2], from: usize, len: usize, mut alter: impl FnMut(&mut u8) -> bool) {
     let sent: Vec<u8> = ends[from].engine.outgoing().iter().copied().take(len).collect();
     ends[from].engine.sent(sent.len());
@@ -121,7 +121,7 @@ fn pass(ends: &mut [End; 2], from: usize, len: usize, mut alter: impl FnMut(&mut
     take(&mut ends[1 - from]);
 }
 
-/// Gives an end what is on its way, as far as it wants it.
+/// Delivers bytes on their way to an end, as far as it accepts them.
 fn take(end: &mut End) {
     while end.fault.is_none() && !end.incoming.is_empty() {
         let space = end.engine.space();
@@ -167,7 +167,7 @@ fn write(ends: &mut [End; 2], at: usize, len: usize) {
     }
 }
 
-/// The bytes that are written.
+/// The pattern of written bytes.
 fn nth(n: u64) -> u8 {
     (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }

@@ -1,17 +1,17 @@
-//! TLS 1.3 over any transport (RFC 8446), and TLS that ends once the ends know each other.
+//! TLS 1.3 over any transport (RFC 8446), and TLS that ends once the ends have authenticated each other.
 //!
-//! - `encrypt` protects all of a connection, and is what gateways use between each other unless told otherwise.
-//! - `auth` proves who is at both ends and protects what they settle, OPEN to OPENED. Then each side ends its TLS with
-//!   close_notify ([`Stream::unprotect`]) and the next byte is raw, on the same socket, which can be spliced. Anyone on the path
-//!   can read, alter or take over what follows.
+//! - `encrypt` protects all of a connection; gateways use it between each other by default.
+//! - `auth` authenticates both ends and protects the session's handshake, OPEN to OPENED. Then each side ends its TLS with
+//!   close_notify ([`Stream::unprotect`]) and the next byte is raw, on the same socket, which can be spliced. Anyone on the
+//!   path can read, alter or take over what follows.
 //!
-//! Which of the two is settled by the handshake itself (ALPN, RFC 7301), so that nobody on the path can turn one into the other.
+//! The TLS handshake itself negotiates which of the two applies (ALPN, RFC 7301), so nobody on the path can change it.
 //!
-//! An end of the connection below without close_notify is an error, never an end of stream. After close_notify in one direction
-//! the other goes on: TLS has half-close of its own.
+//! An end of the underlying connection without close_notify is an error, never an end of stream. After close_notify in one
+//! direction the other goes on: TLS has half-close.
 //!
-//! Reading order: [`Tls`] is the transport and [`listener`] the other side, [`AuthClient`] `auth` without a socket; `engine` is TLS without a socket, `connection` what an
-//! open connection can do, `fault` what is told when one cannot go on.
+//! Reading order: [`Tls`] is the transport and [`listener`] its accepting side; [`AuthClient`] is `auth` without a socket.
+//! `engine` is TLS without a socket, `connection` operates an open connection, `fault` describes failures.
 
 mod accept;
 mod buffer;
@@ -37,23 +37,26 @@ use crate::transport::{Boxed, Listener, Target, Transport};
 use connection::{Connection, Settling};
 use engine::{Engine, Intake};
 use fault::Fault;
+pub use fault::{UNKNOWN_AUTHORITY, WANTS_CERTIFICATE};
+pub(crate) use fault::{is_of_certificate, told};
 use phoebus_proto::units::Span;
 use rustls::pki_types::ServerName;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how much of a connection TLS lasts.
+/// How much of a connection TLS protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// All.
+    /// All of it.
     Encrypt,
-    /// Until each side has said all that is to be protected.
+    /// The handshake of the session: each side ends its TLS when it has sent everything that is to be
+    /// protected.
     Auth,
 }
 
 impl Mode {
-    /// As the handshake names it.
+    /// The name in ALPN.
     fn protocol(self) -> &'static [u8] {
         match self {
             Self::Encrypt => b"phoebus/1",
@@ -81,18 +84,19 @@ impl Tls {
         Self { name: "tls", under: Arc::new(Tcp), credentials, mode: Mode::Encrypt }
     }
 
-    /// The transport `tls-auth`: TCP whose ends have proved who they are, with `auth` as [the module](self) says.
+    /// The transport `tls-auth`: TCP with mutual authentication; the [module documentation](self) describes
+    /// `auth`.
     pub fn auth(credentials: Credentials) -> Self {
         Self { name: "tls-auth", under: Arc::new(Tcp), credentials, mode: Mode::Auth }
     }
 
-    /// The same over `under` instead of TCP, under another name.
+    /// The same over `under` instead of TCP, with another name.
     #[must_use]
     pub fn over(self, under: Arc<dyn Transport>, name: &'static str) -> Self {
         Self { name, under, ..self }
     }
 
-    /// What the other end may lack. Its listeners for TCP take TLS by themselves.
+    /// A hint how to fix the peer's configuration. Listeners for TCP accept TLS without one.
     fn remedy(&self, fault: &Fault) -> String {
         match (fault, self.under.name()) {
             (Fault::NotTls, "tcp") => String::new(),
@@ -101,13 +105,13 @@ impl Tls {
         }
     }
 
-    /// TLS as the connecting end of `io`, with one who has to be `name`.
+    /// Performs the TLS handshake as the client of `io`; the server must prove to be `name`.
     async fn secure(&self, io: Stream, name: ServerName<'static>) -> Result<Stream, Settling> {
         let proof = self.credentials.proof();
         let config = self.credentials.client_config(&[self.mode.protocol()]);
         let mut engine = Engine::client(config, name, Intake::Exact)?;
         connection::settle(&io, &mut engine).await?;
-        // The other end chose from what was offered, or ignored the question: then it is no gateway.
+        // The server chose from the offered protocols, or ignored ALPN: then it is no gateway.
         if engine.protocol() != Some(self.mode.protocol()) {
             return Err(Fault::Protocol.into());
         }
@@ -115,7 +119,7 @@ impl Tls {
     }
 }
 
-/// What follows a handshake, of whose beginning `proof` is.
+/// Wraps `io` after a handshake; `proof` was taken before the handshake.
 fn established(io: Stream, mut engine: Engine, mode: Mode, proof: Proof) -> Stream {
     if mode == Mode::Encrypt {
         engine.set_intake(Intake::Bulk);
@@ -129,10 +133,10 @@ impl Transport for Tls {
         self.name
     }
 
-    /// [`Target::name`] has to be one that the other end's certificate is for.
+    /// The peer's certificate must be for [`Target::name`].
     ///
-    /// The other end looks at this end's certificate after this end is done: where it does not accept it, the first read says
-    /// so, with `PermissionDenied`.
+    /// The server checks this end's certificate after this end's handshake is complete: if it rejects the
+    /// certificate, the first read fails with `PermissionDenied`.
     fn connect<'a>(
         &'a self,
         to: &'a Target,
@@ -142,12 +146,15 @@ impl Transport for Tls {
         Box::pin(async move {
             let name = ServerName::try_from(to.name.to_string()).map_err(|_| Error::Untrusted {
                 to: to.addr.to_string(),
-                reason: format!("\"{}\" is no name or address that a certificate could be for", to.name),
+                reason: format!("\"{}\" is not a name or address that a certificate can carry", to.name),
             })?;
             let connect = async {
                 let io = self.under.connect(to, profile, limit).await?;
                 self.secure(io, name).await.map_err(|settling| match settling {
                     Settling::Io(source) => Error::Connect { to: to.addr, source },
+                    Settling::Fault(fault) if fault.is_told() => {
+                        Error::Rejected { to: format!("{} at {}", to.name, to.addr), reason: fault.to_string() }
+                    }
                     Settling::Fault(fault) if fault.is_distrust() => {
                         let to = format!("{} at {}", to.name, to.addr);
                         Error::Untrusted { to, reason: format!("{fault}{}", self.remedy(&fault)) }

@@ -1,10 +1,10 @@
-//! What the owner of a connection can do with it.
+//! The owner's side of a connection.
 
 use super::hub::{Link, State};
 use super::settings;
 use crate::profile::CongestionControl;
 use crate::stats::Stats;
-use crate::transport::{Boxed, Change, Duplex, Pulse};
+use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Pulse};
 use crate::waiting::cooperative;
 use phoebus_proto::udt::CloseReason;
 use std::io;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A UDT connection. Dropped, it is shut down, which its peer sees as an error; [disarmed](Duplex::disarm) before, it delivers
-/// what was written first.
+/// A UDT connection. Dropping it sends a shutdown, which the peer sees as an error; if it was
+/// [disarmed](DuplexControl::disarm), everything written is delivered first.
 #[derive(Debug)]
 pub(crate) struct Connection {
     link: Arc<Link>,
@@ -27,24 +27,24 @@ impl Connection {
         Self { link, disarmed: AtomicBool::new(false) }
     }
 
-    /// Waits until the handshake is done.
+    /// Waits until the handshake is complete.
     pub(super) async fn opened(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_write_ready(cx)).await?;
         self.link.state().failure().map_or(Ok(()), Err)
     }
 
-    /// Why the connection has ended, if it has.
+    /// The reason why the connection has ended, if it has.
     pub(super) fn reason(&self) -> Option<CloseReason> {
         self.link.state().connection.closed()
     }
 
-    /// How much was done, the failure if there is one, or that nothing can be done now.
+    /// Returns the number of bytes moved; if 0, the failure, or `WouldBlock`.
     fn done(state: &State, n: usize) -> io::Result<usize> {
         if n > 0 { Ok(n) } else { Err(state.failure().unwrap_or_else(|| io::ErrorKind::WouldBlock.into())) }
     }
 }
 
-impl Duplex for Connection {
+impl DuplexIo for Connection {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -63,7 +63,7 @@ impl Duplex for Connection {
             let n = state.connection.write(bytes);
             Self::done(state, n)
         };
-        // Less than a packet is not worth waking the driver for, if more is to come.
+        // If more bytes follow, less than a packet is not worth waking the driver.
         if more && bytes.len() < 1024 {
             return write(&mut self.link.state());
         }
@@ -100,6 +100,25 @@ impl Duplex for Connection {
         state.failure().map_or(Ok(true), Err)
     }
 
+    /// UDT has no half-close; sessions over it are framed.
+    fn shutdown_write(&self) -> io::Result<()> {
+        let state = self.link.state();
+        Err(state.failure().unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
+    }
+
+    fn unacknowledged(&self) -> io::Result<usize> {
+        let state = self.link.state();
+        let stats = state.connection.stats();
+        match ((stats.bytes_written - stats.bytes_acknowledged) as usize, state.failure()) {
+            // Complete delivery counts even if the connection failed afterwards.
+            (0, _) => Ok(0),
+            (_, Some(error)) => Err(error),
+            (left, None) => Ok(left),
+        }
+    }
+}
+
+impl DuplexControl for Connection {
     fn failed(&self) -> Boxed<'_, io::Error> {
         Box::pin(async {
             loop {
@@ -113,25 +132,8 @@ impl Duplex for Connection {
         })
     }
 
-    /// UDT has no half-close: sessions on it are framed.
-    fn shutdown_write(&self) -> io::Result<()> {
-        let state = self.link.state();
-        Err(state.failure().unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
-    }
-
-    fn has_ends(&self) -> bool {
+    fn has_end_of_stream(&self) -> bool {
         false
-    }
-
-    fn unacknowledged(&self) -> io::Result<usize> {
-        let state = self.link.state();
-        let stats = state.connection.stats();
-        match ((stats.bytes_written - stats.bytes_acknowledged) as usize, state.failure()) {
-            // What was delivered was, whatever came after it.
-            (0, _) => Ok(0),
-            (_, Some(error)) => Err(error),
-            (left, None) => Ok(left),
-        }
     }
 
     fn disarm(&self) {
@@ -158,7 +160,7 @@ impl Duplex for Connection {
                     let control = settings::control(asked, state.connection.rate_limit())?;
                     state.connection.set_control(now, &*control);
                 }
-                // They were agreed on when the connection was opened.
+                // Buffers were fixed in the handshake.
                 Change::SendBuffer(_) | Change::ReceiveBuffer(_) | Change::Unsent(_) => {
                     return Err(io::ErrorKind::Unsupported.into());
                 }
@@ -167,6 +169,13 @@ impl Duplex for Connection {
         })
     }
 
+    /// The driver thread signals readiness to any runtime, so nothing moves.
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+impl DuplexTelemetry for Connection {
     fn stats(&self) -> io::Result<Stats> {
         let now = self.link.hub.now();
         let state = self.link.state();
@@ -182,7 +191,7 @@ impl Duplex for Connection {
             retransmits: stats.packets_resent,
             segments_sent: stats.packets_sent,
             lost: stats.packets_to_resend,
-            in_flight: stats.packets_under_way,
+            in_flight: stats.packets_in_flight,
             unsent: u32::try_from(stats.bytes_unsent).unwrap_or(u32::MAX),
             rtt_us: micros(stats.rtt),
             rtt_var_us: micros(stats.rtt_variation),
@@ -216,14 +225,9 @@ impl Duplex for Connection {
     fn note(&self) -> Option<&str> {
         self.link.hub.socket.note().map(|note| &**note)
     }
-
-    /// Its readiness comes from the driver's thread to whichever runtime asks.
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        Ok(self)
-    }
 }
 
-/// The pulse of a connection.
+/// The [`Pulse`] of a connection.
 #[derive(Debug)]
 struct LinkPulse(Weak<Link>);
 

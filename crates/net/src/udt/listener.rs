@@ -1,4 +1,4 @@
-//! Accepting connections: they have shown that they receive at their address before they get here.
+//! Accepts connections. The peers have proved by then that they receive at their address.
 
 use super::connection::Connection;
 use super::hub::Link;
@@ -13,25 +13,26 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 
-/// A port that accepts connections. Dropped, it accepts no more; connections that were accepted go on.
+/// A port that accepts connections. Dropping it stops that; accepted connections stay open.
 #[derive(Debug)]
 pub struct Listener {
     port: Port,
     queue: Mutex<mpsc::Receiver<Arc<Link>>>,
 }
 
-/// A connection that was accepted. Dropped, it is shut down.
+/// An accepted connection. Dropping it sends a shutdown.
 #[derive(Debug)]
 pub struct Accepted(Connection);
 
 impl Port {
-    /// Connections that wait to be accepted; further ones are not answered, and ask again.
+    /// Most connections that wait to be accepted; further requests stay unanswered, and the peers repeat
+    /// them.
     const BACKLOG: usize = 1024;
 
-    /// Accepts connections from now on. A port has one listener; a new one takes the place of the old one.
+    /// Accepts connections from now on. A port has one listener; a new one replaces the old one.
     ///
     /// # Errors
-    /// [`Error::Listen`] if the profile has settings that UDT cannot have.
+    /// [`Error::Listen`] if the profile has settings that UDT does not support.
     pub fn listen(&self, profile: &Profile) -> Result<Listener, Error> {
         let addr = self.local_addr();
         let failed = |source| Error::Listen { addr, source };
@@ -50,15 +51,15 @@ impl Listener {
         Self { port, queue: Mutex::new(queue) }
     }
 
-    /// The port, on which connections can be made as well.
+    /// The port, over which connections can be made as well.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// The next connection; cancel safe.
+    /// Waits for the next connection. Cancel safe.
     ///
     /// # Errors
-    /// When the port has failed, or another listener has taken its place.
+    /// When the port has failed, or another listener has replaced this one.
     pub async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         let link = self.queue.lock().await.recv().await;
         let link = link.ok_or_else(|| io::Error::other("this UDT listener accepts no more"))?;
@@ -71,14 +72,14 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.queue.get_mut().close();
         let mut desk = self.port.hub().desk();
-        // Only its own: another listener may have taken its place.
+        // Only if no other listener has replaced this one.
         if desk.acceptor.as_ref().is_some_and(mpsc::Sender::is_closed) {
             desk.acceptor = None;
-            // Nothing to check in no settings.
+            // `None` has no settings that could be invalid.
             let _ = desk.endpoint.listen(None);
         }
         drop(desk);
-        // Whoever waits to be accepted is not left waiting.
+        // Close connections that wait to be accepted, so that their peers are told.
         while let Ok(link) = self.queue.get_mut().try_recv() {
             drop(Connection::new(link));
         }
@@ -86,7 +87,7 @@ impl Drop for Listener {
 }
 
 impl Accepted {
-    /// The connection, with the whole receive buffer of its profile.
+    /// Returns the connection, with the whole receive buffer of its profile available to the peer.
     pub fn into_stream(self) -> Stream {
         let stream = Stream::from(self.0);
         stream.widen();
@@ -112,8 +113,8 @@ impl transport::Listener for Listener {
 }
 
 impl Pending for Accepted {
-    /// UDT has settled everything before the connection is accepted. What the peer may fill is its profile's handshake buffer,
-    /// until the stream is [widened](Stream::widen).
+    /// UDT's handshake completes before `accept` returns the connection. The peer may fill the profile's
+    /// handshake buffer, until the stream is [widened](Stream::widen).
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
         Box::pin(async { Ok(self.0.into()) })
     }

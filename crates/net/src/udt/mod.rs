@@ -1,21 +1,22 @@
-//! UDT4 over UDP sockets (S17, S20, U9): the driver of the state machines in [`phoebus_proto::udt`].
+//! UDT4 over UDP sockets (S17, S20, U9): runs the state machines of [`phoebus_proto::udt`].
 //!
-//! - [`Udt`] is the transport. [`Port`] is one UDP socket with all its connections, for those who want to say which.
+//! - [`Udt`] is the transport. [`Port`] is one UDP socket with all its connections, for callers that choose the socket.
 //! - `socket` sends and receives batches: UDP_SEGMENT, UDP_GRO and recvmmsg through quinn-udp.
-//! - `driver` is the thread behind a port: what arrives, timers, what may go. It sleeps whenever nothing is due, to the
-//!   microsecond, and what is due in the same millisecond goes together.
-//! - `hub` is what that thread and the owners of the port and of its connections share, `connection` the owner's side of it, `listener` accepts.
-//! - `settings` makes a profile into the settings of a connection.
+//! - `port_thread` is the thread behind a port: it receives, runs timers and sends. It sleeps, with microsecond precision,
+//!   whenever nothing is due, and sends everything due in the same millisecond together.
+//! - `hub` is the state that this thread shares with the owners of the port and of its connections; `connection` is the
+//!   owner's side, `listener` accepts connections.
+//! - `settings` turns a profile into the settings of a connection.
 //!
-//! Bare UDT has no half-close, no reset and no trustworthy end: its shutdown packet is neither repeated until it arrives nor
-//! authenticated, and says nothing about bytes that are missing. Therefore a connection here never ends, it only fails: with
-//! `ECONNRESET` when the peer shuts down, with `ETIMEDOUT` when it is silent. Ends are the framing's business (S22).
+//! Bare UDT has no half-close, no reset and no authenticated close: its shutdown packet is neither retransmitted nor
+//! authenticated, and says nothing about missing bytes. Therefore a connection here never ends cleanly, it only fails: with
+//! `ECONNRESET` when the peer shuts down, with `ETIMEDOUT` when it is silent. The session framing adds ends (S22).
 
 mod connection;
-mod driver;
 mod hub;
 mod listener;
 mod port;
+mod port_thread;
 mod settings;
 mod socket;
 
@@ -32,13 +33,13 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// UDT as a transport. All connections to peers of one address family share a socket.
+/// The UDT transport. All outgoing connections of one address family share a socket.
 #[derive(Debug, Default)]
 pub struct Udt {
     v4: Mutex<Option<Port>>,
     v6: Mutex<Option<Port>>,
-    /// Ports of listeners. One whose listener is gone is taken over by the next at that address: as long as connections go on
-    /// there, the socket cannot be had a second time.
+    /// Ports of listeners. A new listener on an address takes over the port of a former one: while
+    /// connections live on there, the socket cannot be bound a second time.
     bound: Mutex<HashMap<SocketAddr, Weak<Hub>>>,
 }
 
@@ -72,7 +73,7 @@ impl Transport for Udt {
 }
 
 impl Udt {
-    /// The port for connections to `to`, bound when it is first wanted.
+    /// The port for connections to `to`, bound on first use.
     fn port(&self, to: SocketAddr) -> std::io::Result<Port> {
         let (slot, any): (_, SocketAddr) = match to {
             SocketAddr::V4(_) => (&self.v4, (Ipv4Addr::UNSPECIFIED, 0).into()),

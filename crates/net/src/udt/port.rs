@@ -1,8 +1,8 @@
 //! A port: one UDP socket and the thread that drives it.
 
 use super::connection::Connection;
-use super::driver::Driver;
 use super::hub::Hub;
+use super::port_thread::PortThread;
 use super::settings;
 use crate::error::Error;
 use crate::profile::Profile;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A UDP socket that any number of UDT connections share: outgoing ones, accepted ones, and such that meet in a rendezvous.
-/// A clone is the same port. When the last is dropped, connections that are still open go on.
+/// A UDP socket shared by any number of UDT connections: outgoing, accepted and rendezvous ones. Clones are
+/// the same port. Open connections survive the drop of the last clone.
 #[derive(Debug, Clone)]
 pub struct Port(Arc<Owner>);
 
-/// Stops the driver, once it has no more connections, when nobody has the port any more.
+/// When the last owner is gone, makes the driver stop once it has no more connections.
 #[derive(Debug)]
 struct Owner(Arc<Hub>);
 
@@ -28,15 +28,16 @@ impl Port {
     /// Binds a socket, and starts the thread that drives it.
     ///
     /// # Errors
-    /// What the system says: an address in use, say.
+    /// The system's error: an address in use, for example.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
         let hub = Arc::new(Hub::bind(addr)?);
-        let mut driver = Driver::new(hub.clone());
+        let mut driver = PortThread::new(hub.clone());
         std::thread::Builder::new().name("udt".to_owned()).spawn(move || driver.run())?;
         Ok(Self(Arc::new(Owner(hub))))
     }
 
-    /// The port of `hub`, whose owners are all gone while connections on it go on; `None` where it has an owner, or is closed.
+    /// Takes over the port of `hub`, whose connections live on without an owner; `None` if it still has an
+    /// owner or its driver has ended.
     pub(super) fn take_over(hub: Arc<Hub>) -> Option<Self> {
         let mut errands = hub.errands();
         if errands.dead || !errands.stop {
@@ -60,21 +61,21 @@ impl Port {
         self.open(to, profile, limit, Endpoint::connect).await
     }
 
-    /// Connects to a peer that does the same at the same time (a rendezvous): each names the other's port.
+    /// Connects to a peer that connects back at the same time (rendezvous): each names the other's port.
     ///
     /// # Errors
     /// [`Error::Connect`] and [`Error::Timeout`].
     pub async fn meet(&self, to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
-        self.open(to, profile, limit, Endpoint::meet).await
+        self.open(to, profile, limit, Endpoint::rendezvous).await
     }
 
-    /// Connections that are remembered: open ones, and those that ended some seconds ago at most.
+    /// Number of connections in the table: open ones, and those that ended at most some seconds ago.
     pub fn connections(&self) -> usize {
         self.0.0.desk().endpoint.len()
     }
 
-    /// Waits until every connection has ended and its peer was told: what a process does before it exits. Connections that
-    /// were [disarmed](Stream::disarm) have delivered everything by then, or given up.
+    /// Waits until every connection has ended and has told its peer; a process calls it before it exits. By
+    /// then, [disarmed](Stream::disarm) connections have delivered everything or given up.
     pub async fn settled(&self) {
         let hub = &self.0.0;
         loop {
@@ -87,7 +88,7 @@ impl Port {
         }
     }
 
-    /// Whether the port can still be used.
+    /// Whether the port is still usable.
     pub(super) fn is_alive(&self) -> bool {
         !self.0.0.errands().dead
     }

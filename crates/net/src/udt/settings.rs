@@ -1,4 +1,4 @@
-//! A profile as the settings of a UDT connection.
+//! Turns a profile into the settings of a UDT connection.
 
 use crate::profile::{CongestionControl, Profile};
 use crate::{Buffer, sys, wire};
@@ -10,24 +10,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The MSS unless a profile has one: Ethernet's. Of a path that carries less the handshake finds out; one that carries more is
-/// rare enough to be configured.
+/// MSS in bytes, unless a profile sets one: Ethernet's MTU. The handshake detects a path that carries less;
+/// one that carries more is rare enough to be configured.
 const MSS: u32 = 1500;
-/// The headers of IPv4 and UDP, which UDT counts as part of its packets.
+/// Length of the IPv4 and UDP headers, in bytes, which UDT counts as part of its packets.
 pub(super) const IP_UDP_LEN: u32 = 28;
-/// What an IPv6 header is longer than the IPv4 header that UDT counts.
+/// Difference between the IPv6 header and the IPv4 header that UDT counts, in bytes.
 const IPV6_EXTRA: u32 = 20;
-/// Packets that a buffer holds unless a profile says otherwise: 95 MB, four times what 1 Gbit/s needs at 190 ms. So much
-/// waits when a queue of a round trip's worth overflows: the word of it takes two, and the repairs as long again. Memory is
-/// taken only for what is in use.
+/// Size of a buffer in packets, unless a profile sets one: 95 MB, four times what 1 Gbit/s needs at 190 ms.
+/// That much queues when a router queue of one round trip overflows: the report of the loss takes two round
+/// trips, and the repairs as long again. Memory is used only as packets arrive.
 const BUFFER: u32 = 65_536;
-/// The payload of a packet of 1500 bytes, in which buffers are counted.
+/// Payload of a packet of 1500 bytes, in which buffers are counted.
 const PAYLOAD: u64 = 1456;
 
 /// The settings for connections to `peer`, or for those accepted at the address `peer`, under `profile`.
 ///
 /// # Errors
-/// `InvalidInput`, with a sentence about the setting that does not work.
+/// `InvalidInput`, with a sentence that names the unsupported setting.
 pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration>) -> io::Result<Config> {
     let mss = mss(profile, peer)?;
     let rate_limit = rate_limit(profile.rate, mss, peer.is_ipv6());
@@ -48,17 +48,17 @@ pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration
     Ok(config)
 }
 
-/// The limit that keeps packets of `mss` bytes within `rate` on the link: UDT counts packets from their IP header on, and
-/// every IP header for one of IPv4.
+/// The limit that keeps packets of `mss` bytes within `rate` on the link. UDT counts a packet's bytes from
+/// the IP header on, and assumes IPv4 headers.
 pub(super) fn rate_limit(rate: Option<BitRate>, mss: u32, is_ipv6: bool) -> Option<u64> {
     let extra = if is_ipv6 { IPV6_EXTRA } else { 0 };
     rate.map(|rate| wire::share(rate, mss.into(), extra.into()).0)
 }
 
-/// Makes the rate control that is asked for.
+/// Creates the requested congestion control.
 ///
 /// # Errors
-/// `InvalidInput`, with a sentence, for one that UDT does not have, and for `fixed` without a rate.
+/// `InvalidInput`, with a message, for one that UDT does not have, and for `fixed` without a rate.
 pub(super) fn control(asked: CongestionControl, rate: Option<u64>) -> io::Result<Arc<dyn Factory>> {
     Ok(match (asked, rate) {
         (CongestionControl::Auto | CongestionControl::Model, _) => Arc::new(Model),
@@ -78,7 +78,7 @@ fn mss(profile: &Profile, peer: SocketAddr) -> io::Result<u32> {
     match profile.mss {
         Some(mss) if (MSS_MIN..=MSS_MAX).contains(&mss) => Ok(mss),
         Some(mss) => Err(invalid(ConfigError::Mss(mss))),
-        // A first link that carries less is known.
+        // The MTU of the first link is known.
         None if !peer.ip().is_unspecified() => Ok(sys::path_mtu(peer).unwrap_or(MSS).clamp(576, MSS) - extra),
         None => Ok(MSS - extra),
     }
@@ -90,7 +90,7 @@ fn packets(buffer: Buffer) -> u32 {
     packets.clamp(Config::BUFFER_MIN, Config::BUFFER_MAX)
 }
 
-/// Packets whose slots take `bytes` together, however little each carries.
+/// The number of packets whose slots together take `bytes`, however full they are.
 fn accept_buffer(ByteSize(bytes): ByteSize, mss: u32) -> u32 {
     let packets = u32::try_from(bytes / u64::from(mss)).unwrap_or(u32::MAX);
     packets.clamp(Config::BUFFER_MIN, Config::BUFFER_MAX)
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_becomes_settings() {
+    fn profile_maps_to_udt_settings() {
         let profile = Profile {
             send_buffer: Buffer::Bytes(ByteSize(14_560)),
             receive_buffer: Buffer::Bytes(ByteSize(1 << 30)),
@@ -126,16 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn without_any_the_best_control_for_long_paths_and_ethernets_packets_are_used() {
+    fn defaults_are_model_control_and_ethernet_packets() {
         let profile = Profile::default();
         let v4 = config(&profile, peer("127.0.0.1:9"), None).unwrap();
         assert_eq!((v4.mss, v4.send_buffer, v4.control.name()), (1500, BUFFER, "model"));
-        // 1480 and 20 more than UDT counts.
+        // 1480, and the 20 that UDT does not count.
         assert_eq!(config(&profile, peer("[::]:9"), None).unwrap().mss, 1480);
     }
 
     #[test]
-    fn what_does_not_work_is_named() {
+    fn errors_name_the_unsupported_setting() {
         let message = |profile: Profile| config(&profile, peer("127.0.0.1:9"), None).unwrap_err().to_string();
         let other = |congestion_control| Profile { congestion_control, ..Profile::default() };
         assert!(message(other(CongestionControl::Cubic)).contains("no \"cubic\""));

@@ -1,4 +1,5 @@
-//! One UDP socket: batches in and out through quinn-udp, buffers, and errors that are none of a connection's business.
+//! A UDP socket that sends and receives batches through quinn-udp, with large buffers, and that filters
+//! errors that do not concern a connection.
 
 use crate::sys;
 use phoebus_proto::udt::Transmit;
@@ -9,12 +10,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// What the kernel is asked to hold until the driver comes for it: 40 ms of 1.6 Gbit/s.
+/// Requested receive buffer, in bytes: 40 ms at 1.6 Gbit/s until the driver reads.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// The same where the process may have as much as it wants: a machine that is busy with other work keeps a thread waiting for
-/// longer, and what is lost meanwhile is a train of packets at a time.
+/// The same for a process that may exceed the system's limit: a busy machine keeps a thread waiting longer,
+/// and a full buffer loses a whole coalesced batch at a time.
 const RECEIVE_BUFFER_PRIVILEGED: i32 = 64 << 20;
-/// What the kernel is asked to hold until the link takes it.
+/// Requested send buffer, in bytes, for the time until the link takes the packets.
 const SEND_BUFFER: usize = 4 << 20;
 
 /// A UDP socket.
@@ -26,22 +27,22 @@ pub(super) struct Socket {
     note: Option<Arc<str>>,
 }
 
-/// Where a batch goes.
+/// Destination and source of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Route {
     pub(super) to: SocketAddr,
-    /// The address it comes from, where the socket has several.
+    /// The source address, where the socket has several.
     pub(super) from: Option<IpAddr>,
 }
 
-/// What became of a batch.
+/// The outcome of sending a batch.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// It is on its way, or was dropped like on a network that is full.
+    /// The batch was sent, or dropped as a full network would.
     Gone,
-    /// The kernel has no room: it is to be sent again when the socket is writable.
+    /// The socket has no room: send again when it is writable.
     Full,
-    /// The kernel will not take it.
+    /// The kernel refuses the batch.
     Refused(io::Error),
 }
 
@@ -49,7 +50,7 @@ impl Socket {
     pub(super) fn bind(addr: SocketAddr) -> io::Result<Self> {
         let socket = socket2::Socket::new(Domain::for_address(addr), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         if addr.is_ipv6() {
-            // As on TCP: an IPv4 listener is configured as such.
+            // IPv4 needs a listener of its own in the configuration, as with TCP.
             socket.set_only_v6(true)?;
         }
         if sys::force_receive_buffer(socket.as_fd(), RECEIVE_BUFFER_PRIVILEGED).is_err() {
@@ -67,7 +68,8 @@ impl Socket {
         socket.bind(&addr.into())?;
         let io = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&io))?;
-        // UDT cannot make its packets smaller once they flow: if the path carries less then, they go in fragments.
+        // UDT cannot reduce its packet size on an open connection: if the path's MTU shrinks, the packets are
+        // fragmented.
         sys::allow_fragments(io.as_fd(), addr.is_ipv6(), true)?;
         Ok(Self { local: io.local_addr()?, io, state, note })
     }
@@ -76,14 +78,14 @@ impl Socket {
         self.local
     }
 
-    /// What was not granted, as a sentence.
+    /// Which buffers the kernel did not grant in full, as a sentence.
     pub(super) fn note(&self) -> Option<&Arc<str>> {
         self.note.as_ref()
     }
 
-    /// Bytes that one call sends, if each packet has up to `packet` of them.
+    /// Number of bytes that one call may send in packets of up to `packet` bytes.
     pub(super) fn batch_len(&self, packet: usize) -> usize {
-        // What an IP packet of the kernel's own carries at most.
+        // Payload of the largest IPv4 packet, in bytes.
         const LONGEST: usize = 65_507;
         if self.state.max_gso_segments() > 1 { LONGEST } else { packet }
     }
@@ -97,9 +99,9 @@ impl Socket {
             src_ip: route.from,
         };
         if whole.segment_size.is_none() || self.state.max_gso_segments() > 1 {
-            match self.try_send(&whole) {
-                // The kernel has refused to segment: from now on quinn-udp says so. Or it has heard that the path carries
-                // less than a segment: one by one they go in fragments.
+            match self.send_once(&whole) {
+                // The kernel has refused to segment, which quinn-udp now reports; or it has learnt that the
+                // path MTU is below the segment size. Single packets can still go, in fragments if need be.
                 Sent::Refused(error)
                     if whole.segment_size.is_some()
                         && (self.state.max_gso_segments() == 1 || error.raw_os_error() == Some(libc::EMSGSIZE)) => {}
@@ -107,7 +109,7 @@ impl Socket {
             }
         }
         for contents in bytes.chunks(segment) {
-            match self.try_send(&quinn_udp::Transmit { contents, segment_size: None, ..whole.clone() }) {
+            match self.send_once(&quinn_udp::Transmit { contents, segment_size: None, ..whole.clone() }) {
                 Sent::Gone => {}
                 other => return other,
             }
@@ -115,22 +117,23 @@ impl Socket {
         Sent::Gone
     }
 
-    /// Sends one datagram that is not to be fragmented anywhere. Nobody hears of one that is too long.
+    /// Sends one datagram without permitting fragmentation. A datagram that is too long is dropped without an
+    /// error.
     pub(super) fn send_whole(&self, route: Route, bytes: &[u8]) {
         let v6 = self.local.is_ipv6();
         if sys::allow_fragments(self.io.as_fd(), v6, false).is_ok() {
             let Route { to: destination, from: src_ip } = route;
             let whole = quinn_udp::Transmit { destination, ecn: None, contents: bytes, segment_size: None, src_ip };
-            let _ = self.try_send(&whole);
+            let _ = self.send_once(&whole);
         }
-        // What was allowed when the socket was bound is allowed again.
+        // Restores the setting from `bind`.
         let _ = sys::allow_fragments(self.io.as_fd(), v6, true);
     }
 
-    /// What has arrived, into as many of `buffers` as it takes; `None` if nothing has.
+    /// Receives into as many of `buffers` as needed, and returns their number; `None` if nothing has arrived.
     pub(super) fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> Option<usize> {
-        // An error that an ICMP message has left at the socket is told once, to whichever call comes next. It says nothing
-        // that a connection could rely on: anyone can send such a message.
+        // The kernel reports an ICMP error once, on whichever call comes next. A connection must not rely on
+        // it, because anyone can send ICMP messages.
         const ERRORS_MAX: usize = 8;
         for _ in 0..ERRORS_MAX {
             match self.state.recv(UdpSockRef::from(&self.io), buffers, metas) {
@@ -142,23 +145,23 @@ impl Socket {
         None
     }
 
-    fn try_send(&self, transmit: &quinn_udp::Transmit<'_>) -> Sent {
+    fn send_once(&self, transmit: &quinn_udp::Transmit<'_>) -> Sent {
         let send = || self.state.try_send(UdpSockRef::from(&self.io), transmit);
         let result = match send() {
-            // It was told of an earlier one, and not sent.
+            // The error belongs to an earlier datagram, and this one was not sent.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => send(),
             result => result,
         };
         match result {
             Ok(()) => Sent::Gone,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::Full,
-            // The device's queue is full.
+            // The network device's queue is full.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Sent::Gone,
             Err(error) => Sent::Refused(error),
         }
     }
 
-    /// Forgets an error that is told to those who wait for the socket.
+    /// Clears a pending error, which would keep the socket readable.
     pub(super) fn clear_error(&self) {
         let _ = SockRef::from(&self.io).take_error();
     }
@@ -170,7 +173,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Bytes and segment length of a batch that the kernel had no room for, and where it goes.
+/// A batch that the socket had no room for, with its destination.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
     pub(super) route: Route,

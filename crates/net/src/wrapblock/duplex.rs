@@ -1,4 +1,4 @@
-//! A connection of a blocking library with its two threads and two buffers.
+//! A connection of a blocking library, with its two threads and two buffers.
 
 use super::fault::Fault;
 use super::incoming::Incoming;
@@ -6,7 +6,7 @@ use super::outgoing::{Job, Outgoing};
 use super::places::Place;
 use super::{Abilities, Connection, Setting};
 use crate::stats::Stats;
-use crate::transport::{Boxed, Change, Duplex};
+use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry};
 use crate::waiting::cooperative;
 use std::io;
 use std::net::SocketAddr;
@@ -17,34 +17,35 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often a connection that nobody reads from is asked whether it has failed.
+/// How often a connection whose receive buffer is full is checked for failure.
 const CHECK: Duration = Duration::from_secs(1);
-/// How long the bytes before an end that cannot be trusted may wait to be read before the end counts as a failure, which
-/// reaches even those who do not read. Neighbours that mean to end a connection do so when everything was read.
+/// How long the bytes before an unauthenticated end may stay unread before the end counts as a failure, which reaches even
+/// a user that does not read. A peer that closes in order does so after everything was read.
 const GRACE: Duration = Duration::from_secs(2);
-/// Stack of a thread: a library's buffers may be on it. Pages that are not used cost nothing.
+/// Stack size of a thread, in bytes: a library may keep buffers on it. Unused pages cost nothing.
 pub(super) const STACK: usize = 512 << 10;
-/// A chunk: large enough that a change of threads costs little, several to a buffer.
+/// Size of a chunk, in bytes: large enough that handing it to another thread costs little; several make up a
+/// buffer.
 const CHUNK: usize = 256 << 10;
-/// A chunk of a small buffer: below this, the threads would do little else than hand over.
+/// Size of a chunk of a small buffer: below this, the threads would spend most of their time on hand-overs.
 const CHUNK_MIN: usize = 16 << 10;
 
-/// What all connections of a transport have in common, and what its profile said.
+/// The settings that all connections of a transport under one profile share.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     pub(super) name: &'static str,
     pub(super) abilities: Abilities,
     pub(super) send_buffer: usize,
     pub(super) receive_buffer: usize,
-    /// How long a connection may go on delivering after its user has left it.
+    /// How long a connection may keep delivering after it was dropped.
     pub(super) linger: Duration,
-    /// Which of a driver's options a change of the open connection can be made with.
+    /// Which of the driver's options can be changed on an open connection.
     pub(super) live: Live,
     pub(super) congestion_control: String,
     pub(super) note: Option<String>,
 }
 
-/// Options that the driver takes on an open connection.
+/// The options that the driver can change on an open connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Live {
     pub(super) rate: bool,
@@ -53,17 +54,18 @@ pub(super) struct Live {
     pub(super) congestion_control: bool,
 }
 
-/// An open connection.
+/// An open connection of a blocking library.
 #[derive(Debug)]
 pub(super) struct Wrapped {
-    /// Given up before the writing thread is told to leave, so that this thread closes it and no other.
+    /// Released before the writing thread is told to leave, so that the writing thread holds the last
+    /// reference and closes the connection.
     connection: Option<Arc<dyn Connection>>,
     shared: Arc<Shared>,
     disarmed: AtomicBool,
     setup: Setup,
 }
 
-/// What the threads and the user of a connection share.
+/// The state that the threads and the user of a connection share.
 #[derive(Debug)]
 struct Shared {
     incoming: Incoming,
@@ -83,7 +85,8 @@ impl Shared {
     }
 }
 
-/// A connected connection with its reading thread started, and what its writing thread is to do, on whichever thread.
+/// Starts the reading thread of a connected connection, and returns the work of its writing thread, for any
+/// thread to run.
 pub(super) fn start(
     connection: Arc<dyn Connection>,
     setup: Setup,
@@ -95,10 +98,10 @@ pub(super) fn start(
         outgoing: Outgoing::new(send.0, send.1),
         failure: watch::Sender::new(None),
     });
-    let true_ends = setup.abilities.true_ends;
+    let authenticated_close = setup.abilities.authenticated_close;
     let reader = thread::Builder::new().name(format!("{}-r", setup.name)).stack_size(STACK).spawn({
         let (connection, shared) = (connection.clone(), shared.clone());
-        move || read(&*connection, &shared, true_ends)
+        move || read(&*connection, &shared, authenticated_close)
     })?;
     let writer = {
         let (connection, shared) = (connection.clone(), shared.clone());
@@ -106,7 +109,7 @@ pub(super) fn start(
             write(&*connection, &shared);
             shared.incoming.close();
             connection.interrupt();
-            // A reader that has panicked is as gone as one that has returned.
+            // A panic of the reader needs no other treatment than its return.
             let _ = reader.join();
             drop(connection);
             drop(place);
@@ -115,13 +118,13 @@ pub(super) fn start(
     Ok((Wrapped { connection: Some(connection), shared, disarmed: AtomicBool::new(false), setup }, writer))
 }
 
-/// How a buffer of this size is divided.
+/// Divides a buffer of `size` bytes into chunks: their size and number.
 fn chunks(size: usize) -> (usize, usize) {
     let chunk = (size / 4).clamp(CHUNK_MIN, CHUNK);
     (chunk, size.div_ceil(chunk))
 }
 
-fn read(connection: &dyn Connection, shared: &Shared, true_ends: bool) {
+fn read(connection: &dyn Connection, shared: &Shared, authenticated_close: bool) {
     let incoming = &shared.incoming;
     loop {
         let mut chunk = match incoming.blank(CHECK, || connection.check()) {
@@ -131,7 +134,7 @@ fn read(connection: &dyn Connection, shared: &Shared, true_ends: bool) {
         };
         loop {
             match connection.read(&mut chunk) {
-                Ok(0) if true_ends => return incoming.end(Ok(())),
+                Ok(0) if authenticated_close => return incoming.end(Ok(())),
                 Ok(0) => {
                     incoming.end(Err(Fault::unfinished()));
                     incoming.is_taken_within(GRACE);
@@ -158,7 +161,7 @@ fn write(connection: &dyn Connection, shared: &Shared) {
                 Ok(()) => outgoing.ended(),
                 Err(fault) => shared.fail(&fault),
             },
-            // Its user has gone: nobody is there to hear of a failure but the peer, which does when this is closed.
+            // The user is gone: only the peer can still learn of a failure, and does so from the close.
             Job::Finish(limit) => return drop(connection.finish(limit)),
             Job::Abort => return,
         }
@@ -176,7 +179,7 @@ fn write_all(connection: &dyn Connection, mut bytes: &[u8], outgoing: &Outgoing)
     Ok(())
 }
 
-/// Makes a call until it does something, or nobody wants that any more.
+/// Repeats a call while it asks for that, unless the connection was aborted.
 fn until_done<T>(outgoing: &Outgoing, mut call: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
     loop {
         match call() {
@@ -206,7 +209,7 @@ impl Wrapped {
     }
 }
 
-impl Duplex for Wrapped {
+impl DuplexIo for Wrapped {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.shared.incoming.try_read(buffer)
     }
@@ -230,17 +233,6 @@ impl Duplex for Wrapped {
         }
     }
 
-    fn failed(&self) -> Boxed<'_, io::Error> {
-        let mut failure = self.shared.failure.subscribe();
-        Box::pin(async move {
-            match failure.wait_for(Option::is_some).await.map(|fault| fault.clone()) {
-                Ok(Some(fault)) => fault.into(),
-                // The sender lives as long as `self`.
-                Ok(None) | Err(_) => io::ErrorKind::NotConnected.into(),
-            }
-        })
-    }
-
     fn shutdown_write(&self) -> io::Result<()> {
         if !self.setup.abilities.half_close {
             let text = format!("{} cannot end one side of a connection alone", self.setup.name);
@@ -253,10 +245,24 @@ impl Duplex for Wrapped {
         if let Some(fault) = self.failure() {
             return Err(fault.into());
         }
-        // In this order: what goes from one count to the other meanwhile is counted twice, and not missed.
+        // In this order, bytes that move from one count to the other meanwhile are counted twice instead of
+        // missed.
         let waiting = self.shared.outgoing.waiting();
         let pending = self.connection()?.pending()?;
         Ok(waiting.saturating_add(usize::try_from(pending).unwrap_or(usize::MAX)))
+    }
+}
+
+impl DuplexControl for Wrapped {
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        let mut failure = self.shared.failure.subscribe();
+        Box::pin(async move {
+            match failure.wait_for(Option::is_some).await.map(|fault| fault.clone()) {
+                Ok(Some(fault)) => fault.into(),
+                // The sender lives as long as `self`, so it cannot close.
+                Ok(None) | Err(_) => io::ErrorKind::NotConnected.into(),
+            }
+        })
     }
 
     fn disarm(&self) {
@@ -276,6 +282,21 @@ impl Duplex for Wrapped {
         }
     }
 
+    fn has_end_of_stream(&self) -> bool {
+        self.setup.abilities.authenticated_close
+    }
+
+    fn has_authenticated_close(&self) -> bool {
+        self.setup.abilities.authenticated_close && self.setup.abilities.half_close
+    }
+
+    /// The threads signal readiness to any runtime, so nothing moves.
+    fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+impl DuplexTelemetry for Wrapped {
     fn stats(&self) -> io::Result<Stats> {
         let mut stats = self.connection()?.stats()?;
         let waiting = u32::try_from(self.shared.outgoing.waiting()).unwrap_or(u32::MAX);
@@ -298,19 +319,6 @@ impl Duplex for Wrapped {
     fn note(&self) -> Option<&str> {
         self.setup.note.as_deref()
     }
-
-    fn has_ends(&self) -> bool {
-        self.setup.abilities.true_ends
-    }
-
-    fn has_true_ends(&self) -> bool {
-        self.setup.abilities.true_ends && self.setup.abilities.half_close
-    }
-
-    /// Readiness comes from threads of its own, on whichever runtime it is waited for.
-    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        Ok(self)
-    }
 }
 
 impl Drop for Wrapped {
@@ -318,7 +326,8 @@ impl Drop for Wrapped {
         let Some(connection) = self.connection.take() else { return };
         let Shared { incoming, outgoing, .. } = &*self.shared;
         incoming.close();
-        // Each way ends with this thread's hold on the connection given up, then the writing thread told.
+        // In every case, this thread first releases its reference to the connection and then tells the
+        // writing thread.
         let abort = |connection: Arc<dyn Connection>| {
             connection.interrupt();
             drop(connection);
@@ -332,7 +341,8 @@ impl Drop for Wrapped {
             drop(connection);
             return outgoing.close(Some(linger));
         }
-        // The writing thread may be blocked in the library, by a peer that does not read: someone has to look at the time.
+        // The library may block the writing thread because the peer does not read, so another thread watches
+        // the time.
         let (shared, late) = (self.shared.clone(), connection.clone());
         let watch = move || {
             if !shared.outgoing.is_left_within(linger) {

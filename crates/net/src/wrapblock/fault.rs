@@ -1,4 +1,4 @@
-//! How a blocking library says what went wrong: an errno for programs, a phrase for people.
+//! Errors of a blocking library: an errno for programs, and a phrase for people.
 
 use std::fmt;
 use std::io;
@@ -6,29 +6,29 @@ use std::io;
 /// A failure of a call into a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of failure, as an errno.
+    /// The kind of failure, as an errno.
     pub code: i32,
-    /// The library's own words; empty where the errno says it all.
+    /// The library's own message; empty where the errno suffices.
     pub text: String,
 }
 
 impl Fault {
-    /// A failure of this kind, in these words.
+    /// A failure of this kind with this message.
     pub fn new(code: i32, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 
-    /// Whether nothing was wrong and the call is to be made again.
+    /// Whether the call should simply be repeated.
     pub fn is_again(&self) -> bool {
         matches!(self.code, libc::EAGAIN | libc::EINTR)
     }
 
-    /// What those see who go on using a connection that was over without a sign that this was meant.
+    /// The error of a connection that the peer closed without a sign that it had finished.
     pub(super) fn unfinished() -> Self {
-        Self::new(libc::ECONNRESET, "the connection is over, and nothing shows that the peer was done")
+        Self::new(libc::ECONNRESET, "the connection ended, and nothing shows that the peer had sent everything")
     }
 
-    /// Someone has given up waiting.
+    /// The caller has stopped waiting.
     pub(super) fn canceled() -> Self {
         Self::new(libc::ECANCELED, "")
     }
@@ -69,7 +69,7 @@ mod tests {
     use phoebus_proto::session::Code;
 
     #[test]
-    fn clients_learn_the_code_and_people_the_words() {
+    fn io_error_keeps_code_and_message() {
         let told: io::Error = Fault::new(libc::ECONNREFUSED, "the server does not speak UDT").into();
         assert_eq!((code_of(&told), reason(&told).as_str()), (Code::Refused, "the server does not speak UDT"));
         let plain: io::Error = Fault::new(libc::EHOSTUNREACH, "").into();

@@ -1,7 +1,7 @@
-//! What a library has received and its user has not taken yet: a thread fills chunks, a task empties them.
+//! The receive buffer: a thread fills chunks from the library, and a task empties them.
 //!
-//! Chunks go from hand to hand, so that bytes are copied once, and a fixed number of them exists: when all are full, the thread
-//! stops reading, and the library's own flow control stops the peer.
+//! Chunks are handed over by ownership, so that bytes are copied only once. Their number is fixed: when all
+//! are full, the thread stops reading, and the library's own flow control stops the peer.
 
 use super::fault::Fault;
 use super::wake;
@@ -25,13 +25,13 @@ struct State {
     full: VecDeque<Chunk>,
     spare: Vec<Vec<u8>>,
     made: usize,
-    /// How the stream went on behind the chunks, if nothing more comes.
+    /// How the stream ended behind the chunks, if it has.
     end: Option<Result<(), Fault>>,
     closed: bool,
     waker: Option<Waker>,
 }
 
-/// `bytes[start..end]` is there to be read. `bytes` stays at its full length.
+/// `bytes[start..end]` is unread. `bytes` keeps its full length.
 #[derive(Debug)]
 struct Chunk {
     bytes: Vec<u8>,
@@ -40,19 +40,19 @@ struct Chunk {
 }
 
 impl Incoming {
-    /// A buffer of `chunks` chunks of `chunk` bytes, and at least two: one to fill, one to empty.
+    /// Creates a buffer of `chunks` chunks of `chunk` bytes, at least two: one to fill and one to empty.
     pub(super) fn new(chunk: usize, chunks: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), chunk, chunks: chunks.max(2) }
     }
 
-    /// Bytes that it holds at most.
+    /// Capacity in bytes.
     pub(super) fn size(&self) -> usize {
         self.chunk * self.chunks
     }
 
     // The task's side.
 
-    /// Copies what is there; 0 at the end.
+    /// Copies available bytes; 0 at the end of the stream.
     pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.lock();
         let mut read = 0;
@@ -77,7 +77,7 @@ impl Incoming {
         }
     }
 
-    /// Ready when [`try_read`](Self::try_read) has something to say.
+    /// Ready when [`try_read`](Self::try_read) would not block.
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if !state.full.is_empty() || state.end.is_some() {
@@ -98,7 +98,8 @@ impl Incoming {
 
     // The thread's side.
 
-    /// A chunk to read into, as soon as there is one; meanwhile asks `check` every `pause`. `None` when nobody wants more.
+    /// Waits for an empty chunk, and calls `check` every `pause` meanwhile. `None` when nobody reads any
+    /// more.
     pub(super) fn blank(
         &self,
         pause: Duration,
@@ -114,7 +115,7 @@ impl Incoming {
             }
             if state.made < self.chunks {
                 state.made += 1;
-                // The allocator hands out pages that cost nothing until the library writes to them.
+                // The allocator returns untouched pages, which cost nothing until the library writes to them.
                 return Ok(Some(vec![0; self.chunk]));
             }
             let (next, waited) = self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
@@ -127,8 +128,8 @@ impl Incoming {
         }
     }
 
-    /// Hands on the first `len` bytes of a chunk. A few bytes are put behind those that wait already, so that a library that
-    /// reads packet by packet does not use up the chunks.
+    /// Appends the first `len` bytes of a chunk. A few bytes are copied behind those in the last chunk, so
+    /// that a library that reads packet by packet does not use up the chunks.
     pub(super) fn push(&self, chunk: Vec<u8>, len: usize) {
         let mut state = self.lock();
         let len = len.min(chunk.len());
@@ -143,14 +144,14 @@ impl Incoming {
         wake(state, |state| &mut state.waker);
     }
 
-    /// Nothing more comes behind the chunks. The first to say so is believed.
+    /// Marks the end of the stream behind the chunks. Only the first call has an effect.
     pub(super) fn end(&self, how: Result<(), Fault>) {
         let mut state = self.lock();
         state.end.get_or_insert(how);
         wake(state, |state| &mut state.waker);
     }
 
-    /// Waits until every byte was taken; false if that did not happen within `limit`.
+    /// Waits until every byte was read; returns false if that takes longer than `limit`.
     pub(super) fn is_taken_within(&self, limit: Duration) -> bool {
         let began = Instant::now();
         let mut state = self.lock();
@@ -164,7 +165,7 @@ impl Incoming {
         true
     }
 
-    /// Nobody reads any more.
+    /// Records that nobody reads any more.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_as_they_went_in_and_then_the_end() {
+    fn bytes_keep_their_order_before_the_end() {
         let incoming = Incoming::new(64, 4);
         let mut sent = Vec::new();
         for n in [3, 64, 1, 1, 40] {
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_stops_the_thread_which_asks_meanwhile_whether_the_connection_is_alive() {
+    fn full_buffer_blocks_the_thread_and_keeps_checking_the_connection() {
         let incoming = Incoming::new(8, 2);
         for _ in 0..2 {
             let chunk = blank(&incoming);
@@ -223,7 +224,7 @@ mod tests {
         let dead = Fault::new(libc::ECONNRESET, "");
         assert_eq!(incoming.blank(PAUSE, || Err(dead.clone())), Err(dead.clone()));
         assert!(!incoming.is_taken_within(PAUSE));
-        // What arrived before the failure is still there to be read.
+        // Bytes that arrived before the failure can still be read.
         incoming.end(Err(dead));
         assert_eq!(incoming.try_read(&mut [0; 99]).unwrap(), 16);
         assert!(incoming.is_taken_within(PAUSE));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_share_a_chunk() {
+    fn small_pieces_share_one_chunk() {
         let incoming = Incoming::new(64, 2);
         for _ in 0..64 {
             let chunk = blank(&incoming);

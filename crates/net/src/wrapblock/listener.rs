@@ -1,4 +1,4 @@
-//! A blocking library's listener with the thread that accepts.
+//! A blocking library's listener, with its accepting thread.
 
 use super::duplex::{self, STACK, Setup, Wrapped};
 use super::fault::Fault;
@@ -14,12 +14,13 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 
-/// Connections that wait to be taken: enough for the time until a task runs. More wait in the library's own queue.
+/// Most accepted connections in the queue: enough until a task runs. Further ones wait in the library's own
+/// queue.
 const WAITING: usize = 16;
-/// After a failed accept: descriptors, say, do not come back at once.
+/// Pause after a failed accept: a lack of descriptors, for example, does not pass at once.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A listener. Dropped, it is closed, and with it what nobody has taken.
+/// A listener. Dropping it closes it and the connections that nobody has accepted.
 #[derive(Debug)]
 pub(super) struct Listener {
     blocking: Arc<dyn Blocking>,
@@ -28,7 +29,7 @@ pub(super) struct Listener {
     note: Option<String>,
 }
 
-/// A connection that was accepted; its threads run already.
+/// An accepted connection, whose threads already run.
 #[derive(Debug)]
 struct Accepted(Wrapped);
 
@@ -46,7 +47,7 @@ impl Listener {
     }
 }
 
-/// What the accepting thread works with.
+/// The state of the accepting thread.
 struct Acceptor {
     blocking: Arc<dyn Blocking>,
     setup: Setup,
@@ -75,7 +76,7 @@ impl Acceptor {
         }
     }
 
-    /// Gives a connection its place and its threads. `None` when nobody wants it any more.
+    /// Waits for a free place and starts the threads of a connection. `None` when the listener was dropped.
     fn take(&self, connection: Arc<dyn Connection>) -> Option<Result<(Accepted, SocketAddr), Fault>> {
         let place = self.places.wait(|| self.over.load(Ordering::Relaxed))?;
         let started = connection.peer_addr().and_then(|from| {
@@ -93,7 +94,7 @@ impl transport::Listener for Listener {
             match self.accepted.lock().await.recv().await {
                 Some(Ok((accepted, from))) => Ok((Box::new(accepted) as Box<dyn Pending>, from)),
                 Some(Err(error)) => Err(error),
-                // The accepting thread has panicked in the library: there will be no more.
+                // The accepting thread has panicked inside the library: no connection will come.
                 None => std::future::pending().await,
             }
         })
@@ -116,7 +117,7 @@ impl Drop for Listener {
 }
 
 impl Pending for Accepted {
-    /// The library has settled everything before it accepts.
+    /// The library completes its handshake before it accepts.
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
         Box::pin(async { Ok(self.0.into()) })
     }

@@ -1,25 +1,25 @@
-//! Turns a library with blocking calls into a transport (U9, U10, U11): the library stays tiny, threads and buffers are here.
+//! Turns a library with blocking calls into a transport (U9, U10, U11). The library stays tiny: threads and buffers are here.
 //!
-//! - The traits [`Driver`], [`Connection`] and [`Listener`] are what such a library looks like. `crate::driver` implements them
-//!   for shared libraries.
-//! - [`WrapBlock`] is the transport that is made of one. `listener` and `duplex` are its two other halves.
-//! - `incoming` and `outgoing` are the bounded buffers between a connection's threads and its user: one side blocks, the other
-//!   polls.
+//! - The library implements the traits [`Driver`], [`Connection`] and [`Listener`]; `crate::driver` does so for shared
+//!   libraries.
+//! - [`WrapBlock`] is the transport made from it; `listener` and `duplex` are its accepting side and its connections.
+//! - `incoming` and `outgoing` are the bounded buffers between a connection's threads and its user: one side blocks, the
+//!   other polls.
 //!
 //! # Threads
 //!
-//! Each connection has a thread that reads and one that writes. The threads that XIO's wrapblock takes from a pool (U10) are
-//! held for as long as a call blocks, so that as many idle readers as the pool has threads would stop everyone else for
-//! good. What is bounded instead is the number of connections ([`Limits::connections`]): one beyond it is refused with a
-//! sentence when it is dialled, and waits in the library's own queue when it is accepted.
+//! Each connection has a reading and a writing thread. XIO's wrapblock takes threads from a pool (U10) and holds them for as
+//! long as a call blocks, so that as many idle readers as the pool has threads would block everyone else for good. Here,
+//! the number of connections is bounded instead ([`Limits::connections`]): dialling one beyond it fails with a message, and
+//! an incoming one waits in the library's own queue.
 //!
-//! # Endings
+//! # Closing
 //!
-//! A connection is handed over to its writing thread when it is dropped. This thread delivers what is left if the connection was
-//! disarmed, interrupts the reading thread, waits for it, and closes; only then is the connection's place free again. So
-//! nothing that blocks runs on a runtime's thread, and nothing is closed that another thread is using. A connect whose
-//! time is up is interrupted in the same way. Where the library cannot be interrupted, its thread ends when the call
-//! does, keeps its place until then, and whatever it has connected is aborted.
+//! Dropping a connection hands it to its writing thread. The thread delivers what is left if the connection was disarmed,
+//! interrupts the reading thread, waits for it, and closes; only then does it release the connection's place. So no blocking
+//! call runs on a runtime's thread, and nothing is closed while another thread uses it. A connect that times out is
+//! interrupted in the same way. If the library cannot be interrupted, its thread ends when the call returns, keeps its
+//! place until then, and aborts whatever it has connected.
 
 mod duplex;
 mod fault;
@@ -42,93 +42,96 @@ use std::time::Duration;
 
 /// A library with blocking calls.
 pub trait Driver: Debug + Send + Sync {
-    /// As configurations, reports and logs name it.
+    /// The name used in configurations, reports and logs.
     fn name(&self) -> &'static str;
 
-    /// What it can do.
+    /// The capabilities of its connections.
     fn abilities(&self) -> Abilities;
 
-    /// Whether it has this option, and, with `live`, takes it on an open connection.
+    /// Whether the library has this option and, if `live`, can change it on an open connection.
     fn has_option(&self, name: &str, live: bool) -> bool;
 
-    /// A connection that is not connected yet, with all `settings` checked and made.
+    /// Creates an unconnected connection with all `settings` checked and applied.
     ///
     /// # Errors
-    /// When a setting does not fit, or the library lacks something.
+    /// When the library rejects a setting or lacks a resource.
     fn open(&self, settings: &[Setting]) -> Result<Arc<dyn Connection>, Fault>;
 
-    /// Listens; accepted connections have the settings.
+    /// Listens on `addr`; accepted connections have the settings.
     ///
     /// # Errors
-    /// When the address cannot be had, or a setting does not fit.
+    /// When the address is not available, or the library rejects a setting.
     fn listen(&self, addr: SocketAddr, settings: &[Setting]) -> Result<Arc<dyn Listener>, Fault>;
 }
 
-/// What a driver's connections can do.
+/// The capabilities of a driver's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Abilities {
-    /// One side can end while the other goes on.
+    /// Whether one direction can end while the other continues (half-close).
     pub half_close: bool,
-    /// An end of stream is the peer's own, and a failure, the death of its process included, is told from it. Without it the
-    /// end of a connection is an error, and sessions between gateways are framed.
-    pub true_ends: bool,
+    /// Whether an end of stream provably comes from the peer and differs from a failure, including the death
+    /// of the peer's process. Without it, every end of a connection is an error, and sessions between
+    /// gateways are framed.
+    pub authenticated_close: bool,
 }
 
 /// An option with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// The option's name.
+    /// The name of the option.
     pub name: String,
-    /// Its value, as the driver expects it.
+    /// The value, in the driver's form.
     pub value: String,
 }
 
 /// A connection of a blocking library. Of [`connect`](Connection::connect), [`write`](Connection::write),
-/// [`shutdown_write`](Connection::shutdown_write) and [`finish`](Connection::finish) one is called at a time; beside it
-/// [`read`](Connection::read), and everything else from any thread. Dropped, it is closed: as a failure, unless `finish` has
-/// succeeded.
+/// [`shutdown_write`](Connection::shutdown_write) and [`finish`](Connection::finish), only one is called at a
+/// time; [`read`](Connection::read) may run concurrently with it, and all other methods on any thread.
+/// Dropping a connection closes it: as a failure, unless `finish` has succeeded.
 pub trait Connection: Debug + Send + Sync {
-    /// Connects, blocking; once.
+    /// Connects, and blocks until connected. Called once.
     ///
     /// # Errors
-    /// When nobody answers there.
+    /// When the peer does not answer or refuses.
     fn connect(&self, to: SocketAddr, limit: Duration) -> Result<(), Fault>;
 
-    /// Reads what is there, and waits until something is. 0: the end of the peer's stream, or, without
-    /// [true ends](Abilities::true_ends), of the connection.
+    /// Reads what has arrived, and blocks until something has. 0 means the end of the peer's stream or,
+    /// without [authenticated close](Abilities::authenticated_close), of the connection.
     ///
     /// # Errors
-    /// When the connection has failed or was interrupted. A fault that [says so](Fault::is_again) is asked again.
+    /// When the connection has failed or was interrupted. The caller repeats the call if [`Fault::is_again`]
+    /// is true.
     fn read(&self, buffer: &mut [u8]) -> Result<usize, Fault>;
 
-    /// Writes at least one byte, and waits until that fits.
+    /// Writes at least one byte, and blocks until that fits.
     ///
     /// # Errors
     /// As [`read`](Connection::read).
     fn write(&self, bytes: &[u8]) -> Result<usize, Fault>;
 
-    /// Ends this side's stream. Called only where the driver [has half-close](Abilities::half_close).
+    /// Ends this side's stream. Called only if the driver [has half-close](Abilities::half_close).
     ///
     /// # Errors
     /// When the connection has failed.
     fn shutdown_write(&self) -> Result<(), Fault>;
 
-    /// Waits until what was written needs nothing more than that the connection is closed, which then looks like an end.
+    /// Blocks until all written bytes are delivered and closing the connection will look like a clean end to
+    /// the peer.
     ///
     /// # Errors
-    /// When the connection has failed, or `limit` is over.
+    /// When the connection has failed, or `limit` has passed.
     fn finish(&self, limit: Duration) -> Result<(), Fault>;
 
-    /// Makes blocked calls return and later ones fail.
+    /// Makes blocked calls return and later calls fail.
     fn interrupt(&self);
 
-    /// Says whether the connection has failed, although nobody reads.
+    /// Checks whether the connection has failed, independently of reads.
     ///
     /// # Errors
-    /// How it failed.
+    /// The failure.
     fn check(&self) -> Result<(), Fault>;
 
-    /// How much of what was written the peer has not acknowledged; its unit is the library's.
+    /// The amount of written data that the peer has not acknowledged, in the library's own unit.
     ///
     /// # Errors
     /// When the connection has failed.
@@ -137,55 +140,55 @@ pub trait Connection: Debug + Send + Sync {
     /// Changes an option.
     ///
     /// # Errors
-    /// When the value does not fit.
+    /// When the library rejects the value.
     fn set(&self, setting: &Setting) -> Result<(), Fault>;
 
-    /// What the library has counted.
+    /// The library's statistics.
     ///
     /// # Errors
     /// When the connection is gone.
     fn stats(&self) -> Result<Stats, Fault>;
 
-    /// This end.
+    /// The local address.
     ///
     /// # Errors
     /// When the connection is gone.
     fn local_addr(&self) -> Result<SocketAddr, Fault>;
 
-    /// The other end.
+    /// The peer's address.
     ///
     /// # Errors
     /// When the connection is gone.
     fn peer_addr(&self) -> Result<SocketAddr, Fault>;
 }
 
-/// A blocking library's listener. Dropped, it is closed.
+/// A blocking library's listener. Dropping it closes it.
 pub trait Listener: Debug + Send + Sync {
-    /// Waits for the next connection.
+    /// Blocks until the next connection.
     ///
     /// # Errors
-    /// A lack of descriptors, say, or an interruption.
+    /// A lack of descriptors, for example, or an interruption.
     fn accept(&self) -> Result<Arc<dyn Connection>, Fault>;
 
     /// Makes a blocked accept return and later ones fail.
     fn interrupt(&self);
 
-    /// The address that is listened on, with the port that was chosen for 0.
+    /// The address that it listens on, with the port that was chosen for port 0.
     ///
     /// # Errors
-    /// When the library does not say.
+    /// When the library does not tell.
     fn local_addr(&self) -> Result<SocketAddr, Fault>;
 }
 
-/// What a wrapped library may take of the host.
+/// Bounds on the resources that a wrapped library uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that may exist at a time, those that are being made or closed among them. Each has two threads; 512 by
-    /// default, which is far below the threads that a user may have on any system.
+    /// Most connections at a time, including those being opened or closed. Each has two threads. 512 by
+    /// default, far below the number of threads that any system permits a user.
     pub connections: usize,
-    /// Bytes that may wait between user and library, for each connection and direction, where the profile leaves its
-    /// buffers to the transport. 2 MiB by default: the library has buffers of its own that suit the path, these only cover
-    /// the time until a thread runs.
+    /// Bytes that may wait between user and library, for each connection and direction, if the profile leaves
+    /// its buffers to the transport. 2 MiB by default: the library has its own buffers for the path, and
+    /// these only cover the time until a thread runs.
     pub buffer: ByteSize,
 }
 
@@ -195,7 +198,7 @@ impl Default for Limits {
     }
 }
 
-/// Wakes the task that waits for a change of `state`, without the lock that it will want.
+/// Wakes the task that waits for a change of `state`, after releasing the lock that the task will need.
 fn wake<S>(mut state: MutexGuard<'_, S>, waker: impl FnOnce(&mut S) -> &mut Option<Waker>) {
     let waker = waker(&mut state).take();
     drop(state);

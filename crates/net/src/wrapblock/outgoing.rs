@@ -1,6 +1,7 @@
-//! What its user has written and a library has not taken yet: a task fills chunks, a thread hands them to the library.
+//! The send buffer: a task fills chunks, and a thread passes them to the library.
 //!
-//! It also carries what else the writing thread is to do, in order: end the stream, deliver and close, or give up.
+//! It also carries the further work of the writing thread, in order: end the stream, deliver and close, or
+//! abort.
 
 use super::fault::Fault;
 use super::wake;
@@ -48,33 +49,33 @@ enum Close {
     Abort,
 }
 
-/// What the writing thread is to do next.
+/// The next work of the writing thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Job {
-    /// Write all of this, then [say so](Outgoing::written).
+    /// Write all of this, then call [`Outgoing::written`].
     Write(Vec<u8>),
-    /// End the stream, then [say so](Outgoing::ended).
+    /// End the stream, then call [`Outgoing::ended`].
     ShutDown,
-    /// See that all is delivered within this time, and leave.
+    /// Wait up to this time until everything is delivered, and leave.
     Finish(Duration),
-    /// Leave.
+    /// Leave at once.
     Abort,
 }
 
 impl Outgoing {
-    /// A buffer of `chunks` chunks of `chunk` bytes, and at least two: one to fill, one to empty.
+    /// Creates a buffer of `chunks` chunks of `chunk` bytes, at least two: one to fill and one to empty.
     pub(super) fn new(chunk: usize, chunks: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), chunk, chunks: chunks.max(2) }
     }
 
-    /// Bytes that it holds at most.
+    /// Capacity in bytes.
     pub(super) fn size(&self) -> usize {
         self.chunk * self.chunks
     }
 
     // The task's side.
 
-    /// Takes as many bytes as fit.
+    /// Stores as many bytes as fit.
     pub(super) fn try_write(&self, mut bytes: &[u8]) -> io::Result<usize> {
         let all = bytes.len();
         let mut state = self.lock();
@@ -128,7 +129,7 @@ impl Outgoing {
         Poll::Pending
     }
 
-    /// Ends the stream behind what was written.
+    /// Ends the stream behind the written bytes.
     pub(super) fn shut_down(&self) -> io::Result<()> {
         let mut state = self.lock();
         if let Some(fault) = &state.failed {
@@ -141,13 +142,13 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Bytes that the library has not got, the end counting as one.
+    /// Bytes that the library does not have yet; the end of the stream counts as one.
     pub(super) fn waiting(&self) -> usize {
         let state = self.lock();
         state.waiting + usize::from(state.end == End::Asked)
     }
 
-    /// Has the thread leave: when all is delivered, within `deliver`, or at once.
+    /// Tells the thread to leave: after delivering everything within `deliver`, or at once.
     pub(super) fn close(&self, deliver: Option<Duration>) {
         self.lock().close = Some(deliver.map_or(Close::Abort, Close::Deliver));
         self.changed.notify_all();
@@ -155,7 +156,7 @@ impl Outgoing {
 
     // The thread's side.
 
-    /// Waits for something to do.
+    /// Waits for the next work.
     pub(super) fn next(&self) -> Job {
         let mut state = self.lock();
         loop {
@@ -184,7 +185,7 @@ impl Outgoing {
         Job::Abort
     }
 
-    /// The library has all of a chunk.
+    /// Records that the library has taken all of a chunk.
     pub(super) fn written(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());
@@ -193,12 +194,12 @@ impl Outgoing {
         wake(state, |state| &mut state.waker);
     }
 
-    /// The library has ended the stream.
+    /// Records that the library has ended the stream.
     pub(super) fn ended(&self) {
         self.lock().end = End::Made;
     }
 
-    /// Nothing more can be written. The first to say so is believed.
+    /// Records that nothing more can be written. Only the first call has an effect.
     pub(super) fn fail(&self, fault: &Fault) {
         let mut state = self.lock();
         state.failed.get_or_insert_with(|| fault.clone());
@@ -207,12 +208,13 @@ impl Outgoing {
         self.changed.notify_all();
     }
 
-    /// Whether the thread is to leave at once.
+    /// Whether the thread must leave at once.
     pub(super) fn is_aborted(&self) -> bool {
         matches!(self.lock().close, Some(Close::Abort))
     }
 
-    /// Waits until the thread has written everything and leaves; false if that did not happen within `limit`.
+    /// Waits until the thread has written everything and leaves; returns false if that takes longer than
+    /// `limit`.
     pub(super) fn is_left_within(&self, limit: Duration) -> bool {
         let began = Instant::now();
         let mut state = self.lock();
@@ -238,7 +240,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_fits_is_taken_and_comes_out_in_order_before_the_end() {
+    fn bytes_are_bounded_and_keep_their_order_before_the_end() {
         let outgoing = Outgoing::new(4, 2);
         assert_eq!(outgoing.try_write(b"abcdefghij").unwrap(), 8);
         assert_eq!(outgoing.try_write(b"ij").unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_nothing_is_written_and_the_thread_waits_to_be_dismissed() {
+    fn failed_buffer_refuses_writes_until_closed() {
         let outgoing = Outgoing::new(4, 2);
         outgoing.try_write(b"abcdef").unwrap();
         outgoing.fail(&Fault::new(libc::ECONNRESET, ""));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A number of places.
+/// A counting semaphore for blocking threads.
 #[derive(Debug)]
 pub(super) struct Places {
     taken: Mutex<usize>,
@@ -11,7 +11,7 @@ pub(super) struct Places {
     all: usize,
 }
 
-/// One that is taken. Dropped, it is free again.
+/// A permit. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct Place(Arc<Places>);
 
@@ -28,7 +28,7 @@ impl Places {
         *self.lock()
     }
 
-    /// A place, if one is free.
+    /// Takes a place if one is free.
     pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.lock();
         (*taken < self.all).then(|| {
@@ -37,9 +37,9 @@ impl Places {
         })
     }
 
-    /// A place, as soon as one is free; `None` when `over` says that nobody needs it any more.
+    /// Waits for a free place; `None` once `over` returns true.
     pub(super) fn wait(self: &Arc<Self>, over: impl Fn() -> bool) -> Option<Place> {
-        // How long a place may be waited for that nobody needs.
+        // How often `over` is checked.
         const LOOK: Duration = Duration::from_millis(100);
         let mut taken = self.lock();
         while *taken >= self.all {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_free_again_when_it_is_dropped() {
+    fn dropped_place_is_free_again() {
         let places = Places::new(1);
         let first = places.take().unwrap();
         assert!(places.take().is_none() && places.wait(|| true).is_none());

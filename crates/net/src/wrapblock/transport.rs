@@ -1,4 +1,4 @@
-//! The transport that is made of a blocking library.
+//! The transport made from a blocking library.
 
 use super::duplex::{self, Live, STACK, Setup, Wrapped};
 use super::fault::Fault;
@@ -16,7 +16,8 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a connection may go on delivering where the profile's `user_timeout` sets no limit: as long as TCP in the kernel.
+/// How long a dropped connection may keep delivering if the profile's `user_timeout` sets no limit: as long
+/// as TCP in the kernel.
 const LINGER: Duration = Duration::from_secs(15 * 60);
 
 /// A blocking library as a transport.
@@ -29,25 +30,25 @@ pub struct WrapBlock {
 }
 
 impl WrapBlock {
-    /// The transport that `driver` makes, with these options on each connection.
+    /// Makes a transport from `driver`, with these options on each connection.
     pub fn new(driver: Arc<dyn Driver>, options: Vec<Setting>, limits: Limits) -> Self {
         Self { driver, options, limits, places: Places::new(limits.connections) }
     }
 
-    /// How many connections there are, those that are being made or closed among them.
+    /// The number of connections, including those being opened or closed.
     pub fn connections(&self) -> usize {
         self.places.taken()
     }
 
-    /// The driver's settings for a profile, and what all its connections have in common.
+    /// The driver's settings for a profile, and the common state of its connections.
     fn prepare(&self, profile: &Profile) -> Result<(Vec<Setting>, Setup), Fault> {
         let driver = &*self.driver;
         let mut wishes = Wishes { driver, settings: self.options.clone(), missing: Vec::new() };
         if let Some(rate) = profile.rate
             && !wishes.make("rate", rate.0.to_string())
         {
-            // A circuit that is overrun harms others too; so this is no matter for a note.
-            let text = format!("the profile has a rate and the driver {} no such option", driver.name());
+            // Exceeding a circuit's rate harms other users, so this is an error and not a note.
+            let text = format!("the profile sets a rate, and the driver {} has no such option", driver.name());
             return Err(Fault::new(libc::EOPNOTSUPP, text));
         }
         for (name, buffer) in [("send_buffer", profile.send_buffer), ("receive_buffer", profile.receive_buffer)] {
@@ -63,8 +64,9 @@ impl WrapBlock {
             wishes.make("congestion_control", control.to_string());
         }
         let Wishes { settings, missing, .. } = wishes;
-        let note = (!missing.is_empty())
-            .then(|| format!("the profile has {} and the driver {} no such option", missing.join(", "), driver.name()));
+        let note = (!missing.is_empty()).then(|| {
+            format!("the profile sets {}, and the driver {} has no such option", missing.join(", "), driver.name())
+        });
         let control = settings.iter().find(|setting| setting.name == "congestion_control");
         let size =
             |buffer: Buffer| usize::try_from(buffer.bytes().unwrap_or(self.limits.buffer.0)).unwrap_or(usize::MAX);
@@ -88,13 +90,14 @@ impl WrapBlock {
 
     fn place(&self) -> Result<Place, Fault> {
         self.places.take().ok_or_else(|| {
-            let text = format!("{} has {} connections, as many as it may have", self.driver.name(), self.places.all());
+            let text =
+                format!("{} already has {} connections, the configured maximum", self.driver.name(), self.places.all());
             Fault::new(libc::EAGAIN, text)
         })
     }
 }
 
-/// What a profile asks of a driver.
+/// The settings that a profile requests of a driver.
 struct Wishes<'a> {
     driver: &'a dyn Driver,
     settings: Vec<Setting>,
@@ -102,7 +105,8 @@ struct Wishes<'a> {
 }
 
 impl Wishes<'_> {
-    /// Adds a setting in the place of the administrator's, which holds for all profiles, if the driver has the option.
+    /// Adds a setting if the driver has the option; it replaces the administrator's, which applies to all
+    /// profiles.
     fn make(&mut self, name: &'static str, value: String) -> bool {
         let has = self.driver.has_option(name, false);
         if has {
@@ -139,7 +143,8 @@ impl Transport for WrapBlock {
                 .stack_size(STACK)
                 .spawn(move || match make(&*driver, &settings, setup, place, to, limit, &started) {
                     Ok((wrapped, writer)) => {
-                        // If nobody waits any more, this drops the connection, and the writing thread closes it.
+                        // If nobody waits any more, this drops the connection, and the writing thread closes
+                        // it.
                         drop(sender.send(Ok(wrapped)));
                         writer();
                     }
@@ -148,8 +153,8 @@ impl Transport for WrapBlock {
                 .map_err(|error| failed(error.into()))?;
             match tokio::time::timeout(limit, receiver).await {
                 Ok(Ok(made)) => made.map(Stream::from).map_err(failed),
-                // The thread has panicked in the library.
-                Ok(Err(_)) => Err(failed(Fault::new(libc::EIO, "the driver broke off"))),
+                // The thread has panicked inside the library.
+                Ok(Err(_)) => Err(failed(Fault::new(libc::EIO, "the driver's thread panicked"))),
                 Err(_) => Err(Error::Timeout { to: to.to_string(), limit: Span(limit) }),
             }
         })
@@ -163,7 +168,7 @@ impl Transport for WrapBlock {
     }
 }
 
-/// A connect that somebody waits for. Dropped before it is done, it is interrupted.
+/// A pending connect. Dropping it before completion interrupts the connect.
 #[derive(Debug)]
 struct Attempt(Arc<Mutex<State>>);
 
@@ -183,7 +188,8 @@ impl Drop for Attempt {
     }
 }
 
-/// Opens and connects. What `started` shows can be interrupted; it is gone from there before this returns.
+/// Opens and connects. While `started` contains the connection, it can be interrupted; it is removed before
+/// this returns.
 fn make(
     driver: &dyn Driver,
     settings: &[Setting],

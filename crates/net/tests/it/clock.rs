@@ -1,5 +1,6 @@
-//! A wall clock that is set, forward and back by years, while connections are open: these know no wall clock and go on; new ones
-//! are refused in words while certificates are not valid by it, and are had again once it is right.
+//! Sets the wall clock forward and back by years while connections are open. Open connections do not depend
+//! on it; new ones are refused with a reason while it is outside the validity of the certificates, and
+//! succeed again once it is right.
 
 use crate::certificates;
 use crate::support;
@@ -18,7 +19,7 @@ use support::{PATIENCE, Workshop, loopback, receive, send};
 const YEAR: i64 = 365 * 86_400;
 
 #[test]
-fn connections_outlive_a_clock_that_is_set_and_new_ones_say_what_is_wrong() {
+fn connections_survive_a_clock_change_and_new_ones_report_the_dates() {
     let workshop = Workshop::new();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/clock_step.c");
     let library = workshop.compile("cc", &source, "clock_step.so", &["-shared", "-fPIC"]);
@@ -32,7 +33,7 @@ fn connections_outlive_a_clock_that_is_set_and_new_ones_say_what_is_wrong() {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// Sets the clock off by so many seconds, and makes sure that it is.
+/// Offsets the clock by `years`, and checks the offset.
 fn set_clock(years: i64) {
     use std::os::unix::fs::FileExt;
     let file = std::env::var("CLOCK_STEP_FILE").unwrap();
@@ -47,18 +48,18 @@ fn set_clock(years: i64) {
     assert!((moved - expected).abs() < 60, "the clock moved by {moved} s instead of {expected}");
 }
 
-/// A transport of `pg1`, fresh, so that its connections make a handshake.
+/// Creates a new transport of `pg1`, so that its connection performs a handshake.
 type Fresh<'a> = Box<dyn Fn() -> Arc<dyn Transport> + 'a>;
 
 struct Way<'a> {
     fresh: Fresh<'a>,
     listener: Box<dyn Listener>,
-    /// Kept: what listens may need it.
+    /// Keeps the listener's transport alive.
     _server: Arc<dyn Transport>,
 }
 
 impl Way<'_> {
-    /// A new connection, if both ends agree to one.
+    /// Makes a new connection, if both ends accept the handshake.
     async fn connect(&self) -> Result<(Stream, Stream), String> {
         let to = Target { addr: self.listener.local_addr().unwrap(), name: "pg2".into(), early: false };
         let transport = (self.fresh)();
@@ -70,7 +71,7 @@ impl Way<'_> {
             send(&near, 1).await.map_err(|error| error.to_string())?;
             Ok(near)
         };
-        // The end that connects is the first to see a certificate, and says why. This one passes over those that were refused.
+        // The client sees a certificate first, and reports the reason. The server skips refused connections.
         let far = async {
             loop {
                 let (pending, _) = self.listener.accept().await.unwrap();
@@ -94,7 +95,7 @@ async fn goes_on((near, far): &(Stream, Stream)) {
     }
 }
 
-/// Not a test: what the other one starts, with a clock that can be set.
+/// Started by the test above in a process whose clock can be set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "is started by another test"]
 async fn under_a_clock_that_is_set() {
@@ -110,7 +111,7 @@ async fn under_a_clock_that_is_set() {
         let near = near.clone();
         Way { fresh: Box::new(move || make(near.clone())), listener, _server: server }
     };
-    // quinn passes on what rustls says.
+    // quinn forwards rustls's messages.
     let (ours, rustls) = (
         ["its certificate expired on ", "its certificate is not valid before "],
         ["certificate expired", "certificate not valid yet"],

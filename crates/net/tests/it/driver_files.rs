@@ -1,5 +1,4 @@
-//! Which files are loaded as drivers, and what is said of those that are not: each sentence names the file, what is wrong, and
-//! what was expected.
+//! Which files are loaded as drivers. A refusal names the file, the problem, and what was expected.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -11,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{Workshop, load};
 
-/// Why `file` is refused, without the file's name.
+/// The reason why `file` is refused, without the file's name.
 fn refusal(file: &Path) -> String {
     let error = Library::load(file).unwrap_err().to_string();
     let start = format!("cannot use {} as a driver: ", file.display());
     error.strip_prefix(&start).unwrap_or_else(|| panic!("\"{error}\" does not name the file")).to_owned()
 }
 
-/// A driver of which only the table is real, with `table` put behind the defaults.
+/// A driver in which only the table is real; `table` overrides fields of it.
 fn pretender(workshop: &Workshop, name: &str, table: &str) -> PathBuf {
     pretender_with(workshop, name, "", table)
 }
 
-/// The same with something before its entry point.
+/// As [`pretender`], with code before the entry point.
 fn pretender_with(workshop: &Workshop, name: &str, before: &str, table: &str) -> PathBuf {
     let source = format!(
         "#include \"phoebus_driver.h\"\n{before}\n\
@@ -44,7 +43,7 @@ fn pretender_with(workshop: &Workshop, name: &str, before: &str, table: &str) ->
 }
 
 #[test]
-fn a_driver_says_what_it_is_and_what_it_can_be_told() {
+fn loaded_driver_reports_title_and_options() {
     let workshop = Workshop::new();
     let library = load(&workshop.tcp());
     assert_eq!(library.title(), "blocking TCP");
@@ -67,7 +66,7 @@ fn a_driver_says_what_it_is_and_what_it_can_be_told() {
 const DRIVER: &str = "DRIVER_TO_LOAD";
 
 #[test]
-fn a_process_ends_without_the_destructors_of_its_drivers() {
+fn process_exits_without_running_driver_destructors() {
     let workshop = Workshop::new();
     let last = "#include <stdlib.h>\n__attribute__((destructor)) static void last(void) { abort(); }";
     let file = pretender_with(&workshop, "aborts.so", last, "");
@@ -77,7 +76,7 @@ fn a_process_ends_without_the_destructors_of_its_drivers() {
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
 }
 
-/// Not a test: what [`a_process_ends_without_the_destructors_of_its_drivers`] starts.
+/// Started by [`process_exits_without_running_driver_destructors`].
 #[test]
 #[ignore = "is started by another test"]
 fn loads_a_driver_and_ends() {
@@ -85,7 +84,7 @@ fn loads_a_driver_and_ends() {
 }
 
 #[test]
-fn a_file_that_others_could_have_written_is_refused() {
+fn file_writable_by_others_is_refused() {
     let workshop = Workshop::new();
     let file = workshop.tcp();
     let set_mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
@@ -101,7 +100,7 @@ fn a_file_that_others_could_have_written_is_refused() {
     set_mode(workshop.0.path(), 0o700);
     Library::load(&file).unwrap();
 
-    // A link to it is as good as the file, and no better.
+    // A symbolic link is judged by its target.
     let link = workshop.0.path().join("link.so");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     Library::load(&link).unwrap();
@@ -110,9 +109,9 @@ fn a_file_that_others_could_have_written_is_refused() {
 }
 
 #[test]
-fn a_file_of_another_user_is_refused() {
+fn file_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        // Only root can give a file away. Another user's file that everyone has is not to be had either.
+        // Only root can give a file away. Without root, test a missing file.
         return assert!(refusal(Path::new("/nonexistent/driver.so")).contains("no such file"));
     }
     let workshop = Workshop::new();
@@ -122,7 +121,7 @@ fn a_file_of_another_user_is_refused() {
 }
 
 #[test]
-fn what_is_no_library_for_this_machine_is_named_as_such() {
+fn file_that_is_no_library_for_this_machine_is_refused() {
     let workshop = Workshop::new();
     assert_eq!(
         refusal(Path::new("driver.so")),
@@ -148,7 +147,7 @@ fn what_is_no_library_for_this_machine_is_named_as_such() {
     };
     let why = changed("bits.so", 4, if cfg!(target_pointer_width = "64") { 1 } else { 2 });
     assert!(why.starts_with("it is for another kind of machine; a library for "), "{why}");
-    // SPARC, which no Phoebus runs on.
+    // SPARC, on which Phoebus does not run.
     let why = changed("machine.so", if cfg!(target_endian = "little") { 18 } else { 19 }, 2);
     assert!(why.starts_with("it is for another kind of machine (ELF machine 2); a library for "), "{why}");
     let why = changed("program.so", if cfg!(target_endian = "little") { 16 } else { 17 }, 2);
@@ -160,7 +159,7 @@ fn what_is_no_library_for_this_machine_is_named_as_such() {
 }
 
 #[test]
-fn a_library_that_is_no_driver_of_this_version_is_refused() {
+fn library_without_a_valid_driver_table_is_refused() {
     let workshop = Workshop::new();
     let refused = |name: &str, table: &str| refusal(&pretender(&workshop, name, table));
     Library::load(&pretender(&workshop, "good", "")).unwrap();
@@ -189,9 +188,9 @@ fn a_library_that_is_no_driver_of_this_version_is_refused() {
 }
 
 #[test]
-fn a_library_that_is_loaded_again_is_started_once() {
+fn library_is_started_once() {
     let workshop = Workshop::new();
-    // It starts at the second attempt, and would fail at a third.
+    // `start` succeeds at the second attempt, and would fail at a third.
     let start = ".start = (void *)start";
     let before = "static int start(struct phoebus_error *e) { static int n; e->code = 5; return ++n != 2; }";
     let file = pretender_with(&workshop, "starter", before, start);
@@ -201,7 +200,7 @@ fn a_library_that_is_loaded_again_is_started_once() {
 }
 
 #[test]
-fn the_header_is_c_and_c_plus_plus() {
+fn header_compiles_as_c_and_cpp() {
     let workshop = Workshop::new();
     let source = workshop.0.path().join("header.c");
     std::fs::write(&source, "#include \"phoebus_driver.h\"\n").unwrap();

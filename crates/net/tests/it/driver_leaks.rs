@@ -1,5 +1,5 @@
-//! Hundreds of connections of a loadable driver, and a thousand in a soak, leave no descriptor and no thread behind. Alone in its process, because both are
-//! counted there.
+//! Hundreds of connections of a loadable driver, a thousand in a soak, leak no descriptor and no thread. The
+//! test runs alone in its process, because it counts the process's descriptors and threads.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -23,8 +23,8 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// A connection, and its port. libudt gives up after three seconds, whatever it is told, and one that is made may be broken at once, and
-/// have no address: a machine that is busy for as long is asked again.
+/// A connection, and its local port. libudt gives up after three seconds, whatever the limit, and may return
+/// a connection that is already broken and has no address; so a busy machine gets further attempts.
 async fn connected(transport: &WrapBlock, to: &Target, profile: &Profile) -> (Stream, u16) {
     let began = Instant::now();
     loop {
@@ -40,7 +40,7 @@ async fn connected(transport: &WrapBlock, to: &Target, profile: &Profile) -> (St
     }
 }
 
-/// Connects and ends again and again: every third in peace, the others by dropping one end or both.
+/// Opens and closes connections: every third in order, the others by dropping one end or both.
 async fn exercise(transport: &WrapBlock) {
     let listener = transport.listen(loopback(), &Profile::default()).unwrap();
     let (to, profile) = (target(listener.local_addr().unwrap()), Profile::default());
@@ -48,7 +48,8 @@ async fn exercise(transport: &WrapBlock) {
         let (made, port) = connected(transport, &to, &profile).await;
         let accepted = loop {
             let (accepted, from) = tokio::time::timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
-            // libudt takes a late repetition of a handshake, whose connection is closed by now, for another connection.
+            // libudt takes a late duplicate of a handshake, whose connection is already closed, for another
+            // connection.
             if from.port() == port {
                 break accepted;
             }
@@ -71,10 +72,10 @@ async fn exercise(transport: &WrapBlock) {
 }
 
 #[tokio::test]
-async fn connections_leave_nothing_behind() {
+async fn closed_connections_leak_nothing() {
     let workshop = Workshop::new();
     for (file, own_threads) in [(workshop.tcp(), 0), (workshop.libudt(), 1)] {
-        // libudt has one thread that collects what was closed, seconds later, for as long as the process lives.
+        // libudt keeps one thread for the life of the process, which frees closed connections seconds later.
         let before = (descriptors(), threads() + own_threads);
         let transport = load(&file).transport("leak", &BTreeMap::new(), Limits::default()).unwrap();
         exercise(&transport).await;

@@ -1,5 +1,5 @@
-//! libudt as a loadable driver (U7, U9–U11): an ordinary libudt program and our own UDT as the other end, a receiver that is slow,
-//! and what its options and statistics say. `examples/drivercat` tests it between processes.
+//! libudt as a loadable driver (U7, U9–U11): its peers are an ordinary libudt program and our own UDT. Tests
+//! a slow receiver, options and statistics. `examples/drivercat` tests it between processes.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -20,7 +20,7 @@ fn libudt(workshop: &Workshop, options: &[(&str, &str)]) -> WrapBlock {
     load(&workshop.libudt()).transport("libudt", &options, Limits::default()).unwrap()
 }
 
-/// Both ends of a connection over loopback: the one that `client` makes, and the one that `server` accepts.
+/// Connects `client` to a listener of `server` over loopback, and returns both ends.
 async fn pair(client: &dyn Transport, server: &dyn Transport, profile: &Profile) -> (Stream, Stream) {
     let listener = server.listen(loopback(), &Profile::default()).unwrap();
     let to = target(listener.local_addr().unwrap());
@@ -28,7 +28,7 @@ async fn pair(client: &dyn Transport, server: &dyn Transport, profile: &Profile)
     (made.unwrap(), accepted.unwrap().0.handshake().await.unwrap())
 }
 
-/// A process that is killed with its handle.
+/// A child process that is killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -39,7 +39,7 @@ impl Drop for Process {
 }
 
 #[tokio::test]
-async fn an_ordinary_libudt_program_is_understood_as_either_end() {
+async fn driver_interoperates_with_a_libudt_program() {
     const LEN: u64 = 32 << 20;
     let workshop = Workshop::new();
     let program = workshop.libudt_peer();
@@ -75,7 +75,7 @@ async fn an_ordinary_libudt_program_is_understood_as_either_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn our_own_udt_and_the_driver_are_each_others_peers() {
+async fn driver_interoperates_with_our_udt() {
     const LEN: u64 = 32 << 20;
     let workshop = Workshop::new();
     let (driver, own) = (libudt(&workshop, &[]), Udt::default());
@@ -96,11 +96,11 @@ async fn our_own_udt_and_the_driver_are_each_others_peers() {
 }
 
 #[tokio::test]
-async fn a_slow_receiver_stops_the_sender_within_the_buffers() {
+async fn slow_receiver_blocks_the_sender_within_the_buffers() {
     let workshop = Workshop::new();
     let transport = libudt(&workshop, &[("send_buffer", "1MiB"), ("receive_buffer", "1MiB")]);
     let (from, to) = pair(&transport, &transport, &Profile::default()).await;
-    // The buffers of both libraries and of both transports, and a little for the receiver's UDP socket.
+    // The buffers of both libraries and of both transports, and some space for the receiver's UDP socket.
     let most = 2 * (1 << 20) + 2 * Limits::default().buffer.0 + (1 << 20);
     let mut taken = 0;
     while tokio::time::timeout(Duration::from_millis(500), from.writable()).await.is_ok() {
@@ -113,7 +113,7 @@ async fn a_slow_receiver_stops_the_sender_within_the_buffers() {
 }
 
 #[tokio::test]
-async fn options_are_set_and_statistics_say_so() {
+async fn options_take_effect_and_show_in_statistics() {
     let workshop = Workshop::new();
     let transport = libudt(&workshop, &[("mss", "1000"), ("rate", "100mbit")]);
     let (from, to) = pair(&transport, &transport, &Profile::default()).await;
@@ -126,10 +126,10 @@ async fn options_are_set_and_statistics_say_so() {
     assert_eq!(stats.sending_period_ns, 80_000, "1000 bytes at 100 Mbit/s");
     assert!(stats.bytes_sent >= 1 << 20 && stats.segments_sent >= (1 << 20) / 956 && stats.rtt_us > 0, "{stats:?}");
     assert_eq!(peers.bytes_received, 1 << 20);
-    // libudt's own call for it would wait for a read to return.
+    // libudt's own call for it would block until a read returns.
     assert_eq!(from.set(Change::Rate(None)).unwrap_err().kind(), ErrorKind::Unsupported);
 
-    // What a profile says replaces what holds for all connections.
+    // The profile's rate replaces the one configured for all connections.
     let profile = Profile { rate: Some(BitRate(50_000_000)), ..Profile::default() };
     let (from, to) = pair(&transport, &transport, &profile).await;
     let (sent, got) = tokio::join!(send(&from, 1 << 20), receive(&to, 0, 1 << 20));

@@ -1,5 +1,5 @@
-//! Loadable drivers as transports (U9–U11), with the blocking TCP of the examples against ordinary sockets: bytes, ends,
-//! resets, back-pressure, settings. What a library must be to be loaded at all is in `driver_files.rs`.
+//! Loadable drivers as transports (U9–U11): the examples' blocking TCP against ordinary sockets. Tests data,
+//! ends, resets, back-pressure and settings; `driver_files.rs` tests which libraries are loaded.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -18,7 +18,7 @@ fn tcp(workshop: &Workshop) -> WrapBlock {
     load(&workshop.tcp()).transport("blocking", &BTreeMap::new(), Limits::default()).unwrap()
 }
 
-/// A stream of the driver's, and the ordinary socket at its other end.
+/// A stream of the driver, and the ordinary socket at its other end.
 async fn connected(transport: &WrapBlock, profile: &Profile) -> (Stream, TcpStream) {
     let listener = TcpListener::bind(loopback()).unwrap();
     let to = target(listener.local_addr().unwrap());
@@ -28,7 +28,7 @@ async fn connected(transport: &WrapBlock, profile: &Profile) -> (Stream, TcpStre
     (stream, peer)
 }
 
-/// The same with the driver as the one that accepts.
+/// As [`connected`], with the driver as the accepting side.
 async fn accepted(transport: &WrapBlock) -> (Stream, TcpStream) {
     let listener = transport.listen(loopback(), &Profile::default()).unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -38,7 +38,7 @@ async fn accepted(transport: &WrapBlock) -> (Stream, TcpStream) {
     (pending.handshake().await.unwrap(), peer)
 }
 
-/// Until the transport has closed everything that was dropped.
+/// Waits until the transport has closed all dropped connections.
 async fn closed(transport: &WrapBlock) {
     let all_closed = async {
         while transport.connections() > 0 {
@@ -49,14 +49,14 @@ async fn closed(transport: &WrapBlock) {
 }
 
 #[tokio::test]
-async fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
+async fn bytes_pass_both_ways_and_each_side_ends_independently() {
     const LEN: usize = 20 << 20;
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     for is_acceptor in [false, true] {
         let (stream, mut peer) =
             if is_acceptor { accepted(&transport).await } else { connected(&transport, &Profile::default()).await };
-        assert!(stream.has_true_ends());
+        assert!(stream.has_authenticated_close());
         assert_eq!(stream.peer_addr().unwrap(), peer.local_addr().unwrap());
         assert_eq!(stream.local_addr().unwrap(), peer.peer_addr().unwrap());
         let mut writer = peer.try_clone().unwrap();
@@ -69,7 +69,7 @@ async fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
             peer.read_to_end(&mut got).map(|_| got)
         });
         assert_eq!(receive(&stream, 0, u64::MAX).await.unwrap(), LEN as u64);
-        // The peer's side is over, this one goes on.
+        // The peer's stream has ended; this one still works.
         send(&stream, LEN as u64).await.unwrap();
         stream.shutdown_write().unwrap();
         stream.delivered(PATIENCE).await.unwrap();
@@ -81,7 +81,7 @@ async fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn a_dropped_stream_is_a_failure_at_the_peer_and_a_closed_one_an_end_with_all_its_bytes() {
+async fn dropped_stream_fails_at_the_peer_and_closed_stream_delivers_everything() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     let (stream, mut peer) = connected(&transport, &Profile::default()).await;
@@ -90,7 +90,7 @@ async fn a_dropped_stream_is_a_failure_at_the_peer_and_a_closed_one_an_end_with_
     drop(stream);
     assert_eq!(peer.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 
-    // Far more than the socket takes: a thread of the transport's goes on writing.
+    // Far more than the socket's buffer: a thread of the transport keeps writing.
     let (stream, mut peer) = connected(&transport, &Profile::default()).await;
     let len = stream.stats().unwrap().send_buffer;
     send(&stream, len).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_dropped_stream_is_a_failure_at_the_peer_and_a_closed_one_an_end_with_
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_reads_from_or_takes_is_closed_when_its_patience_ends() {
+async fn undeliverable_connection_is_closed_after_its_time_limit() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     let mut profile = Profile::default();
@@ -120,12 +120,12 @@ async fn a_connection_that_nobody_reads_from_or_takes_is_closed_when_its_patienc
 }
 
 #[tokio::test]
-async fn a_reset_is_noticed_by_one_who_does_not_read() {
+async fn reset_is_noticed_without_reading() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     let (stream, peer) = connected(&transport, &Profile::default()).await;
     assert!(stream.is_quiet().unwrap());
-    // As much as the buffers take, so that the transport itself has stopped reading.
+    // Fills the buffers, so that the transport itself stops reading.
     peer.set_nonblocking(true).unwrap();
     let mut pause = 0;
     while pause < 20 {
@@ -141,18 +141,19 @@ async fn a_reset_is_noticed_by_one_who_does_not_read() {
     let failure = tokio::time::timeout(PATIENCE, stream.failed()).await.unwrap();
     assert!(is_reset(&failure), "{failure}");
     assert!(stream.is_quiet().is_err() && stream.unacknowledged().is_err());
-    let error = send(&stream, 1 << 20).await.unwrap_err();
+    // More than its buffers hold: what takes bytes from them may learn of the reset later.
+    let error = send(&stream, 1 << 24).await.unwrap_err();
     assert!(is_reset(&error), "{error}");
 }
 
-/// Whether the other end has reset the connection. The kernel says so to the first call of the library that comes after, and
-/// to the next ones that the pipe is broken.
+/// Whether the peer has reset the connection. The kernel reports the reset to the library's first call after
+/// it, and EPIPE to later ones.
 fn is_reset(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 #[tokio::test]
-async fn the_end_of_both_directions_is_no_failure() {
+async fn end_of_both_directions_is_no_failure() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     let (stream, mut peer) = connected(&transport, &Profile::default()).await;
@@ -166,13 +167,13 @@ async fn the_end_of_both_directions_is_no_failure() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_stops_the_sender_within_the_buffers() {
+async fn slow_reader_blocks_the_sender_within_the_buffers() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     let small = Buffer::Bytes(ByteSize(256 << 10));
     let profile = Profile { send_buffer: small, receive_buffer: small, ..Profile::default() };
     let (stream, mut peer) = connected(&transport, &profile).await;
-    // The peer's kernel takes some megabytes for itself; what matters is that it ends.
+    // The peer's kernel buffers some megabytes; the test only requires that this ends.
     let (mut taken, most) = (0u64, 64 << 20);
     while taken < most {
         let bytes = pattern(taken, 65536);
@@ -194,7 +195,7 @@ async fn a_slow_reader_stops_the_sender_within_the_buffers() {
 }
 
 #[tokio::test]
-async fn what_a_profile_asks_for_is_set_noted_or_refused() {
+async fn profile_settings_are_applied_noted_or_refused() {
     let workshop = Workshop::new();
     let library = load(&workshop.tcp());
     let options = BTreeMap::from([("send_buffer".to_owned(), "64KiB".to_owned())]);
@@ -204,7 +205,7 @@ async fn what_a_profile_asks_for_is_set_noted_or_refused() {
     let (stream, _peer) = connected(&transport, &profile).await;
     assert_eq!(
         stream.note(),
-        Some("the profile has receive_buffer and the driver blocking no such option"),
+        Some("the profile sets receive_buffer, and the driver blocking has no such option"),
         "this driver has send_buffer alone"
     );
     let error = stream.set(Change::Rate(Some(BitRate(1_000_000)))).unwrap_err();
@@ -213,12 +214,15 @@ async fn what_a_profile_asks_for_is_set_noted_or_refused() {
 
     let profile = Profile { rate: Some(BitRate(1_000_000)), ..Profile::default() };
     let error = transport.connect(&target(loopback()), &profile, PATIENCE).await.unwrap_err();
-    assert!(error.to_string().ends_with("the profile has a rate and the driver blocking no such option"), "{error}");
+    assert!(
+        error.to_string().ends_with("the profile sets a rate, and the driver blocking has no such option"),
+        "{error}"
+    );
     assert!(transport.listen(loopback(), &profile).is_err());
 }
 
 #[tokio::test]
-async fn errors_of_connect_and_listen_are_those_of_the_network() {
+async fn connect_and_listen_report_the_system_s_errors() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     let unused = TcpListener::bind(loopback()).unwrap().local_addr().unwrap();
@@ -233,7 +237,7 @@ async fn errors_of_connect_and_listen_are_those_of_the_network() {
 }
 
 #[tokio::test]
-async fn a_connect_that_nobody_answers_ends_in_time_and_leaves_nothing() {
+async fn unanswered_connect_times_out_and_leaks_nothing() {
     let workshop = Workshop::new();
     let transport = tcp(&workshop);
     // A full accept queue drops SYNs, so that the library's call blocks.
@@ -249,7 +253,7 @@ async fn a_connect_that_nobody_answers_ends_in_time_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn as_many_connections_exist_as_are_allowed() {
+async fn connections_are_limited() {
     let workshop = Workshop::new();
     let limits = Limits { connections: 2, ..Limits::default() };
     let transport = load(&workshop.tcp()).transport("blocking", &BTreeMap::new(), limits).unwrap();
@@ -259,8 +263,8 @@ async fn as_many_connections_exist_as_are_allowed() {
     let _peers = [TcpStream::connect(addr).unwrap(), TcpStream::connect(addr).unwrap()];
     let _second = listener.accept().await.unwrap();
     let error = transport.connect(&target(addr), &Profile::default(), PATIENCE).await.unwrap_err();
-    assert!(error.to_string().ends_with("blocking has 2 connections, as many as it may have"), "{error}");
-    // The next one waits in the library until there is a place.
+    assert!(error.to_string().ends_with("blocking already has 2 connections, the configured maximum"), "{error}");
+    // The next connection waits in the library until a place is free.
     let waits = tokio::time::timeout(Duration::from_millis(300), listener.accept()).await;
     assert!(waits.is_err(), "{waits:?}");
     drop(first);

@@ -1,5 +1,6 @@
-//! Rates on TCP and UDT, by the bytes that are sent: whatever the machine does, no more than a rate allows may have gone by any
-//! time. (That it is not less either is simulated for UDT, and the kernel's business for TCP.)
+//! Upper bounds of rates on TCP and UDT, by the bytes sent: however the machine behaves, no more than a rate
+//! permits may have been sent at any time. Simulations test the lower bound for UDT; for TCP it is the
+//! kernel's.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -11,7 +12,7 @@ use phoebus_proto::units::BitRate;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, loopback, target};
 
-/// Both ends of a connection under `profile`, of which the second one is read to its end.
+/// Connects under `profile`, reads everything at the accepting end, and returns the connecting end.
 async fn sender(transport: &dyn Transport, profile: &Profile) -> Stream {
     let listener = transport.listen(loopback(), profile).unwrap();
     let to = target(listener.local_addr().unwrap());
@@ -30,7 +31,7 @@ async fn sender(transport: &dyn Transport, profile: &Profile) -> Stream {
     near.unwrap()
 }
 
-/// Writes for so long, and gives how many bits of payload went and how long it took, as seen from before and after.
+/// Writes for `time`; returns the number of payload bits sent and the time this took.
 async fn write_for(stream: &Stream, time: Duration) -> (f64, f64) {
     let (start, before) = (Instant::now(), stream.stats().unwrap().bytes_sent);
     while start.elapsed() < time {
@@ -46,24 +47,24 @@ fn transports() -> [Box<dyn Transport>; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_goes_than_a_rate_allows() {
+async fn connection_stays_within_its_rate() {
     let rate = 40e6;
     for transport in transports() {
         let profile = Profile { rate: Some(BitRate(rate as u64)), ..Profile::default() };
         let near = sender(&*transport, &profile).await;
-        // The kernel sends ten segments of loopback's 64 KB before it paces.
+        // The kernel sends ten of loopback's 64 KB segments before it starts pacing.
         let (first, _) = write_for(&near, Duration::from_secs(1)).await;
         assert!(first > 0.0);
         let (bits, seconds) = write_for(&near, Duration::from_secs(5)).await;
         println!("{}: {:.2} of {:.2} Mbit/s", transport.name(), bits / seconds / 1e6, rate / 1e6);
-        // Besides: what may go at once after a pause, which is 20 ms of the rate, or a segment.
+        // Additional allowance: the burst after a pause, which is 20 ms at the rate, or one segment.
         let once = 0.02 * rate + 64e3 * 8.0;
         assert!(bits < 1.03 * rate * seconds + once, "{}: {bits} bits in {seconds} s", transport.name());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_takes_effect_at_once_on_a_connection_that_had_none() {
+async fn rate_takes_effect_at_once() {
     for transport in transports() {
         let near = sender(&*transport, &Profile::default()).await;
         let (bits, seconds) = write_for(&near, Duration::from_secs(1)).await;
@@ -72,7 +73,8 @@ async fn a_rate_takes_effect_at_once_on_a_connection_that_had_none() {
             near.set(Change::Rate(Some(BitRate(rate as u64)))).unwrap();
             let (bits, seconds) = write_for(&near, Duration::from_secs(1)).await;
             println!("{}: {:.2} of {:.2} Mbit/s", transport.name(), bits / seconds / 1e6, rate / 1e6);
-            // Besides: what may go at once after a pause, and what was being sent, of which the kernel has two segments at most.
+            // Additional allowance: the burst after a pause, and what was being sent, at most two segments in
+            // the kernel.
             let once = 0.02 * rate + 2.0 * 64e3 * 8.0;
             assert!(bits < 1.03 * rate * seconds + once, "{}: {bits} bits in {seconds} s", transport.name());
         }

@@ -1,4 +1,4 @@
-//! Streams between real sockets: how they end, what a relay may rely on, and what a profile sets.
+//! TCP streams between real sockets: how they end, what a relay may rely on, and what a profile sets.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_net::transport::Change;
@@ -14,7 +14,7 @@ fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A stream of ours that was accepted, and the ordinary socket at its other end.
+/// An accepted stream, and the ordinary socket at its other end.
 async fn accepted(profile: &Profile) -> (Stream, TcpStream) {
     let listener = tcp::listen(loopback(), profile).unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -22,7 +22,7 @@ async fn accepted(profile: &Profile) -> (Stream, TcpStream) {
     (listener.accept().await.unwrap().0.into_stream().unwrap(), peer)
 }
 
-/// A stream of ours that has connected, and the ordinary socket at its other end.
+/// A connected stream, and the ordinary socket at its other end.
 async fn connected(profile: &Profile) -> (Stream, TcpStream) {
     let listener = std::net::TcpListener::bind(loopback()).unwrap();
     let stream = tcp::connect(listener.local_addr().unwrap(), profile, PATIENCE).await.unwrap();
@@ -36,7 +36,7 @@ fn read_end(peer: &mut TcpStream) -> io::Result<usize> {
 }
 
 #[tokio::test]
-async fn a_dropped_stream_is_reset_and_never_ends_cleanly() {
+async fn dropped_stream_is_reset_and_never_ends_cleanly() {
     let (stream, mut peer) = accepted(&Profile::default()).await;
     drop(stream);
     assert_eq!(read_end(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -47,7 +47,7 @@ async fn a_dropped_stream_is_reset_and_never_ends_cleanly() {
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_accepted_is_reset_too() {
+async fn unaccepted_connection_is_reset() {
     let listener = tcp::listen(loopback(), &Profile::default()).unwrap();
     let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     drop(listener);
@@ -55,7 +55,7 @@ async fn a_connection_that_nobody_accepted_is_reset_too() {
 }
 
 #[tokio::test]
-async fn a_closed_stream_ends_cleanly_with_all_its_bytes() {
+async fn closed_stream_ends_cleanly_with_all_its_bytes() {
     let (stream, mut peer) = connected(&Profile::default()).await;
     let sent = vec![7u8; 100_000];
     let mut left = &sent[..];
@@ -75,7 +75,7 @@ async fn a_closed_stream_ends_cleanly_with_all_its_bytes() {
 }
 
 #[tokio::test]
-async fn delivery_is_known_when_the_peer_has_acknowledged_the_end() {
+async fn delivered_waits_for_acknowledgement_of_the_end() {
     let (stream, mut peer) = connected(&Profile::default()).await;
     assert_eq!(stream.try_write(b"last words", false).unwrap(), 10);
     stream.shutdown_write().unwrap();
@@ -86,7 +86,7 @@ async fn delivery_is_known_when_the_peer_has_acknowledged_the_end() {
 }
 
 #[tokio::test]
-async fn what_a_peer_never_takes_is_not_called_delivered() {
+async fn delivered_times_out_when_the_peer_never_reads() {
     let (stream, peer) = connected(&Profile::default()).await;
     let block = vec![0u8; 1 << 20];
     while !matches!(stream.try_write(&block, false), Err(error) if error.kind() == ErrorKind::WouldBlock) {
@@ -100,11 +100,11 @@ async fn what_a_peer_never_takes_is_not_called_delivered() {
 }
 
 #[tokio::test]
-async fn a_reset_is_noticed_by_one_who_does_not_read() {
+async fn reset_is_noticed_without_reading() {
     let (stream, mut peer) = accepted(&Profile::default()).await;
     peer.write_all(&[1; 4096]).unwrap();
     stream.readable().await.unwrap();
-    // Unread data, and then even the end of the stream, are no failure.
+    // Unread data, and even the end of the stream, are not failures.
     assert!(tokio::time::timeout(Duration::from_millis(50), stream.failed()).await.is_err());
     socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
     drop(peer);
@@ -113,7 +113,7 @@ async fn a_reset_is_noticed_by_one_who_does_not_read() {
 }
 
 #[tokio::test]
-async fn the_end_of_both_directions_is_no_failure() {
+async fn end_of_both_directions_is_no_failure() {
     let (stream, peer) = accepted(&Profile::default()).await;
     peer.shutdown(Shutdown::Write).unwrap();
     stream.readable().await.unwrap();
@@ -123,7 +123,7 @@ async fn the_end_of_both_directions_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_shows_what_happened_to_it() {
+async fn idle_connection_reports_end_and_reset() {
     let (stream, mut peer) = connected(&Profile::default()).await;
     assert!(stream.is_quiet().unwrap());
     peer.write_all(b"?").unwrap();
@@ -136,7 +136,7 @@ async fn an_idle_connection_shows_what_happened_to_it() {
     assert!(!stream.is_quiet().unwrap());
 }
 
-/// Pumps all of `from` through carriers of `pool` to `to`.
+/// Relays all of `from` to `to` through carriers of `pool`.
 async fn pump(from: &Stream, to: &Stream, pool: &std::sync::Arc<PipePool>) {
     loop {
         from.readable().await.unwrap();
@@ -185,7 +185,7 @@ async fn carriers_deliver_every_byte_with_and_without_pipes() {
 }
 
 #[tokio::test]
-async fn a_pipe_that_still_holds_bytes_is_not_lent_again() {
+async fn nonempty_pipe_is_not_reused() {
     let pool = PipePool::new(1, 64 << 10);
     let (from, mut source) = accepted(&Profile::default()).await;
     source.write_all(b"secret").unwrap();
@@ -197,7 +197,7 @@ async fn a_pipe_that_still_holds_bytes_is_not_lent_again() {
 }
 
 #[tokio::test]
-async fn accepted_and_connected_streams_have_the_profile() {
+async fn profile_applies_to_accepted_and_connected_streams() {
     let profile = Profile {
         send_buffer: Buffer::Bytes(ByteSize(64 << 10)),
         receive_buffer: Buffer::Bytes(ByteSize(128 << 10)),
@@ -226,21 +226,21 @@ async fn settings_change_while_a_stream_is_open() {
         assert_eq!((stats.send_buffer, stats.receive_buffer), (128 << 10, 256 << 10), "twice what was asked for");
         assert_eq!(stats.congestion_control, "reno");
         assert!((1..=10_000_000).contains(&stats.pacing_rate), "{stats:?}");
-        // None of it disturbs the bytes, and what cannot be is an error.
+        // The changes leave the data intact, and an impossible change is an error.
         let unheard_of = stream.set(Change::CongestionControl(CongestionControl::Native)).unwrap_err();
         assert_eq!(unheard_of.kind(), ErrorKind::Unsupported);
         assert_eq!(stream.try_write(&[5; 1000], false).unwrap(), 1000);
         peer.read_exact(&mut [0; 1000]).unwrap();
-        // All is known when it has been acknowledged.
+        // Statistics are complete once everything is acknowledged.
         stream.delivered(PATIENCE).await.unwrap();
         let stats = stream.stats().unwrap();
-        // Where all round trips are alike they do not vary.
+        // The deviation is 0 if all round trips take the same time.
         assert!(stats.rtt_var_us < 1_000_000 && stats.min_rtt_us > 0 && stats.delivery_rate > 0, "{stats:?}");
     }
 }
 
 #[tokio::test]
-async fn a_buffer_above_the_hosts_limit_is_reported() {
+async fn buffer_above_the_host_s_limit_is_reported() {
     let profile = Profile { receive_buffer: Buffer::Bytes(ByteSize(1 << 30)), ..Profile::default() };
     let (stream, _peer) = connected(&profile).await;
     let note = stream.note().unwrap();
@@ -249,7 +249,7 @@ async fn a_buffer_above_the_hosts_limit_is_reported() {
 }
 
 #[tokio::test]
-async fn multipath_streams_carry_data_or_say_that_they_cannot() {
+async fn multipath_streams_carry_data_or_note_the_fallback() {
     let profile = Profile { multipath: true, ..Profile::default() };
     let (stream, mut peer) = accepted(&profile).await;
     peer.write_all(b"hello").unwrap();
@@ -275,7 +275,7 @@ async fn statistics_count_bytes_and_time() {
 }
 
 #[tokio::test]
-async fn statistics_tell_of_times_and_rates() {
+async fn statistics_contain_times_and_rates() {
     let (stream, mut peer) = connected(&Profile::default()).await;
     let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
     let mut sent = 0;
@@ -284,7 +284,7 @@ async fn statistics_tell_of_times_and_rates() {
         sent += stream.try_write(&[7; 100_000], false).unwrap_or(0);
     }
     let stats = stream.stats().unwrap();
-    // Where all round trips are alike they do not vary.
+    // The deviation is 0 if all round trips take the same time.
     assert!(
         stats.rtt_var_us < 1_000_000 && stats.min_rtt_us > 0 && stats.min_rtt_us <= stats.rtt_us.max(1000),
         "{stats:?}"
@@ -297,7 +297,7 @@ async fn statistics_tell_of_times_and_rates() {
     assert_eq!((stats.in_flight, stats.unsent), (0, 0));
     assert_eq!(stats.bytes_sent - stats.bytes_retransmitted, sent as u64);
 
-    // A peer that does not read: what finds no room there waits here.
+    // The peer does not read, so that written bytes fill the send buffer.
     let (stream, _peer) = connected(&Profile::default()).await;
     while stream.try_write(&[7; 100_000], false).is_ok() {}
     let stats = stream.stats().unwrap();
@@ -317,7 +317,7 @@ async fn settings_change_while_bytes_are_under_way() {
             stream.set(Change::Unsent(Some(size / 4))).unwrap();
             let stats = stream.stats().unwrap();
             assert_eq!(stats.congestion_control, control.to_string());
-            // The kernel doubles what is asked for.
+            // The kernel doubles the requested size.
             assert_eq!((stats.send_buffer, stats.receive_buffer), (2 * size, size));
             for _ in 0..20 {
                 stream.writable().await.unwrap();
@@ -335,7 +335,7 @@ async fn settings_change_while_bytes_are_under_way() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_named() {
+async fn listen_error_names_the_address() {
     let first = tcp::listen(loopback(), &Profile::default()).unwrap();
     let addr = first.local_addr().unwrap();
     let error = tcp::listen(addr, &Profile::default()).unwrap_err().to_string();

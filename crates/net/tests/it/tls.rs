@@ -1,4 +1,5 @@
-//! TLS over real sockets: streams and their ends, who may connect, what a cut looks like, and the raw socket after `auth`.
+//! TLS over real sockets: streams and their ends, authentication, truncation, and the raw socket after
+//! `auth`.
 
 use crate::certificates;
 use certificates::Place;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Against hanging.
+/// Guards against hanging.
 const LIMIT: Duration = Duration::from_secs(60);
 const ENCRYPT: Offer = Offer { encrypt: true, auth: false, none: false };
 const AUTH: Offer = Offer { encrypt: false, auth: true, none: false };
@@ -82,7 +83,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn streams_arrive_whole_in_both_directions_and_end_apart() {
+async fn streams_arrive_complete_and_end_independently() {
     let place = Place::new();
     let (a, b) = pair(&place, Tls::encrypt(place.credentials("pg1")), ENCRYPT).await;
     assert_eq!((a.security(), b.security()), (Security::Encrypt, Security::Encrypt));
@@ -103,7 +104,7 @@ async fn streams_arrive_whole_in_both_directions_and_end_apart() {
 }
 
 #[tokio::test]
-async fn half_closed_goes_on_the_other_way() {
+async fn half_close_leaves_the_other_direction_open() {
     let place = Place::new();
     let (a, b) = pair(&place, Tls::encrypt(place.credentials("pg1")), ENCRYPT).await;
     a.shutdown_write().unwrap();
@@ -114,7 +115,7 @@ async fn half_closed_goes_on_the_other_way() {
 }
 
 #[tokio::test]
-async fn what_found_no_room_is_sent_although_nobody_asks() {
+async fn backlog_is_sent_without_further_writes() {
     let place = Place::new();
     let (a, b) = pair(&place, Tls::encrypt(place.credentials("pg1")), ENCRYPT).await;
     let mut written = 0;
@@ -139,7 +140,7 @@ async fn what_found_no_room_is_sent_although_nobody_asks() {
 }
 
 #[tokio::test]
-async fn one_that_is_dropped_is_reset_and_one_that_is_closed_still_delivers() {
+async fn dropped_connection_is_reset_and_closed_one_delivers() {
     let place = Place::new();
     let (a, b) = pair(&place, Tls::encrypt(place.credentials("pg1")), ENCRYPT).await;
     drop(a);
@@ -157,7 +158,8 @@ async fn one_that_is_dropped_is_reset_and_one_that_is_closed_still_delivers() {
     assert!(bounded(reading).await.unwrap().unwrap() == all);
 }
 
-/// A connection through one that passes on so many bytes of what the client sends, and then ends it, as anyone on the path can.
+/// A connection through a relay that forwards `passed` bytes of the client and then closes, as anyone on the
+/// path could.
 async fn cut_after(
     place: &Place,
     transport: Tls,
@@ -214,9 +216,9 @@ async fn cut_after(
 }
 
 #[tokio::test]
-async fn an_end_below_without_close_notify_is_an_error() {
+async fn end_without_close_notify_is_an_error() {
     let place = Place::new();
-    // Nothing, half a record, all but the close_notify record.
+    // Truncated to nothing, to half a record, and to everything but close_notify.
     for passed in [0, 20, 31] {
         let transport = Tls::encrypt(place.credentials("pg1"));
         let (_client, server, _near, _far) = cut_after(&place, transport, ENCRYPT, passed, b"").await;
@@ -228,7 +230,7 @@ async fn an_end_below_without_close_notify_is_an_error() {
     let transport = Tls::encrypt(place.credentials("pg1"));
     let (_client, server, _near, _far) = cut_after(&place, transport, ENCRYPT, usize::MAX, b"").await;
     assert_eq!(read_to_end(&server).await.unwrap(), b"a message");
-    // Bytes that somebody puts into the stream.
+    // Bytes injected into the stream.
     let transport = Tls::encrypt(place.credentials("pg1"));
     let forged = [
         0x17, 3, 3, 0, 30, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25,
@@ -244,7 +246,7 @@ async fn an_end_below_without_close_notify_is_an_error() {
 }
 
 #[tokio::test]
-async fn who_is_not_trusted_is_refused_by_name() {
+async fn untrusted_peer_is_refused_with_reason() {
     let place = Place::new();
     let (client, _) = meet(&place, Tls::encrypt(place.credentials("pg1")), "pg3", ENCRYPT).await;
     let error = client.unwrap_err();
@@ -264,7 +266,7 @@ async fn who_is_not_trusted_is_refused_by_name() {
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     assert!(error.to_string().contains("it does not accept this end's certificate"), "{error}");
 
-    // The client trusts the server, and not the other way round: it hears of it when it reads.
+    // The client trusts the server, but not vice versa: the client learns of the refusal when it reads.
     let stranger = elsewhere.credentials_that_trust("pg1", &place);
     let (client, server) = meet(&place, Tls::encrypt(stranger), "pg2", ENCRYPT).await;
     assert_eq!(server.unwrap_err().to_string(), "its certificate is not signed by an authority that is trusted here");
@@ -275,11 +277,11 @@ async fn who_is_not_trusted_is_refused_by_name() {
     let nameless = target("127.0.0.1:9".parse().unwrap(), "pg2:5006");
     let connect = Tls::encrypt(place.credentials("pg1")).connect(&nameless, &Profile::default(), LIMIT).await;
     let text = connect.unwrap_err().to_string();
-    assert!(text.ends_with("\"pg2:5006\" is no name or address that a certificate could be for"), "{text}");
+    assert!(text.ends_with("\"pg2:5006\" is not a name or address that a certificate can carry"), "{text}");
 }
 
 #[tokio::test]
-async fn the_kind_of_security_is_not_negotiable_downward() {
+async fn security_mode_cannot_be_downgraded() {
     let place = Place::new();
     for (transport, offer) in
         [(Tls::encrypt(place.credentials("pg1")), AUTH), (Tls::auth(place.credentials("pg1")), ENCRYPT)]
@@ -293,7 +295,7 @@ async fn the_kind_of_security_is_not_negotiable_downward() {
 }
 
 #[tokio::test]
-async fn one_listener_serves_all_that_it_offers() {
+async fn listener_serves_every_offered_mode() {
     let place = Place::new();
     let profile = Profile::default();
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
@@ -319,7 +321,7 @@ async fn one_listener_serves_all_that_it_offers() {
         let n = read(&server, &mut buffer).await.unwrap();
         assert_eq!(&buffer[..n], b"hello");
     }
-    // Without the leave of the listener, nobody comes without TLS.
+    // Without `none` in its offer, the listener admits no client without TLS.
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
     let strict = listener_over(Box::new(under), &place.credentials("pg2"), ENCRYPT);
     let to = target(strict.local_addr().unwrap(), "pg2");
@@ -334,14 +336,14 @@ async fn one_listener_serves_all_that_it_offers() {
 }
 
 #[tokio::test]
-async fn after_auth_the_socket_is_raw_at_both_ends() {
+async fn socket_is_raw_after_auth() {
     let place = Place::new();
     let (a, b) = pair(&place, Tls::auth(place.credentials("pg1")), AUTH).await;
     assert_eq!(b.identity().unwrap().names, ["pg1"]);
     write_all(&a, b"OPEN").await.unwrap();
     let mut buffer = [0; 64];
     assert_eq!(read(&b, &mut buffer).await.unwrap(), 4);
-    // The answer, the end of TLS and the first raw bytes, all at once.
+    // The answer, close_notify and the first raw bytes arrive together.
     write_all(&b, b"OPENED").await.unwrap();
     b.unprotect().unwrap();
     write_all(&b, b"220 ready\r\n").await.unwrap();
@@ -354,7 +356,7 @@ async fn after_auth_the_socket_is_raw_at_both_ends() {
     assert_eq!(read(&b, &mut buffer).await.unwrap(), 3);
     assert_eq!((a.security(), b.security()), (Security::Auth, Security::Auth));
 
-    // Two such connections joined by a carrier, which may splice.
+    // A carrier joins two such connections, and may splice.
     let pipes = phoebus_net::PipePool::new(4, 1 << 20);
     let (c, d) = pair(&place, Tls::auth(place.credentials("pg1")), AUTH).await;
     c.unprotect().unwrap();
@@ -373,7 +375,7 @@ async fn after_auth_the_socket_is_raw_at_both_ends() {
 }
 
 #[tokio::test]
-async fn auth_that_ends_below_before_tls_does_is_cut() {
+async fn truncation_before_close_notify_is_an_error_under_auth() {
     let place = Place::new();
     for passed in [0, 31] {
         let transport = Tls::auth(place.credentials("pg1"));
@@ -383,7 +385,7 @@ async fn auth_that_ends_below_before_tls_does_is_cut() {
 }
 
 #[tokio::test]
-async fn udt_can_be_encrypted_too_and_has_half_close_then() {
+async fn encrypted_udt_has_half_close() {
     let place = Place::new();
     let (profile, under) = (Profile::default(), Arc::new(Udt::default()));
     let listener = under.listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
@@ -409,13 +411,13 @@ async fn udt_can_be_encrypted_too_and_has_half_close_then() {
 }
 
 #[test]
-fn a_connection_moves_to_another_runtime() {
+fn connection_moves_to_another_runtime() {
     let place = Place::new();
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (a, b) = first.block_on(pair(&place, Tls::encrypt(place.credentials("pg1")), ENCRYPT));
     second.block_on(async {
-        let (a, b) = (a.rehome().unwrap(), b.rehome().unwrap());
+        let (a, b) = (a.move_to_runtime().unwrap(), b.move_to_runtime().unwrap());
         first.shutdown_background();
         let all = bytes(2_000_000);
         let (sent, got) = tokio::join!(
@@ -431,7 +433,7 @@ fn a_connection_moves_to_another_runtime() {
 }
 
 #[tokio::test]
-async fn a_listener_for_udt_without_tls_is_named_with_the_key_that_it_lacks() {
+async fn error_for_udt_listener_without_tls_names_the_missing_key() {
     let place = Place::new();
     let (udt, profile) = (Arc::new(Udt::default()), Profile::default());
     let listener = udt.listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();

@@ -1,4 +1,4 @@
-//! TLS with openssl's own client and server: what they agree on, and what is refused, in words.
+//! TLS interoperability with OpenSSL's client and server: what they negotiate, and how refusals are reported.
 
 use crate::certificates;
 use certificates::Place;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// Against hanging.
+/// Guards against hanging.
 const LIMIT: Duration = Duration::from_secs(60);
 
 async fn bounded<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("nothing may hang")
 }
 
-/// `openssl` in the directory of the certificates.
+/// Starts `openssl` in the directory of the certificates.
 fn openssl(place: &Place, arguments: &[&str]) -> Child {
     let mut command = Command::new("openssl");
     command.args(arguments).current_dir(place.path("")).kill_on_drop(true);
@@ -59,7 +59,7 @@ fn listening_for(place: &Place, offer: Offer) -> Box<dyn Listener> {
     listener(Box::new(under), &place.credentials("pg2"), offer)
 }
 
-/// `openssl s_client` to it, as `pg1` unless told otherwise.
+/// Connects `openssl s_client` to the listener; `extra` selects its certificate.
 fn s_client(place: &Place, listener: &dyn Listener, extra: &[&str]) -> Child {
     place.issue("pg1");
     let to = listener.local_addr().unwrap().to_string();
@@ -75,15 +75,15 @@ async fn accepted(listener: &dyn Listener) -> io::Result<Stream> {
     bounded(async { listener.accept().await.unwrap().0.handshake().await }).await
 }
 
-/// What a program says until it ends.
-async fn last_words(mut child: Child) -> String {
+/// Waits for the program's exit and returns its output.
+async fn output_of(mut child: Child) -> String {
     drop(child.stdin.take());
     let output = bounded(child.wait_with_output()).await.unwrap();
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
 #[tokio::test]
-async fn a_client_of_openssl_is_served() {
+async fn openssl_client_is_served() {
     let place = Place::new();
     let listener = listening(&place);
     let mut client = s_client(&place, &*listener, &[&AS_PG1[..], &["-quiet", "-no_ign_eof"]].concat());
@@ -100,14 +100,14 @@ async fn a_client_of_openssl_is_served() {
 }
 
 #[tokio::test]
-async fn keys_are_updated_when_openssl_asks() {
+async fn key_update_of_openssl_is_accepted() {
     let place = Place::new();
     let listener = listening(&place);
     let mut client = s_client(&place, &*listener, &AS_PG1);
     let stream = accepted(&*listener).await.unwrap();
     let mut stdin = client.stdin.take().unwrap();
     let mut said = BufReader::new(client.stderr.take().unwrap()).lines();
-    // A request for new keys on both sides; afterwards each end decrypts what the other encrypts with them.
+    // Requests a key update on both sides; afterwards each end decrypts with the other's new keys.
     stdin.write_all(b"K\n").await.unwrap();
     while bounded(said.next_line()).await.unwrap().unwrap() != "KEYUPDATE" {}
     stdin.write_all(b"hello\n").await.unwrap();
@@ -121,11 +121,11 @@ const UNEXPECTED: &str =
     "it sent new keys or a session ticket, which have no place on a hop whose TLS ends once both ends are known";
 
 #[tokio::test]
-async fn where_tls_is_about_to_end_new_keys_are_refused() {
+async fn auth_refuses_key_updates() {
     let place = Place::new();
     let listener = listening_for(&place, Offer { encrypt: false, auth: true, none: false });
     let as_pg1 = [&AS_PG1[..4], &["-alpn", "phoebus-auth/1"]].concat();
-    // `k` is for new keys of its own, `K` for those of both ends.
+    // `k` updates the client's own keys, `K` those of both ends.
     for update in ["k\n", "K\n"] {
         let mut client = s_client(&place, &*listener, &as_pg1);
         let stream = accepted(&*listener).await.unwrap();
@@ -140,16 +140,16 @@ async fn where_tls_is_about_to_end_new_keys_are_refused() {
 }
 
 #[tokio::test]
-async fn where_tls_is_about_to_end_tickets_are_refused() {
+async fn auth_refuses_session_tickets() {
     let place = Place::new();
-    // openssl's server sends two of them after each handshake.
+    // OpenSSL's server sends two tickets after each handshake.
     let (_child, _stdout, to) = s_server(&place, &["-alpn", "phoebus-auth/1"]).await;
     let transport = Tls::auth(place.credentials("pg1"));
     let stream = bounded(transport.connect(&to, &Profile::default(), LIMIT)).await.unwrap();
     assert_eq!(read(&stream).await.unwrap_err().to_string(), UNEXPECTED);
 }
 
-/// A session of `pg2` that may be resumed, with early data, by what another server of its name has given out.
+/// A resumable session of `pg2` with early data, issued by another server of that name.
 async fn session(place: &Place) -> String {
     let more = ["-alpn", "phoebus/1", "-early_data", "-max_early_data", "16384"];
     let (_server, _stdout, to) = s_server(place, &more).await;
@@ -157,20 +157,20 @@ async fn session(place: &Place) -> String {
     let mut arguments = vec!["s_client", "-connect", &to, "-CAfile", "ca.pem", "-sess_out", "session.pem"];
     arguments.extend(AS_PG1);
     let client = openssl(place, &arguments);
-    // It is written when the server's ticket comes, and told when the client ends.
+    // The client writes the file when the ticket comes, and prints its content when it exits.
     let written = async {
         while !place.path("session.pem").exists() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     bounded(written).await;
-    let said = last_words(client).await;
+    let said = output_of(client).await;
     assert!(said.contains("Max Early Data: 16384"), "{said}");
     "session.pem".to_owned()
 }
 
 #[tokio::test]
-async fn no_tickets_are_given_out_and_no_session_or_early_data_is_taken() {
+async fn server_issues_no_tickets_and_accepts_no_resumption() {
     let place = Place::new();
     let listener = listening(&place);
     let serve = async || {
@@ -194,12 +194,12 @@ async fn no_tickets_are_given_out_and_no_session_or_early_data_is_taken() {
         bounded(stdout.read_to_string(&mut said)).await.unwrap();
         said
     };
-    // Whoever asks for a session to keep is given none.
+    // A client that asks for a ticket gets none.
     let client = s_client(&place, &*listener, &[&AS_PG1[..], &["-sess_out", "kept.pem"]].concat());
     let (said, ()) = tokio::join!(talk(client), serve());
     assert!(said.contains("New, TLSv1.3") && !said.contains("New Session Ticket arrived"), "{said}");
     assert!(!place.path("kept.pem").exists(), "a session was given out");
-    // Whoever has one makes the whole handshake anew, and what was sent ahead of it is not taken.
+    // A client with a ticket must make a full handshake, and its early data is rejected.
     let session = session(&place).await;
     std::fs::write(place.path("early"), "early\n").unwrap();
     let more = ["-sess_in", &session, "-early_data", "early"];
@@ -210,7 +210,7 @@ async fn no_tickets_are_given_out_and_no_session_or_early_data_is_taken() {
 }
 
 #[tokio::test]
-async fn clients_that_prove_too_little_are_refused() {
+async fn insufficient_clients_are_refused() {
     let place = Place::new();
     let listener = listening(&place);
     let cases: [(&[&str], &str, &str); 4] = [
@@ -232,10 +232,10 @@ async fn clients_that_prove_too_little_are_refused() {
         let error = accepted(&*listener).await.unwrap_err();
         assert!(error.to_string().starts_with(ours), "{extra:?}: {error}");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        let said = last_words(client).await;
+        let said = output_of(client).await;
         assert!(said.contains(theirs), "{extra:?}: {said}");
     }
-    // One of another authority, although it is called pg1 as well.
+    // A certificate of another authority, although it carries the name pg1.
     let elsewhere = Place::new();
     let files = elsewhere.issue("pg1");
     let extra =
@@ -243,11 +243,11 @@ async fn clients_that_prove_too_little_are_refused() {
     let client = s_client(&place, &*listener, &extra);
     let error = accepted(&*listener).await.unwrap_err();
     assert_eq!(error.to_string(), "its certificate is not signed by an authority that is trusted here");
-    let said = last_words(client).await;
+    let said = output_of(client).await;
     assert!(said.contains("alert"), "{said}");
 }
 
-/// `openssl s_server` as `pg2`, and where it listens.
+/// Starts `openssl s_server` as `pg2`, and returns its address.
 async fn s_server(place: &Place, extra: &[&str]) -> (Child, BufReader<ChildStdout>, Target) {
     place.issue("pg2");
     let mut arguments =
@@ -266,7 +266,7 @@ async fn s_server(place: &Place, extra: &[&str]) -> (Child, BufReader<ChildStdou
 }
 
 #[tokio::test]
-async fn a_server_of_openssl_gets_all_bytes() {
+async fn openssl_server_receives_all_bytes() {
     let place = Place::new();
     let (_child, mut stdout, to) = s_server(&place, &["-alpn", "phoebus/1"]).await;
     let stream =
@@ -281,13 +281,13 @@ async fn a_server_of_openssl_gets_all_bytes() {
     let ((), read) = bounded(async { tokio::join!(send, stdout.read_to_end(&mut got)) }).await;
     read.unwrap();
     let got = String::from_utf8_lossy(&got);
-    // Around them it says what was agreed on.
+    // The server's output also contains its report of the handshake.
     assert!(got.contains(&sent), "{} bytes of {}", got.len(), sent.len());
     assert!(got.contains("CN=pg1") || got.contains("CN = pg1"), "it saw our certificate");
 }
 
 #[tokio::test]
-async fn servers_that_are_not_the_one_that_is_meant_are_refused() {
+async fn wrong_servers_are_refused() {
     let place = Place::new();
     let transport = Tls::encrypt(place.credentials("pg1"));
     let cases: [(&[&str], &str, &str); 4] = [
@@ -305,7 +305,7 @@ async fn servers_that_are_not_the_one_that_is_meant_are_refused() {
             "{error}"
         );
     }
-    // A server that does not trust this end says so when it has seen the certificate.
+    // A server that does not trust this end says so after it has seen the certificate.
     let elsewhere = Place::new();
     let (_child, _stdout, to) = s_server(&place, &["-alpn", "phoebus/1"]).await;
     let transport = Tls::encrypt(elsewhere.credentials_that_trust("pg1", &place));

@@ -1,4 +1,4 @@
-//! UDT over real sockets: how connections end, what a shared port bears, and what settings do.
+//! UDT over real sockets: how connections end, how a shared port behaves, and what settings do.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_net::transport::{Change, Target, Transport};
@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Against hanging alone.
+/// Guards against hanging only.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(50);
 
@@ -66,7 +66,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_task_that_always_finds_bytes_gives_way_to_others() {
+async fn busy_task_yields_to_others() {
     const LEN: usize = 100_000;
     let listener = listen();
     let (client, server) = pair(&listener).await;
@@ -98,7 +98,7 @@ async fn a_task_that_always_finds_bytes_gives_way_to_others() {
 }
 
 #[tokio::test]
-async fn bytes_cross_both_ways_at_once_in_both_families() {
+async fn bytes_cross_both_ways_over_ipv4_and_ipv6() {
     for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
         let transport = Udt::default();
         let listener = transport.listen(SocketAddr::new(ip, 0), &Profile::default()).unwrap();
@@ -124,16 +124,17 @@ async fn bytes_cross_both_ways_at_once_in_both_families() {
         assert_eq!((stats.bytes_acked, stats.bytes_received), (20_000_000, 20_000_000));
         assert_eq!(stats.bytes_sent - stats.bytes_retransmitted, 20_000_000);
         assert!(stats.rtt_us > 0 && stats.congestion_control == "model" && !stats.closed);
-        assert!(client.is_quiet().unwrap() && !client.has_true_ends());
+        assert!(client.is_quiet().unwrap() && !client.has_authenticated_close());
         assert_eq!(client.local_addr().unwrap(), from);
     }
 }
 
 #[tokio::test]
-async fn statistics_tell_of_the_path() {
+async fn statistics_describe_the_path() {
     let listener = listen();
     let (client, server) = pair(&listener).await;
-    // Acknowledgements come every 10 ms: what was written is under way until then, though a busy machine may look too late.
+    // Acknowledgements come every 10 ms: written data is in flight until then, though a busy machine may look
+    // too late.
     let sent = bytes(3_000_000);
     let mut most = 0;
     for _ in 0..100 {
@@ -168,7 +169,7 @@ async fn statistics_tell_of_the_path() {
 }
 
 #[tokio::test]
-async fn a_dropped_stream_is_an_error_after_all_that_came_before() {
+async fn dropped_stream_is_an_error_after_the_earlier_bytes() {
     let listener = listen();
     let (client, server) = pair(&listener).await;
     write(&client, b"last words").await;
@@ -183,7 +184,7 @@ async fn a_dropped_stream_is_an_error_after_all_that_came_before() {
 }
 
 #[tokio::test]
-async fn a_disarmed_stream_delivers_what_was_written() {
+async fn disarmed_stream_delivers_what_was_written() {
     let listener = listen();
     let port = Port::bind(loopback()).unwrap();
     let (client, server) = pair_from(&port, &listener).await;
@@ -197,7 +198,7 @@ async fn a_disarmed_stream_delivers_what_was_written() {
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_accepted_is_ended() {
+async fn unaccepted_connection_is_closed() {
     let listener = listen();
     let client = Port::bind(loopback()).unwrap();
     let stream = client.connect(listener.port().local_addr(), &Profile::default(), LIMIT).await.unwrap();
@@ -206,7 +207,7 @@ async fn a_connection_that_nobody_accepted_is_ended() {
 }
 
 #[tokio::test]
-async fn many_connections_share_two_sockets_and_end_one_by_one() {
+async fn connections_share_sockets_and_end_independently() {
     let listener = listen();
     let port = Port::bind(loopback()).unwrap();
     let mut streams = Vec::new();
@@ -227,7 +228,7 @@ async fn many_connections_share_two_sockets_and_end_one_by_one() {
     assert!(streams.iter().all(|(client, server)| client.is_quiet().unwrap() && server.is_quiet().unwrap()));
     drop((streams, kept));
     in_time(port.settled()).await;
-    // Each answers what still comes for some seconds, and is forgotten then.
+    // Each connection stays in the table for some seconds to answer late packets.
     in_time(async {
         while port.connections() + listener.port().connections() > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -237,7 +238,7 @@ async fn many_connections_share_two_sockets_and_end_one_by_one() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_timeout_and_harms_no_other_connection() {
+async fn absent_peer_is_a_timeout_and_harms_no_other_connection() {
     let listener = listen();
     let port = Port::bind(loopback()).unwrap();
     let (client, server) = pair_from(&port, &listener).await;
@@ -252,7 +253,7 @@ async fn nobody_there_is_a_timeout_and_harms_no_other_connection() {
 }
 
 #[tokio::test]
-async fn garbage_and_forged_requests_leave_no_state_and_harm_nobody() {
+async fn garbage_and_forged_requests_leave_no_state() {
     let listener = listen();
     let (client, server) = pair(&listener).await;
     let to = listener.port().local_addr();
@@ -267,7 +268,7 @@ async fn garbage_and_forged_requests_leave_no_state_and_harm_nobody() {
             })
             .collect();
         if round % 2 == 0 && datagram.len() >= 64 {
-            // A request, with a cookie that was guessed or without one.
+            // A handshake request with a guessed cookie, or without one.
             datagram[..16].copy_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
             datagram[16..24].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 1]);
             datagram[36..40].copy_from_slice(if round % 4 == 0 { &[0, 0, 0, 1] } else { &[0xff; 4] });
@@ -287,7 +288,7 @@ async fn garbage_and_forged_requests_leave_no_state_and_harm_nobody() {
 }
 
 #[tokio::test]
-async fn two_that_meet_need_no_listener() {
+async fn rendezvous_needs_no_listener() {
     let (one, other) = (Port::bind(loopback()).unwrap(), Port::bind(loopback()).unwrap());
     let profile = Profile::default();
     let (here, there) = in_time(async {
@@ -300,12 +301,12 @@ async fn two_that_meet_need_no_listener() {
 }
 
 #[tokio::test]
-async fn a_reader_that_pauses_stops_the_writer_and_a_rate_can_be_changed() {
+async fn paused_reader_blocks_the_writer_and_rate_can_change() {
     let listener = listen();
     let (client, server) = pair(&listener).await;
     let piece = vec![7u8; 1 << 20];
     let mut written = 0u64;
-    // What both buffers hold is less than this.
+    // Both buffers together hold less than this.
     while tokio::time::timeout(Duration::from_secs(2), client.writable()).await.is_ok() {
         written += client.try_write(&piece, false).unwrap_or(0) as u64;
         assert!(written < 200_000_000, "nothing stops the writer");
@@ -329,8 +330,8 @@ async fn a_reader_that_pauses_stops_the_writer_and_a_rate_can_be_changed() {
     );
 }
 
-/// What `client` can send of `block`, over and over from `at` on, while nobody reads at `server`, until no more is taken for half
-/// a second.
+/// Writes `block` to `client` over and over, starting at offset `at`, while nobody reads at `server`, until
+/// nothing more arrives for half a second. Returns the number of bytes that `server` has received.
 async fn taken(client: &Stream, server: &Stream, block: &[u8], at: &mut usize) -> u64 {
     let (mut most, mut quiet) = (0, 0);
     while quiet < 50 && most < 64 << 20 {
@@ -346,7 +347,7 @@ async fn taken(client: &Stream, server: &Stream, block: &[u8], at: &mut usize) -
 }
 
 #[tokio::test]
-async fn a_stranger_fills_little_until_it_is_trusted_and_everything_arrives() {
+async fn unwidened_stream_limits_the_peer_and_loses_nothing() {
     let transport = Udt::default();
     let listener = transport.listen(loopback(), &Profile::default()).unwrap();
     let target = Target { addr: listener.local_addr().unwrap(), name: "localhost".into(), early: false };
@@ -360,13 +361,13 @@ async fn a_stranger_fills_little_until_it_is_trusted_and_everything_arrives() {
     server.widen();
     let after = in_time(taken(&client, &server, &block, &mut at)).await;
     assert!(after >= 64 << 20, "{after} bytes were taken of a peer that is trusted");
-    // What found no room before has been sent again: the bytes are those that were written.
+    // Packets that did not fit were retransmitted: the bytes are those that were written.
     let all = read(&server, 16 << 20).await;
     assert!(all.chunks(block.len()).all(|part| part == block));
 }
 
 #[tokio::test]
-async fn a_probe_is_answered_by_who_is_there() {
+async fn live_peer_answers_a_probe() {
     let listener = listen();
     let (client, server) = pair(&listener).await;
     write(&client, b"hello").await;
@@ -382,7 +383,7 @@ async fn a_probe_is_answered_by_who_is_there() {
         })
         .await;
     }
-    // One that has ended says nothing of its other end.
+    // A connection that has ended says nothing about its peer.
     drop((client, server));
     in_time(async {
         while ends.iter().any(|end| end.heard().is_some() || end.ask().is_some()) {

@@ -1,5 +1,5 @@
-//! What the kernel is spared by UDT: it gets many packets at a time and gives many at a time, by its own counters; and nothing
-//! spins while packets are paced.
+//! UDT hands many packets to the kernel in one call, and receives many in one, by the kernel's own counters;
+//! and no thread spins while packets are paced.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -11,7 +11,7 @@ use phoebus_proto::units::BitRate;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, loopback, receive, send, target};
 
-/// Over a path of Ethernet's packets.
+/// Both ends of a connection with packets of Ethernet's MTU.
 async fn pair(rate: Option<BitRate>) -> (Stream, Stream) {
     let (transport, profile) = (Udt::default(), Profile { rate, mss: Some(1500), ..Profile::default() });
     let listener = transport.listen(loopback(), &profile).unwrap();
@@ -22,11 +22,11 @@ async fn pair(rate: Option<BitRate>) -> (Stream, Stream) {
 }
 
 #[test]
-fn the_kernel_cuts_and_joins_packets() {
+fn packets_are_segmented_and_coalesced_by_the_kernel() {
     alone("udt_batches::moves_a_lot");
 }
 
-/// Not a test: what [`the_kernel_cuts_and_joins_packets`] starts.
+/// Started by [`packets_are_segmented_and_coalesced_by_the_kernel`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "is started by another test"]
 async fn moves_a_lot() {
@@ -46,11 +46,11 @@ async fn moves_a_lot() {
 }
 
 #[test]
-fn packets_are_waited_for_and_not_spun_for() {
+fn paced_sender_sleeps() {
     alone("udt_batches::keeps_to_a_rate");
 }
 
-/// Not a test: what [`packets_are_waited_for_and_not_spun_for`] starts.
+/// Started by [`paced_sender_sleeps`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "is started by another test"]
 async fn keeps_to_a_rate() {

@@ -1,5 +1,5 @@
-//! UDT over sockets when the network turns against it: floods of requests, replayed packets, addresses that change, paths that
-//! are blocked. What is not delivered is an error.
+//! UDT over sockets in a hostile network: floods of requests, replayed packets, changing addresses, blocked
+//! paths. Undelivered data is an error.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_net::udt::{Listener, Port};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Against hanging alone.
+/// Guards against hanging only.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(50);
-/// How long a silent peer is believed in here.
+/// Idle time-out in these tests.
 const SILENCE: Duration = Duration::from_secs(8);
 
 fn loopback() -> SocketAddr {
@@ -39,7 +39,7 @@ async fn write(stream: &Stream, mut bytes: &[u8]) {
     }
 }
 
-/// Reads until there are `len` bytes, or the stream has failed.
+/// Reads until `len` bytes have arrived or the stream has failed.
 async fn read(stream: &Stream, len: usize) -> (Vec<u8>, Option<ErrorKind>) {
     let (mut bytes, mut at) = (vec![0; len], 0);
     while at < len {
@@ -56,7 +56,8 @@ async fn read(stream: &Stream, len: usize) -> (Vec<u8>, Option<ErrorKind>) {
     (bytes, None)
 }
 
-/// A translator of addresses before a server: what it is sent it sends on from a port of its own, and back.
+/// An address translator in front of a server: it forwards datagrams from a port of its own, and answers
+/// back.
 struct Translator {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -68,7 +69,7 @@ struct Shared {
     server: SocketAddr,
     client: Mutex<Option<SocketAddr>>,
     is_blocked: AtomicBool,
-    /// What the client has sent.
+    /// All datagrams from the client.
     seen: Mutex<Vec<Vec<u8>>>,
     stop: AtomicBool,
 }
@@ -100,7 +101,7 @@ impl Translator {
         socket
     }
 
-    /// Has forgotten the client, and gives it another port.
+    /// Simulates a lost table entry: the client gets another outer port.
     fn rebind(&self) {
         *self.shared.back.lock().unwrap() = Self::socket();
     }
@@ -109,7 +110,7 @@ impl Translator {
         self.shared.is_blocked.store(true, Ordering::Relaxed);
     }
 
-    /// Sends everything that the client has sent to the server again.
+    /// Sends all earlier datagrams of the client to the server again.
     fn replay(&self) {
         let (seen, back) = (self.shared.seen.lock().unwrap(), self.shared.back.lock().unwrap());
         for bytes in seen.iter() {
@@ -171,10 +172,10 @@ async fn translated() -> (Stream, Stream, Translator, Listener) {
 }
 
 #[tokio::test]
-async fn an_address_that_changes_ends_the_connection_with_an_error_at_both_ends() {
+async fn changed_address_is_an_error_at_both_ends() {
     let (client, server, translator, _listener) = translated().await;
     translator.rebind();
-    // UDT has nothing by which the one who now comes from elsewhere could be known to be the same.
+    // UDT cannot recognise a peer that comes from a new address.
     write(&client, b"from elsewhere").await;
     assert_eq!(in_time(client.failed()).await.kind(), ErrorKind::TimedOut);
     assert_eq!(read(&server, 14).await, (vec![], Some(ErrorKind::TimedOut)));
@@ -182,7 +183,7 @@ async fn an_address_that_changes_ends_the_connection_with_an_error_at_both_ends(
 }
 
 #[tokio::test]
-async fn a_path_that_is_blocked_is_an_error_within_the_idle_timeout() {
+async fn blocked_path_is_an_error_within_the_idle_timeout() {
     let (client, server, translator, _listener) = translated().await;
     translator.block();
     write(&client, &[7; 100_000]).await;
@@ -193,7 +194,7 @@ async fn a_path_that_is_blocked_is_an_error_within_the_idle_timeout() {
 }
 
 #[tokio::test]
-async fn a_replay_of_the_whole_connection_is_neither_read_twice_nor_a_second_connection() {
+async fn replay_is_neither_read_twice_nor_a_second_connection() {
     let (client, server, translator, listener) = translated().await;
     let sent: Vec<u8> = (0..200_000).map(|n| (n % 251) as u8).collect();
     for part in sent.chunks(50_000) {
@@ -207,7 +208,7 @@ async fn a_replay_of_the_whole_connection_is_neither_read_twice_nor_a_second_con
 }
 
 #[tokio::test]
-async fn a_replay_of_a_connection_that_has_ended_is_not_a_new_one() {
+async fn replay_of_an_ended_connection_is_not_a_new_one() {
     let (client, server, translator, listener) = translated().await;
     drop(client);
     assert_eq!(in_time(server.failed()).await.kind(), ErrorKind::ConnectionReset);
@@ -218,9 +219,9 @@ async fn a_replay_of_a_connection_that_has_ended_is_not_a_new_one() {
         }
     })
     .await;
-    // The cookie is still good.
+    // The cookie is still valid.
     translator.replay();
-    // What comes after it has been taken in after it.
+    // The server has processed the replay before it accepts this connection.
     let port = Port::bind(loopback()).unwrap();
     let profile = profile();
     let connect = port.connect(listener.port().local_addr(), &profile, LIMIT);
@@ -231,7 +232,7 @@ async fn a_replay_of_a_connection_that_has_ended_is_not_a_new_one() {
     assert_eq!(listener.port().connections(), 1);
 }
 
-/// A request for a connection: with a cookie that was guessed, or without.
+/// A handshake request with a guessed cookie, or without one.
 fn request(n: u32) -> [u8; 64] {
     let mut request = [0; 64];
     let words = [0x8000_0000, 0, 0, 0, 4, 1, n, 1500, 8192, if n.is_multiple_of(2) { 1 } else { u32::MAX }, n | 1, n];
@@ -248,12 +249,12 @@ fn resident() -> usize {
 }
 
 #[tokio::test]
-async fn a_flood_of_requests_from_many_addresses_costs_no_memory_and_is_not_amplified() {
+async fn flood_of_requests_costs_no_memory_and_is_not_amplified() {
     let (mut client, mut server, _translator, listener) = translated().await;
     let to = listener.port().local_addr();
     let (flood, mut sources) = (200_000u32, vec![]);
     for n in 0..200u8 {
-        // Every address of 127.0.0.0/8 is this host's.
+        // All addresses of 127.0.0.0/8 belong to this host.
         let source = UdpSocket::bind((Ipv4Addr::new(127, 9, n, 1), 0)).unwrap();
         source.set_nonblocking(true).unwrap();
         sources.push(source);
@@ -268,7 +269,7 @@ async fn a_flood_of_requests_from_many_addresses_costs_no_memory_and_is_not_ampl
             bytes_out += len;
         }
     }
-    // In the midst of it everything goes on.
+    // During the flood everything keeps working.
     write(&client, b"still here").await;
     assert_eq!(read(&server, 10).await.0, b"still here");
     (client, server) = {
@@ -288,7 +289,7 @@ async fn a_flood_of_requests_from_many_addresses_costs_no_memory_and_is_not_ampl
     }
     assert!(bytes_out > 0, "requests without a cookie are answered with one");
     assert!(bytes_out < bytes_in, "{bytes_out} bytes out for {bytes_in} in");
-    // A kilobyte remembered for each request would be two hundred megabytes.
+    // One kilobyte of state for each request would be two hundred megabytes.
     let grown = resident().saturating_sub(before);
     assert!(grown < 50 << 20, "{grown} bytes more than before");
 }

@@ -1,5 +1,5 @@
-//! What `wrapblock` does with a library that behaves badly: one whose calls cannot be interrupted, and one that has no true
-//! ends. The library is a few lines of Rust, so that the test decides when each call returns.
+//! How `wrapblock` handles a library that cannot interrupt its calls and has no authenticated close. The
+//! library is written in Rust here, so that the test decides when each call returns.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{PATIENCE, loopback, target};
 
-/// What the test decides, for one connection. A call waits for its channel, and fails when the test lets go of that.
+/// Controls one connection: a call waits for its channel, and fails once the test drops the sender.
 #[derive(Debug)]
 struct Library {
     connects: Mutex<Option<Receiver<()>>>,
@@ -112,7 +112,7 @@ impl Drop for Call {
     }
 }
 
-/// The transport, what lets its connect and its reads return, and what happened to the connection.
+/// The transport, the senders that let its connect and its reads return, and the events of the connection.
 fn stubborn() -> (WrapBlock, Sender<()>, Sender<Vec<u8>>, Receiver<&'static str>) {
     let ((connect, connects), (read, reads), (events, happened)) = (channel(), channel(), channel());
     let library = Library { connects: Mutex::new(Some(connects)), reads: Mutex::new(Some(reads)), events };
@@ -120,30 +120,30 @@ fn stubborn() -> (WrapBlock, Sender<()>, Sender<Vec<u8>>, Receiver<&'static str>
 }
 
 #[tokio::test]
-async fn a_connect_that_cannot_be_interrupted_keeps_its_place_until_it_returns_and_is_then_aborted() {
+async fn uninterruptible_connect_keeps_its_place_and_is_then_aborted() {
     let (transport, connect, read, happened) = stubborn();
     let limit = Duration::from_millis(50);
     let error = transport.connect(&target(loopback()), &Profile::default(), limit).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(transport.connections(), 1);
-    // It connects after all; nobody has it.
+    // The late connect succeeds, but nobody owns the connection.
     connect.send(()).unwrap();
     drop(read);
     assert_eq!(happened.recv_timeout(PATIENCE), Ok("closed"), "without a finish, so that the peer sees a failure");
 }
 
 #[tokio::test]
-async fn an_end_that_proves_nothing_is_an_error_behind_the_bytes_before_it() {
+async fn unauthenticated_end_is_an_error_after_the_bytes() {
     let (transport, connect, read, _happened) = stubborn();
     connect.send(()).unwrap();
     let stream = transport.connect(&target(loopback()), &Profile::default(), PATIENCE).await.unwrap();
-    assert!(!stream.has_true_ends());
+    assert!(!stream.has_authenticated_close());
     let error = stream.shutdown_write().unwrap_err();
     assert_eq!(error.to_string(), "stubborn cannot end one side of a connection alone");
     read.send(b"last words".to_vec()).unwrap();
     read.send(Vec::new()).unwrap();
     let failure = tokio::time::timeout(PATIENCE, stream.failed()).await.unwrap();
-    assert_eq!(failure.to_string(), "the connection is over, and nothing shows that the peer was done");
+    assert_eq!(failure.to_string(), "the connection ended, and nothing shows that the peer had sent everything");
     let mut buffer = [0; 64];
     assert_eq!(stream.try_read(&mut buffer).unwrap(), 10);
     assert_eq!(&buffer[..10], b"last words");
@@ -160,7 +160,7 @@ async fn only_a_disarmed_connection_is_finished() {
             stream.disarm();
         }
         drop(stream);
-        // The reading thread cannot be interrupted; it ends with its call.
+        // The reading thread cannot be interrupted; it ends when its call returns.
         drop(read);
         let expected = if disarm { &["finished", "closed"][..] } else { &["closed"] };
         let events: Vec<_> = expected.iter().map(|_| happened.recv_timeout(PATIENCE).unwrap()).collect();

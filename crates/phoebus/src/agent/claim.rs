@@ -1,16 +1,16 @@
-//! The files of an agent: by which programs find it, and who uses it.
+//! The files of an agent, by which programs find it and keep it running.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | `NAME` | where the agent listens and its secret; locked while it lives, so that the kernel tells of its death |
-//! | the shorter name | a link to the file of the agent for this gateway that was started last |
-//! | `NAME.lock` | held by whoever starts an agent, so that two do not |
-//! | `NAME.users` | held, shared, by the programs that `phoebus run` has started; while they live the agent stays |
+//! | `NAME` | the agent's address and secret; locked while it lives, so that the kernel shows its death |
+//! | the shorter name | a link to the file of the last started agent for this gateway |
+//! | `NAME.lock` | held while an agent is started, so that two are not |
+//! | `NAME.users` | held, shared, by the programs that `phoebus run` has started; the agent stays while they live |
 //! | `NAME.log`, `NAME.admin` | its log, and the socket that `phoebus status --gateway` asks |
 
 use anyhow::{Context, Result, bail};
 use phoebus_client::Agents;
-use phoebus_proto::agent::Running;
+use phoebus_config::agent::Running;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Longest name of a Unix socket (sockaddr_un, with the zero at its end).
 const SOCKET_MAX: usize = 107;
-/// How often the file is touched, so that nobody who tidies up takes it for forgotten.
+/// Interval of touching the file, so that cleaners of old files leave it.
 const TOUCH: Duration = Duration::from_secs(3600);
 
-/// The files of an agent that lives. Dropped, they no longer lead to it.
+/// The files of a running agent. Dropping it removes them.
 #[derive(Debug)]
 pub(super) struct Claim {
     file: File,
@@ -34,17 +34,17 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Lets programs find the agent that is `running`.
+    /// Publishes the agent `running` to programs.
     ///
     /// # Errors
-    /// When one with these settings runs already, or the files cannot be written.
+    /// An agent with these settings is running already, or the files cannot be written.
     pub(super) fn make(agents: &Agents, running: &Running) -> Result<Self> {
         let [path, pointer] = agents.files();
         if agents.find_own().is_some() {
             bail!("an agent with these settings runs already ({})", path.display());
         }
         let cannot = |what: &Path| format!("cannot write {}", what.display());
-        // The file appears under its name only whole, and with its lock held.
+        // The file appears complete and locked.
         let fresh = beside(&path, &format!("new.{}", std::process::id()));
         let mut file = create(&fresh)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).with_context(|| cannot(&fresh))?;
@@ -58,7 +58,7 @@ impl Claim {
         Ok(Self { file, path, pointer, users, touched: Instant::now() })
     }
 
-    /// Whether any program holds on to the agent.
+    /// Whether a program uses the agent.
     pub(super) fn is_held(&mut self) -> bool {
         if self.touched.elapsed() > TOUCH {
             self.touched = Instant::now();
@@ -69,8 +69,8 @@ impl Claim {
         held
     }
 
-    /// Takes the agent's name away, unless a program has come to hold on to it, and has `let_go` give up what else has a name. Whoever
-    /// comes from now on starts another.
+    /// Removes the agent's name, unless a program has started to use it, and calls `let_go` to give up its other names.
+    /// Later programs start another agent.
     pub(super) fn leave(&self, let_go: impl FnOnce()) -> bool {
         if flock(&self.users, FlockOperation::NonBlockingLockExclusive).is_err() {
             return false;
@@ -81,7 +81,7 @@ impl Claim {
         true
     }
 
-    /// Removes what leads here, and nothing that leads to another agent.
+    /// Removes what leads to this agent, and nothing that leads to another.
     fn remove(&self) {
         let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
         let Ok(own) = self.file.metadata() else { return };
@@ -100,10 +100,10 @@ impl Drop for Claim {
     }
 }
 
-/// Makes the directory, and its parent, for this user alone: what is in it is believed.
+/// Creates the directory, and its parent, for this user alone, since its content is trusted.
 ///
 /// # Errors
-/// When it cannot be had so.
+/// It cannot be made private.
 pub(super) fn make_directory(directory: &Path) -> Result<()> {
     let uid = rustix::process::geteuid().as_raw();
     for path in [directory.parent().unwrap_or(directory), directory] {
@@ -125,7 +125,7 @@ pub(super) fn make_directory(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the right to start the agent; whoever else starts it waits.
+/// Takes the lock for starting the agent. Others wait for it.
 pub(super) fn starting(agents: &Agents) -> Result<File> {
     let path = beside(&agents.files()[0], "lock");
     let file = create(&path)?;
@@ -133,12 +133,12 @@ pub(super) fn starting(agents: &Agents) -> Result<File> {
     Ok(file)
 }
 
-/// The file that programs hold on to.
+/// The file that programs hold.
 pub(super) fn users(agents: &Agents) -> Result<File> {
     create(&beside(&agents.files()[0], "users"))
 }
 
-/// What the agent says goes here.
+/// The agent's log.
 pub(super) fn log(agents: &Agents) -> Result<(File, PathBuf)> {
     let path = beside(&agents.files()[0], "log");
     let file = create(&path)?;
@@ -146,7 +146,7 @@ pub(super) fn log(agents: &Agents) -> Result<(File, PathBuf)> {
     Ok((file, path))
 }
 
-/// Where `phoebus status` may ask; none where the name would be too long for one.
+/// The socket for `phoebus status`. `None` if its path would be too long.
 pub(super) fn admin_socket(agents: &Agents) -> Option<PathBuf> {
     Some(beside(&agents.files()[0], "admin")).filter(|path| path.as_os_str().len() <= SOCKET_MAX)
 }

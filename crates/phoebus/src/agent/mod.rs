@@ -1,14 +1,16 @@
-//! `phoebus agent`: the gateway on loopback that carries the first hop of one user's programs over QUIC, UDT or TLS (S1, S12;
-//! docs/guide/run.md, "A better first hop").
+//! `phoebus agent`: the gateway on loopback that carries the first hop of one user's programs over QUIC, UDT or TLS
+//! (S1, S12; docs/guide/run.md, "A better first hop").
 //!
 //! - [`start::ensure`] is what `phoebus run` and `phoebus connect` do: find the agent that runs, or start one.
-//! - `claim` holds the files by which it is found: a lock that ends with the process, and a secret for this user's eyes.
+//! - `claim` holds the files by which it is found: a lock that ends with the process, and a secret for this user's
+//!   eyes.
 //! - Here is the agent itself: it proves its gateway first, then serves until nobody has used it for a while.
 
 mod claim;
+mod hint;
 mod start;
 
-pub(crate) use start::{Held, ensure};
+pub(crate) use start::{AgentHandle, ensure};
 
 use crate::exit::{self, Exit};
 use crate::gateway::start_log;
@@ -17,14 +19,14 @@ use anyhow::{Context, Result, anyhow};
 use claim::Claim;
 use phoebus_client::Agents;
 use phoebus_client::environment::variable;
+use phoebus_config::agent::{Running, Secret};
+use phoebus_config::first_hop::{By, FirstHop};
+use phoebus_config::settings::{Key, Settings};
 use phoebus_gateway::Gateway;
 use phoebus_gateway::config::{Agent, Allowed, Config, Log, LogLevel};
 use phoebus_net::CongestionControl;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
-use phoebus_proto::agent::{Running, Secret};
 use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::first_hop::{By, FirstHop};
-use phoebus_proto::settings::{Key, Settings};
 use phoebus_proto::units::Span;
 use std::io::Write;
 use std::net::{Ipv6Addr, TcpListener};
@@ -33,28 +35,27 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often an agent looks whether it is used, at the least.
+/// Longest interval between checks whether the agent is used.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long an agent that has taken its name away still serves those who had looked it up: far longer than that takes.
+/// How long an agent that has removed its name still serves programs that had found it: far longer than they need.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long an agent waits for its gateway in all: longer than its own patience with each transport that it may have, one after
-/// the other, and with a name.
+/// Longest wait for the gateway: longer than its own attempts with each transport in turn, and with a name.
 const START_TIME: Duration = Duration::from_secs(30);
-/// Whose lines are in an agent's log although they report no failure: what carries the hop, and why.
-const CHOICES: &str = "phoebus_gateway::pool::way";
-/// What carries TLS.
+/// Log target of lines about the transport of the hop and its reason, which are logged without a failure.
+const CHOICES: &str = "phoebus_gateway::pool::choosing";
+/// Default port of TLS.
 const TCP: &str = "tcp";
-/// What it says on standard output once it can be used, before what there is to say of the first hop.
+/// First line on standard output once the agent can be used, followed by notes about the first hop.
 const READY: &str = "ready";
 
 /// Carry the first hop of your programs over QUIC, UDT or TLS
 ///
-/// `phoebus run --first-hop quic` starts one by itself when none runs, and it goes when nobody has used it for a while
-/// (--agent-idle). Only programs of the same user can use it. Started by hand it stays in the foreground.
+/// `phoebus run --first-hop quic` starts an agent if none runs. It ends after it has been unused for a while
+/// (--agent-idle). Only programs of the same user can use it. Started by hand, it stays in the foreground.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 nobody used it any more, or it was told to stop; 1 it failed; 2 wrong options, variables or configuration; \
-3 the gateway cannot be had by this first hop.
+Exit codes: 0 unused for too long, or stopped by a signal; 1 it failed; 2 wrong options, variables or configuration; \
+3 the gateway cannot be reached over this first hop.
 
 Example:
   phoebus agent --gateway pg1.example/5006 --first-hop quic --ca ca.pem
@@ -79,7 +80,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.detached {
         rustix::process::setsid().context("cannot leave the terminal")?;
     }
-    // What fills a log by the session would fill the place that its file is in.
+    // The log is in memory on many systems, so lines of each session are left out.
     start_log(&Log { level: LogLevel::Warn, ..Log::default() }, false, Some(CHOICES))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let result = runtime.block_on(plan.serve(args.detached));
@@ -87,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// Starts the agent as nobody's child: whoever called for it becomes a program that knows nothing of it.
+/// Starts the agent as a process of its own: the caller becomes a program that knows nothing of it.
 fn detach() -> Result<ExitCode> {
     let arguments = std::env::args_os().skip(1).filter(|word| word != "--background");
     let mut agent = Command::new("/proc/self/exe");
@@ -96,7 +97,7 @@ fn detach() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an agent is to do.
+/// The settings of an agent.
 pub(crate) struct Plan {
     settings: Settings,
     first_hop: FirstHop,
@@ -106,10 +107,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What `settings` ask for, if an agent can do it.
+    /// The settings for an agent, if `settings` ask for something that it can do.
     ///
     /// # Errors
-    /// One sentence that says what is missing and how to come by it; exit code 2.
+    /// One sentence with what is missing and how to get it; exit code 2.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         let gateway = settings.path.first().cloned().ok_or_else(|| {
             Exit::usage("a first hop leads to a gateway, and none is set; give --gateway HOST/PORT or set PHOEBUS_GW")
@@ -124,7 +125,7 @@ impl Plan {
         Ok(Self { settings: settings.clone(), first_hop, gateway, credentials, agents })
     }
 
-    /// The agent's whole life.
+    /// Runs the agent until its end.
     async fn serve(self, detached: bool) -> Result<()> {
         let mut terminated = signal(SignalKind::terminate()).context("cannot wait for signals")?;
         let mut interrupted = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
@@ -155,14 +156,14 @@ impl Plan {
                 break;
             }
         }
-        // Another may be started while this one still serves.
+        // Another agent may start while this one still serves.
         gateway.close_admin();
         drop(claim);
         gateway.drain().await;
         Ok(())
     }
 
-    /// The agent's gateway, connected to the user's by the first transport that can be had; and what to say of those before it.
+    /// The agent's gateway, connected to the user's by the first available transport; and notes about unavailable ones.
     async fn connect(&self, secret: Secret) -> Result<(Gateway, String)> {
         let gateway = Gateway::start(self.configuration(secret))?;
         let name = self.gateway.host.to_string();
@@ -172,20 +173,27 @@ impl Plan {
                 return Ok((gateway, note));
             }
             Ok(Err(failed)) => match &failed[..] {
-                [(_, why)] => why.clone(),
+                [(transport, why)] => {
+                    hint::with_options(why) + &hint::of_silence(transport, why, &self.gateway, self.port())
+                }
                 several => failures(several),
             },
             Err(_) => format!("{name} did not answer within {}", Span(START_TIME)),
         };
-        // What a gateway that cannot be had still tries to do, it does not do for long.
+        // A gateway that cannot be reached is not waited for.
         gateway.end().await;
         Err(Exit::with(exit::UNREACHABLE, format!("no first hop by {} to {}: {why}", self.first_hop, self.gateway)))
     }
 
+    /// The gateway's port for the first hop.
+    fn port(&self) -> u16 {
+        self.first_hop.port.map_or(self.gateway.port, Into::into)
+    }
+
     fn configuration(&self, secret: Secret) -> Config {
-        let port = self.first_hop.port.map_or(self.gateway.port, Into::into);
+        let port = self.port();
         let ways: &[(By, Option<u16>)] = match self.first_hop.by {
-            // QUIC has the session port of UDP.
+            // QUIC uses the session port, over UDP.
             By::Auto => &[(By::Quic, None), (By::Udt, Some(port.saturating_add(1))), (By::Tls, None)],
             by => &[(by, None)],
         };
@@ -211,7 +219,7 @@ impl Plan {
         })
     }
 
-    /// Says that programs can come, and lets go of whoever waited to hear it.
+    /// Tells the starter that programs can connect.
     fn announce(&self, detached: bool, note: &str) -> Result<()> {
         let mut out = std::io::stdout();
         if !detached {
@@ -228,7 +236,7 @@ impl Plan {
     }
 }
 
-/// What to say of an `agent` that could not have the transport that is preferred; nothing if it could.
+/// The note if `agent` could not use the preferred transport.
 fn instead(agent: &Gateway) -> String {
     let pool = agent.status().pools.into_iter().next();
     let Some((transport, choice)) = pool.and_then(|pool| Some((pool.transport, pool.choice?))) else {
@@ -240,18 +248,21 @@ fn instead(agent: &Gateway) -> String {
     }
 }
 
-/// Transports that could not be had, and why.
+/// Unavailable transports, with reasons.
 fn failures(failed: &[(String, String)]) -> String {
-    let failed = failed.iter().map(|(transport, why)| format!("{} could not be had: {why}", called(transport)));
+    let failed = failed.iter().map(|(transport, why)| {
+        let why = hint::with_options(why);
+        format!("{} could not be had: {why}", called(transport))
+    });
     failed.collect::<Vec<_>>().join("; ")
 }
 
-/// What `--first-hop` calls a transport of an agent.
+/// The name of a transport for `--first-hop`.
 fn called(transport: &str) -> &str {
     if transport == TCP { By::Tls.name() } else { transport }
 }
 
-/// Whom the agent trusts, and the user's certificate if there is one.
+/// Trusted authorities of the agent, and the user's certificate.
 fn credentials(settings: &Settings, first_hop: FirstHop, gateway: &Endpoint) -> Result<Credentials> {
     let Some(authorities) = settings.authorities.clone() else {
         return Err(Exit::usage(format!(

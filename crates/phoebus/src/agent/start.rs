@@ -1,12 +1,12 @@
-//! Starting an agent on demand: once for all programs that want the same first hop.
+//! Starts an agent on demand, one for all programs with the same first hop.
 
 use super::{Plan, READY, claim};
 use crate::exit::Exit;
 use crate::options::Variable;
 use anyhow::{Context, Result};
 use phoebus_client::Agents;
-use phoebus_proto::first_hop::By;
-use phoebus_proto::settings::Settings;
+use phoebus_config::first_hop::By;
+use phoebus_config::settings::Settings;
 use phoebus_proto::units::Span;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -18,20 +18,20 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a new agent may take until it has connected to its gateway: longer than its own patience with that.
+/// Longest wait for a new agent: longer than it waits for its gateway.
 const START_TIME: Duration = Duration::from_secs(40);
-/// After this the user is told what is waited for.
+/// Time after which the user is told about the wait.
 const SILENT_TIME: Duration = Duration::from_secs(3);
-/// Programs find the descriptor that holds their agent above this number, out of the way of those that they choose.
+/// Lowest number of the descriptor that keeps the agent, so that programs' own choices stay free.
 const HIGH: i32 = 100;
 
-/// An agent that stays for as long as this lives.
-pub(crate) struct Held(File);
+/// Keeps the agent running while it lives.
+pub(crate) struct AgentHandle(File);
 
-impl Held {
-    /// Has the program that this process becomes hold the agent, and those that it starts.
+impl AgentHandle {
+    /// Lets the program that this process becomes, and its children, keep the agent.
     pub(crate) fn pass_on(self) -> Result<()> {
-        // Where so many are not to be had, any will do.
+        // Any number will do if none as high is available.
         let passed =
             rustix::io::fcntl_dupfd_cloexec(&self.0, HIGH).or_else(|_| rustix::io::fcntl_dupfd_cloexec(&self.0, 3));
         let passed = passed.context("cannot keep hold of the agent")?;
@@ -42,9 +42,9 @@ impl Held {
     }
 }
 
-/// The agent that `settings` ask for, started if none runs; none where they ask for none. What is wrong ends with exit code 2,
-/// and an agent that cannot be had with `failed`.
-pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) -> Result<Option<Held>> {
+/// The agent that `settings` ask for, started if none runs. `None` if they ask for none. Wrong settings end with exit
+/// code 2, an unavailable agent with `failed`.
+pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) -> Result<Option<AgentHandle>> {
     if settings.disabled || settings.first_hop.is_none_or(|hop| hop.by == By::Tcp) {
         return Ok(None);
     }
@@ -57,7 +57,7 @@ pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) ->
     let Plan { agents, .. } = Plan::of(settings)?;
     match hold(&agents, variables) {
         Ok(held) => Ok(Some(held)),
-        // Reports of its sessions say it too.
+        // Reports of its sessions repeat it.
         Err(error) if agents.demanded().is_none() => {
             eprintln!("phoebus: {}; it goes by tcp, without an agent", crate::exit::sentence(&error));
             Ok(None)
@@ -66,17 +66,17 @@ pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) ->
     }
 }
 
-fn hold(agents: &Agents, variables: &[Variable]) -> Result<Held> {
+fn hold(agents: &Agents, variables: &[Variable]) -> Result<AgentHandle> {
     claim::make_directory(agents.directory())?;
     let starting = claim::starting(agents)?;
     let users = claim::users(agents)?;
-    // An agent that is just leaving has it; afterwards it is gone.
+    // An agent that is just leaving holds it for a moment.
     flock(&users, FlockOperation::LockShared).context("cannot hold the agent")?;
     if agents.find_own().is_none() {
         start(agents, variables)?;
     }
     drop(starting);
-    Ok(Held(users))
+    Ok(AgentHandle(users))
 }
 
 fn start(agents: &Agents, variables: &[Variable]) -> Result<()> {
@@ -107,8 +107,8 @@ fn start(agents: &Agents, variables: &[Variable]) -> Result<()> {
     anyhow::bail!("{}", last_words(&path))
 }
 
-/// What the agent says once it can be used; none if it ends before, or patience does. If it says nothing for as long as `silent`, calls
-/// `tell`, once.
+/// The agent's note once it can be used. `None` if it ends or times out. After `silent` without a word, calls `tell`
+/// once.
 fn readiness(mut out: ChildStdout, silent: Duration, tell: impl FnOnce()) -> Option<String> {
     let begun = Instant::now();
     let deadline = begun + START_TIME;
@@ -142,7 +142,7 @@ fn readiness(mut out: ChildStdout, silent: Duration, tell: impl FnOnce()) -> Opt
     }
 }
 
-/// What an agent that ended said last.
+/// The last words of an agent that has ended.
 fn last_words(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -167,8 +167,8 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn who_waits_for_an_agent_is_told_so_while_it_is_silent() {
-        // It says nothing until the waiting is spoken of.
+    fn waiting_for_a_silent_agent_is_reported() {
+        // It stays silent until the notice of the wait.
         let mut agent = Command::new("sh");
         agent.args(["-c", "read told && echo \"ready $told\""]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut agent = agent.spawn().unwrap();

@@ -1,21 +1,23 @@
-//! The command line of `phoebus cp`, and what its options mean to the file engine.
+//! The command line of `phoebus cp`, and its translation to options of the file engine.
 
-use super::auto::{Auto, Files};
-use super::choice::Choice;
-use super::items::Group;
+use super::bounds::Bounds;
 use super::limit::Limit;
 use super::rules::Rules;
 use super::watch::{self, Style, Watch};
 use crate::exit::Exit;
-use crate::place::{FarArgs, Stores};
+use crate::place::FarArgs;
 use anyhow::Result;
 use clap::ValueEnum;
 use phoebus_files::Retry;
+use phoebus_files::block::Pool;
 use phoebus_files::job::Job;
 use phoebus_files::key::Key;
 use phoebus_files::plan::{By, Existing, Filter};
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{How, Stop, Throttle, Verify};
+use phoebus_files::{Stop, Throttle, TransferOptions, Verify};
+use phoebus_places::Stores;
+use phoebus_places::choose::{Auto, Choice, Files};
+use phoebus_places::plan::Group;
 use phoebus_proto::units::{ByteSize, Span, UnitError};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -23,23 +25,26 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How much `--delete` removes if nobody says otherwise: a slip such as a source that is not mounted does not empty a large tree.
+/// Default limit of `--delete`: a mistake such as an unmounted source does not empty a large tree.
 const MAX_DELETE: usize = 1000;
 
-/// Copy files and directories, verified, and go on where an earlier run was cut
+/// Number of buffers if a rate is the limit.
+const BUFFERS: usize = 32;
+
+/// Copy files and directories, verify them, and resume what an earlier run left
 ///
-/// A file has its name at the destination only once all of it is there and has been verified. The same command, run again,
-/// goes on with what was cut, copies what has changed, and says so if there is nothing to do. A directory is copied with -r:
-/// "dir" becomes DEST/dir, "dir/" and what is in it becomes DEST, whether DEST exists or not.
+/// A file gets its name at the destination only after it is complete and verified. Run again, the same command resumes
+/// interrupted files, copies what has changed, and says so if there is nothing to do. Directories are copied with -r:
+/// "dir" becomes DEST/dir; "dir/" becomes DEST itself, whether DEST exists or not.
 #[derive(clap::Args)]
 #[command(
     disable_help_flag = true,
     override_usage = "phoebus cp [OPTIONS] SOURCE... DEST\n       phoebus cp [OPTIONS] --list FILE [SOURCE]... [DEST]",
     after_help = "\
-Exit codes: 0 all is there, whether there was anything to do or not; 2 wrong arguments; \
-4 some of it is there and some failed or was left out; 5 the source is not there; 6 not allowed; 7 no space; 8 damaged on the \
-way, or not verifiable; 9 nothing to do, with --error-on-no-transfer; 10 there already, with --existing refuse; 11 it failed in a \
-way that may pass: run it again; 1 anything else; 130 or 143 interrupted: the same command goes on.
+Exit codes: 0 everything is at the destination; 2 wrong arguments; 4 some files failed or were skipped; 5 source not \
+found; 6 permission denied; 7 no space; 8 verification failed or impossible; 9 nothing to do, with --error-on-no-transfer; \
+10 file exists, with --existing refuse; 11 temporary failure, run it again; 1 any other failure; 130 or 143 interrupted, the \
+same command resumes.
 
 Examples:
   phoebus cp -r run42 /archive                 /archive/run42, with all that is in it
@@ -49,16 +54,16 @@ Examples:
 "
 )]
 pub(crate) struct Args {
-    /// What is copied, and at the end where to: paths, file:///, patterns in quotes, or "-" for standard input or output
+    /// Sources, then the destination: paths, URLs, HOST:PATH, patterns in quotes, or "-" for standard input or output
     #[arg(value_name = "PLACE", required_unless_present = "list")]
     pub(super) places: Vec<OsString>,
-    /// Copy what FILE lists ("-" is standard input): a source on each line, or a source and a destination
+    /// Copy what FILE lists ("-" is standard input). Each line has a source, or a source and a destination
     #[arg(long, value_name = "FILE")]
     pub(super) list: Option<PathBuf>,
-    /// The sources that FILE lists end with NUL, as find -print0 writes them
+    /// Names in the list end with NUL, as find -print0 writes them
     #[arg(long, short = '0', requires = "list")]
     pub(super) null: bool,
-    /// Copy directories with all that is in them
+    /// Copy directories and their contents
     #[arg(long, short, short_alias = 'R')]
     pub(super) recursive: bool,
     /// As cp -p: times and modes, which are preserved without it, too
@@ -67,100 +72,101 @@ pub(crate) struct Args {
     /// Make the directories above a destination
     #[arg(long)]
     pub(super) parents: bool,
-    /// Copy directories and keep times, modes and symbolic links, as cp -a and rsync -a do: -r --preserve times,modes --links. Where
-    /// a server has no symbolic links, those to files are followed, and the report says so
+    /// Copy directories and keep times, modes and symbolic links, like cp -a and rsync -a: -r --preserve times,modes
+    /// --links. If a server has no symbolic links, links to files are followed, and the report says so
     #[arg(long, short = 'a')]
     archive: bool,
-    /// Copy symbolic links as such, and follow none; by default those to files are followed, and others are left out
+    /// Copy symbolic links as links. By default links to files are followed, and other links are skipped
     #[arg(long, short = 'l')]
     pub(super) links: bool,
-    /// Once all is copied, delete from the destination's directories what the source does not have; nothing if anything failed.
-    /// What --exclude leaves out stays
+    /// After copying, delete files from the destination's directories that the source does not have. Nothing is deleted
+    /// if anything failed. Excluded files stay
     #[arg(long)]
     pub(super) delete: bool,
-    /// Delete nothing if more than N files and directories would be
+    /// Delete nothing if more than N files and directories would be deleted
     #[arg(long, value_name = "N", default_value_t = MAX_DELETE, requires = "delete")]
     max_delete: usize,
     #[command(flatten)]
     pub(super) rules: Rules,
     #[command(flatten)]
-    pub(super) choice: Choice,
-    /// Copy what differs by "size", by size and "time" (copied if it is newer), or by "checksum"; by default what was copied with
-    /// its time is skipped while size and time are the same. A source of such a name is written with its directory: ./checksum
+    bounds: Bounds,
+    /// How to find files that have changed: by "size", by size and "time" (copied if newer), or by "checksum". By
+    /// default a file is skipped if size and time are the same. Write a source of such a name with its directory:
+    /// ./checksum
     #[arg(long, value_name = "BY", num_args = 0..=1, require_equals = true, default_missing_value = "time",
         conflicts_with = "existing")]
     pub(super) sync: Option<Sync>,
-    /// What is done about files that the destination has: "replace" all, "keep" all, or "refuse"
+    /// What to do with files that exist at the destination: "replace" all, "keep" all, or "refuse"
     #[arg(long, value_name = "WHAT")]
     pub(super) existing: Option<Kept>,
-    /// Replace files that the destination has and that may not be written, as cp -f does. This happens without it, too, unless
-    /// --existing says otherwise
+    /// Replace existing files even if they are read-only, like cp -f. This is the default unless --existing says
+    /// otherwise
     #[arg(long, short = 'f', conflicts_with = "existing")]
     force: bool,
-    /// What is preserved: "times", "modes", both with a comma between, or "none"
+    /// What to preserve: "times", "modes", both separated by a comma, or "none"
     #[arg(long, value_name = "WHAT", default_value = "times,modes")]
     pub(super) preserve: Preserve,
-    /// How it is made sure that the bytes are the same: "auto" (a checksum that both ends compute, or sizes if there is none), a
-    /// checksum (CRC32C, ADLER32, MD5, SHA1, SHA256, SHA512), "reread" or
-    /// "reread:CHECKSUM" to read again what was written, or "none"
+    /// How to verify copies: "auto" (a checksum that both ends compute, or else the size), a checksum (CRC32C, ADLER32,
+    /// MD5, SHA1, SHA256, SHA512), "reread" or "reread:CHECKSUM" to read the copy back, or "none"
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(super) verify: VerifyBy,
-    /// Say what would be done, and do nothing
+    /// Show what would be done, and do nothing
     #[arg(long, short = 'n')]
     pub(super) dry_run: bool,
-    /// Carry each file over so many connections at once (MODE E), for servers of GridFTP; or "auto": one stream, unless the path is
-    /// such that several carry more
+    /// Number of parallel connections for each file (MODE E, GridFTP servers only); "auto" uses one unless several are
+    /// faster on the path
     #[arg(long, value_name = "N", default_value_t = Auto(None))]
     pub(super) streams: Auto<256>,
-    /// Have all data nodes of a striped server move each file, for servers of GridFTP (SPAS, SPOR); --streams is then of each of them
+    /// Use all data nodes of a striped GridFTP server for each file (SPAS, SPOR). --streams then applies to each node
     #[arg(long)]
     pub(super) stripe: bool,
-    /// Write files on servers under their own names, which a file then has before it is complete: for servers that let nobody
-    /// rename
+    /// Write files at servers under their final names, where they are visible before they are complete. For servers
+    /// that do not allow renaming
     #[arg(long)]
     pub(super) in_place: bool,
-    /// Keep files that are not complete in a directory of this name beside where they go, and not under hidden names there. It is made
-    /// where it is missing, removed when nothing is in it, and neither copied nor deleted
+    /// Keep incomplete files in a directory of this name beside their destination, instead of under hidden names. It is
+    /// created if missing, removed when empty, and never copied or deleted
     #[arg(long, value_name = "NAME", value_parser = partial_dir, conflicts_with = "in_place")]
     pub(super) partial_dir: Option<Key>,
     #[command(flatten)]
     pub(super) far: FarArgs,
-    /// How many files are copied at a time: a number, or "auto": 4 long ones, and more short ones where servers are far
+    /// Number of files copied at a time; "auto" is 4 long ones, and more short ones if the server is far away
     #[arg(long, value_name = "N", default_value_t = Auto(None))]
     pub(super) transfers: Auto<256>,
-    /// Carry at most this much in all: bytes a second such as 5M or 5MB/s, or bits such as 500mbit
+    /// Limit the total rate: bytes per second such as 5M or 5MB/s, or bits per second such as 500mbit
     #[arg(long, value_name = "RATE")]
     pub(super) limit_rate: Option<Limit>,
-    /// Carry so much of each device, such as /dev/zero, which has no end of its own: to measure with
+    /// Copy this much of each device, such as /dev/zero, for measurements
     #[arg(long, value_name = "SIZE")]
     pub(super) length: Option<ByteSize>,
-    /// Try a file, and a server that is not there, so often, with longer and longer pauses
+    /// Number of attempts for a file or an unreachable server, with growing pauses between
     #[arg(long, value_name = "N", default_value_t = Retry::default().attempts, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) attempts: u32,
-    /// Give a file up when nothing has moved for so long
-    #[arg(long, alias = "stall", value_name = "DURATION", default_value_t = Span(How::default().stall), value_parser = seconds)]
+    /// Give up a file after this long without progress
+    #[arg(long, alias = "stall", value_name = "DURATION", default_value_t = Span(TransferOptions::default().stall_timeout), value_parser = seconds)]
     pub(super) timeout: Span,
     /// End with code 9 if there was nothing to do
     #[arg(long)]
     pub(super) error_on_no_transfer: bool,
-    /// Say on standard output what happens, in JSON: a line for each file, for each second, and for the end
+    /// Print JSON to standard output: a line for each file, for each second, and for the end
     #[arg(long, conflicts_with_all = ["verbose", "quiet"])]
     pub(super) json: bool,
-    /// Append a line to FILE, with its time, for each file and for what else is told
+    /// Append a line with the time to FILE for each file and each message
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     /// Name each file
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Say nothing but what fails
+    /// Print failures only
     #[arg(long, short, conflicts_with = "verbose")]
     pub(super) quiet: bool,
-    /// Print help. Beside other options or places, -h is of sizes, as in rsync -avh: they are printed as 1.5 GB without it, too
+    /// Print help. Together with other options or places, -h asks for human-readable sizes, as in rsync -avh, which are
+    /// the default
     #[arg(long, short, action = clap::ArgAction::Help)]
     help: Option<bool>,
 }
 
-/// A length of time; a number alone is of seconds, as curl and rsync take it.
+/// A duration. A plain number is in seconds, as for curl and rsync.
 fn seconds(text: &str) -> Result<Span, UnitError> {
     match text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         true => format!("{text}s").parse(),
@@ -168,11 +174,11 @@ fn seconds(text: &str) -> Result<Span, UnitError> {
     }
 }
 
-/// `arguments` of the whole program as clap can read those of `cp`:
+/// Rewrites `arguments` of the whole program for clap, if the command is `cp`:
 ///
-/// - the value of `--sync` is joined to it. That option may stand without a value, as GCT's does, so that clap takes one only after "=";
-///   people also write it after a blank, as the values of all others;
-/// - `-h` is left out, alone or among other letters, where it is not all that is said: as for rsync, it is then of sizes.
+/// - The value of `--sync` is joined with "=". Clap accepts an optional value only so, but people also write a blank.
+/// - `-h` is removed, alone or in a group, unless it is the only argument: as for rsync, it then asks for readable
+///   sizes.
 pub(crate) fn joined(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_cp = arguments.get(1).is_some_and(|command| command == "cp");
@@ -195,18 +201,18 @@ pub(crate) fn joined(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsStr
     joined
 }
 
-/// A group of letters without the `h` in it.
+/// Removes the `h` from a group of letters.
 fn without_h(argument: OsString) -> OsString {
     let letters = argument.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| text.len() > 1);
     let Some(letters) = letters.filter(|letters| !letters.starts_with('-')) else { return argument };
-    // What follows these is their value.
+    // Options whose next argument is a value.
     let end = letters.find(['i', 'J', 'P']).unwrap_or(letters.len());
     let (letters, value) = letters.split_at(end);
     let rest = letters.replace('h', "") + value;
     if rest.is_empty() { argument } else { format!("-{rest}").into() }
 }
 
-/// The name of a directory for drafts.
+/// Parses the name of a directory for drafts.
 fn partial_dir(text: &str) -> Result<Key, String> {
     let name = text.trim_end_matches('/');
     let wrong = || {
@@ -216,23 +222,25 @@ fn partial_dir(text: &str) -> Result<Key, String> {
 }
 
 impl Args {
-    pub(super) fn how(&self, stop: &Stop) -> How {
-        How {
+    pub(super) fn how(&self, stop: &Stop) -> TransferOptions {
+        let usual = TransferOptions::default();
+        TransferOptions {
+            pool: self.limit_rate.map_or(usual.pool.clone(), |rate| Pool::new(rate.block(), BUFFERS)),
             stop: stop.clone(),
             verify: self.verify.0,
-            stall: self.timeout.0,
+            stall_timeout: self.timeout.0,
             throttle: self.limit_rate.map(|rate| Throttle::new(rate.0)),
             length: self.length.map(|size| size.0),
             times: self.preserve.times,
             modes: self.preserve.modes,
-            ..How::default()
+            ..usual
         }
     }
 
     pub(super) fn job(
         &self,
         group: &Group,
-        how: &How,
+        how: &TransferOptions,
         filter: &Arc<Filter>,
         watch: &Arc<Watch>,
         stores: &Stores,
@@ -251,7 +259,7 @@ impl Args {
             files: files.long,
             short: files.short,
             retry: self.retry(),
-            watcher: Arc::new(watch::Told::new(watch.clone(), &*group.source, &*group.dest)),
+            watcher: Arc::new(watch::JobWatcher::new(watch.clone(), &*group.source, &*group.dest)),
             ..Job::new(group.source.clone(), group.dest.clone())
         }
     }
@@ -261,15 +269,15 @@ impl Args {
         self.recursive || self.archive
     }
 
-    /// Whether symbolic links are kept, where both ends have them.
+    /// Whether symbolic links are kept, if both ends support them.
     pub(super) fn keeps_links(&self) -> bool {
         self.links || self.archive
     }
 
-    /// What makes no sense whatever is copied.
+    /// Refuses contradictory options, whatever is copied.
     ///
     /// # Errors
-    /// It is asked for (exit code 2).
+    /// The contradiction (exit code 2).
     pub(super) fn check(&self) -> Result<()> {
         if self.timeout.0.is_zero() {
             return Err(Exit::usage("--timeout: more than nothing was expected"));
@@ -280,11 +288,16 @@ impl Args {
         Ok(())
     }
 
+    /// The limits of size and age.
+    pub(super) fn choice(&self) -> Choice {
+        self.bounds.into()
+    }
+
     pub(super) fn retry(&self) -> Retry {
         Retry { attempts: self.attempts, ..Retry::default() }
     }
 
-    /// What is done about files that are there, if copies have the times of their sources or not.
+    /// What to do about existing files, depending on whether copies have their sources' times.
     pub(super) fn existing(&self, same_times: bool) -> Existing {
         match (self.existing, self.sync) {
             (Some(Kept::Replace), _) => Existing::Replace,
@@ -293,12 +306,12 @@ impl Args {
             (None, Some(Sync::Size)) => Existing::Sync(By::Size),
             (None, Some(Sync::Time)) => Existing::Sync(By::Time),
             (None, Some(Sync::Checksum)) => Existing::Sync(By::Checksum),
-            // A destination whose time was set tells a file that was put back to an older version, too.
+            // A preserved time also shows that an older version was restored.
             (None, None) => Existing::Sync(if same_times { By::Equal } else { By::Time }),
         }
     }
 
-    /// Whether what is told of files goes to standard output.
+    /// Whether messages about files go to standard output.
     pub(super) fn prints(&self) -> bool {
         self.json || (!self.quiet && (self.verbose || self.dry_run))
     }
@@ -312,17 +325,17 @@ impl Args {
         }
     }
 
-    /// Whether files are chosen by their names, sizes or ages.
+    /// Whether files are selected by name, size or age.
     pub(super) fn chooses(&self) -> bool {
-        self.choice.is_some() || !self.rules.is_empty()
+        self.choice().is_some() || !self.rules.is_empty()
     }
 
-    /// What makes no sense of a stream is refused, and not passed over.
+    /// Options without meaning for a stream are refused, not ignored.
     pub(super) fn check_stream(&self) -> Result<()> {
         let senseless = [
             (self.is_recursive(), "--recursive"),
             (self.links, "--links"),
-            (self.choice.is_some(), "a choice by size or age"),
+            (self.choice().is_some(), "a choice by size or age"),
             (self.parents, "--parents"),
             (self.dry_run, "--dry-run"),
             (self.sync.is_some(), "--sync"),
@@ -336,7 +349,7 @@ impl Args {
     }
 }
 
-/// By what is compared.
+/// The comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Sync {
     Size,
@@ -344,7 +357,7 @@ pub(super) enum Sync {
     Checksum,
 }
 
-/// What is done about files that are there.
+/// What to do about existing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kept {
     Replace,
@@ -375,7 +388,7 @@ impl FromStr for Preserve {
     }
 }
 
-/// How is verified.
+/// The verification.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VerifyBy(pub(super) Verify);
 
@@ -401,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clap_cannot_read_is_made_such_as_it_can() {
+    fn joined_options_are_split_for_clap() {
         for (given, expected) in [
             ("phoebus cp --sync checksum a b", "phoebus cp --sync=checksum a b"),
             ("phoebus cp -r --sync a b", "phoebus cp -r --sync a b"),

@@ -1,12 +1,23 @@
-//! The rate of `--limit-rate`, as curl, wget and rsync take it (`5M`, `5m`, `500k`: bytes a second) and as networks are measured
-//! (`500mbit`: bits a second).
+//! The rate of `--limit-rate`, as in curl, wget and rsync (`5M`, `5m`, `500k`: bytes per second), or as networks are
+//! measured (`500mbit`: bits per second).
 
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::str::FromStr;
 
-/// Bytes a second, at least one.
+/// Bytes per second, at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) u64);
+
+/// Longest burst.
+const BLOCK: u64 = 1 << 20;
+
+impl Limit {
+    /// Most bytes that may pass at a time: the first ones wait for nothing, so they are at most a quarter of a
+    /// second's.
+    pub(super) fn block(self) -> usize {
+        usize::try_from((self.0 / 4).clamp(1, BLOCK)).unwrap_or(1)
+    }
+}
 
 impl FromStr for Limit {
     type Err = String;
@@ -14,15 +25,11 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, String> {
         let trimmed = text.trim();
         let amount = trimmed.strip_suffix("/s").unwrap_or(trimmed);
-        // Units of bytes are told from units of bits by their spelling: "5MB" and "5M" are bytes, "5Mbit" is bits, and "5Mb",
-        // which people read either way, is neither.
-        let lower = amount.strip_suffix(['m', 'g']).map(|_| amount.to_ascii_uppercase());
-        let bytes = lower
-            .as_deref()
-            .unwrap_or(amount)
-            .parse::<ByteSize>()
-            .map(|size| size.0)
-            .or_else(|_| trimmed.parse::<BitRate>().map(|rate| rate.0 / 8));
+        // The spelling distinguishes bytes from bits: "5MB" and "5M" are bytes, "5Mbit" is bits, and "5Mb", which
+        // people read either way, is refused.
+        let bytes =
+            Some(amount).filter(|amount| !amount.ends_with('b')).and_then(|amount| amount.parse::<ByteSize>().ok());
+        let bytes = bytes.map(|size| Ok(size.0)).unwrap_or_else(|| trimmed.parse::<BitRate>().map(|rate| rate.0 / 8));
         match bytes {
             Ok(0) => Err("more than nothing was expected".to_owned()),
             Ok(bytes) => Ok(Self(bytes)),
@@ -37,6 +44,13 @@ impl FromStr for Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn burst_is_at_most_a_quarter_of_a_second() {
+        for (rate, block) in [(1, 1), (5, 1), (100 << 10, 25 << 10), (4 << 20, 1 << 20), (u64::MAX, 1 << 20)] {
+            assert_eq!(Limit(rate).block(), block);
+        }
+    }
 
     #[test]
     fn bytes_and_bits_are_told_apart() {

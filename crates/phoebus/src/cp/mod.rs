@@ -1,36 +1,36 @@
 //! `phoebus cp`: files and directories from one place to another, verified, continued where an earlier run was cut.
 //!
-//! The work is a job of the file engine (`phoebus_files::job`); here is what surrounds it: [`args`] is the command line,
-//! [`items`] finds what goes where, [`mirror`] looks whether --delete is safe, [`rules`] reads filters, [`watch`] tells what happens, [`report`] what came of it, and [`stream`] carries standard input
-//! and output.
+//! The work is a job of the file engine (`phoebus_files::job`); here is what surrounds it: [`args`] is the command
+//! line, [`rules`] reads filters, [`watch`] tells what happens, [`report`] what came of it, [`lost`] what of
+//! permissions and times did not come along, and [`stream`] carries standard input and output. What goes where, and
+//! what is chosen, is found by `phoebus_places`.
 
 mod args;
-mod auto;
-mod choice;
-mod items;
+mod bounds;
+mod chosen;
 mod limit;
-mod meeting;
-mod mirror;
+mod lost;
 mod report;
 mod rules;
 mod stream;
 mod watch;
 
 pub(crate) use args::{Args, joined};
+pub(crate) use lost::Lost;
 pub(crate) use rules::Rules;
 pub(crate) use stream::{Part, to_standard_output};
-pub(crate) use watch::human;
 
 use crate::exit::{self, Exit};
 use crate::hints;
-use crate::place::{self, Carried, Stores, Url};
+use crate::place;
 use crate::standard;
 use anyhow::{Context, Result};
-use items::{Group, Wanted};
 use phoebus_files::Stop;
 use phoebus_files::job::Job;
 use phoebus_files::plan::{Filter, list};
 use phoebus_gridftp::client::farewells;
+use phoebus_places::plan::{self, Group, Wanted};
+use phoebus_places::{Carried, Url, choose};
 use phoebus_proto::text;
 use report::Outcome;
 use std::fs::File;
@@ -42,29 +42,31 @@ use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use watch::{Log, Style, Watch};
 
-/// How long it may take, after an interruption, to tell servers that nothing more comes.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// Time to end control connections after an interruption.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
-/// How long it may take, after an interruption, to make safe what was carried: a disk that is busy may take longer, and then less of
-/// it is.
+/// Time to sync carried bytes after an interruption. A busy disk may take longer, and then less is kept.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// How long a list may be, in bytes: some ten million names.
+/// Longest list in bytes: some ten million names.
 const MAX_LIST: u64 = 1 << 30;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     args.check()?;
     let mut filter = args.rules.filter()?;
     filter.never = args.partial_dir.as_ref().map(|dir| dir.name().to_vec());
-    filter.bounds = args.choice.bounds(SystemTime::now());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let (result, patience) = runtime.block_on(async {
+    filter.bounds = args.choice().bounds(SystemTime::now());
+    let runtime = crate::runtime::multi_thread()?;
+    let (result, time_limit) = runtime.block_on(async {
         let shared = Shared::default();
         let work = copy(&args, Arc::new(filter), &shared);
         tokio::pin!(work);
         let signal = tokio::select! {
             result = &mut work => {
-                farewells().await;
+                tokio::select! {
+                    () = farewells() => {}
+                    _ = interrupted() => {}
+                }
                 return (result, Duration::ZERO);
             }
             signal = interrupted() => signal,
@@ -73,7 +75,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             Ok(number) => exit::SIGNAL.saturating_add(number),
             Err(error) => return (Err(error), FAREWELL),
         };
-        watch::tell("phoebus: interrupted; the same command goes on where this one was");
+        let interrupted_as = "phoebus: interrupted; the same command goes on where this one was";
+        match shared.watch.get() {
+            // A progress bar is removed for the message.
+            Some(watch) => watch.tell_beside(interrupted_as),
+            None => watch::tell(interrupted_as),
+        }
         let _ = shared.interrupted.set(code);
         shared.stop.ask();
         let over = async {
@@ -83,7 +90,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         let reported = tokio::select! {
             result = &mut work => result.is_ok(),
             () = over => false,
-            // Who asks once more does not want to wait for what was carried to be made safe.
+            // A second interruption does not wait for the sync.
             _ = interrupted() => false,
             () = tokio::time::sleep(SETTLE) => false,
         };
@@ -92,12 +99,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
         (Ok(ExitCode::from(code)), FAREWELL)
     });
-    // A thread of the runtime may still be waiting for standard input.
-    runtime.shutdown_timeout(patience);
+    // A thread of the runtime may still wait for standard input.
+    runtime.shutdown_timeout(time_limit);
     result
 }
 
-/// The number of the signal that asks to end.
+/// The number of the signal that requests the end.
 pub(crate) async fn interrupted() -> Result<u8> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let number = tokio::select! {
@@ -107,21 +114,21 @@ pub(crate) async fn interrupted() -> Result<u8> {
     Ok(number)
 }
 
-/// What whoever interrupts a copy shares with it.
+/// What an interrupted copy shares with its interruption.
 #[derive(Default)]
 struct Shared {
     stop: Stop,
     watch: OnceLock<Arc<Watch>>,
-    /// The exit code, once it is interrupted.
+    /// The exit code after an interruption.
     interrupted: OnceLock<u8>,
 }
 
-/// Prints the report, and logs it.
+/// Prints and logs the report.
 fn tell_of(outcome: &Outcome, code: u8, args: &Args, watch: &Watch) {
     watch.log(|| outcome.to_string());
     match args.style() {
         Style::Json => watch::out(&outcome.json(code).to_string()),
-        // Of what is interrupted all was said.
+        // Of an interrupted copy everything has been said.
         _ if outcome.interrupted => {}
         Style::Text | Style::Bar => watch::tell(&outcome.to_string()),
         Style::Quiet => {}
@@ -135,12 +142,12 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
     }
     let log = args.log_file.as_deref().map(Log::open).transpose()?;
     let wanted = wanted(args)?;
-    let sessions = args.transfers.0.map_or(auto::SESSIONS, |n| n as usize);
-    let (in_place, stall) = (args.in_place, Some(args.timeout.0));
-    let (streams, choose) = (args.streams.0, Some(auto::streams as fn(&_) -> u32));
+    let sessions = args.transfers.0.map_or(choose::SESSIONS, |n| n as usize);
+    let (in_place, stall_timeout) = (args.in_place, Some(args.timeout.0));
+    let (streams, choose) = (args.streams.0, Some(choose::streams as fn(&_) -> u32));
     let (sessions, partial_dir) = (Some(sessions), args.partial_dir.clone());
-    let carried = Carried { streams, choose, in_place, partial_dir, stall, sessions, striped: args.stripe };
-    let stores = Stores::new(&args.far, carried);
+    let carried = Carried { streams, choose, in_place, partial_dir, stall_timeout, sessions, striped: args.stripe };
+    let stores = args.far.stores(carried);
     let (how, paths) = (args.how(stop), stores.paths());
     let watch = Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone());
     let watch = Arc::new(watch.logging(log));
@@ -155,13 +162,13 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
         stream::carry(end, &mut stores, &how, args.existing, &watch, &mut outcome).await?;
     } else {
         let within = args.is_recursive().then_some(&*filter);
-        let mut planned = items::plan(&wanted, &mut stores, within, args.parents, args.dry_run).await?;
+        let mut planned = plan::plan(&wanted, &mut stores, within, args.parents, args.dry_run).await?;
         for (name, error) in std::mem::take(&mut planned.failures) {
             watch.failed(&name, &error);
             outcome.fail(name, &error);
         }
         if args.delete {
-            mirror::check(&planned.groups)?;
+            plan::check_delete(&planned.groups)?;
         }
         for store in planned.groups.iter().filter_map(Group::without_links).filter(|_| args.keeps_links()) {
             if args.links {
@@ -178,7 +185,7 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
         if args.verbose || args.json {
             let asked = (args.streams.0, args.transfers.0);
             for (name, rtt, windows) in stores.servers() {
-                watch.chose(&auto::words(&name, rtt, windows, asked));
+                watch.chose(&chosen::words(&name, rtt, windows, asked));
             }
         }
         watch.expect(&jobs.iter().map(|(job, _)| job).collect::<Vec<_>>());
@@ -206,6 +213,7 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
     watch.end();
     outcome.streams = stores.most_streams();
     outcome.by_way = stores.why_by_way();
+    outcome.public = stores.why_public();
     if among && args.limit_rate.is_some() {
         outcome.by_way.push("what keeps to --limit-rate is this end".to_owned());
     }
@@ -213,7 +221,7 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
     let (refused, names) = stores.without_modes();
     outcome.modes_refused = refused;
     for name in names.iter().filter(|_| args.verbose) {
-        watch.chose(&format!("{name}: its mode was not set, since the server refuses SITE CHMOD"));
+        watch.chose(&format!("{name}: its mode was not set, since the server refuses SITE CHMOD for it"));
     }
     let (refused, names) = stores.without_times();
     outcome.times_refused = refused;
@@ -243,9 +251,13 @@ fn wanted(args: &Args) -> Result<Wanted> {
         };
     };
     for item in read_list(file, args.null)? {
-        let source = place::parse(item.source.as_ref())?;
-        match item.dest {
-            Some(dest) => wanted.pairs.push((source, place::parse(dest.as_ref())?)),
+        let parse = |text: &str| {
+            let url = Url::parse(text.as_ref());
+            url.map_err(|error| Exit::usage(format!("line {} of the list: {error}", item.line)))
+        };
+        let source = parse(&item.source)?;
+        match &item.dest {
+            Some(dest) => wanted.pairs.push((source, parse(dest)?)),
             None => wanted.sources.push(source),
         }
     }

@@ -1,50 +1,54 @@
-//! What came of a copy: a sentence, a line of JSON, an exit code.
+//! The result of a copy: a sentence, a line of JSON, an exit code.
 
-use super::items::Group;
-use super::watch::{Watch, human};
+use super::lost::Lost;
+use super::watch::Watch;
 use crate::exit;
-use crate::place::{Paths, shown};
+use crate::human;
 use phoebus_files::job::{Job, Report};
-use phoebus_files::{Check, Error, Side, Sort, Verify};
+use phoebus_files::{Check, Error, ErrorKind, Side, Verify};
+use phoebus_places::plan::Group;
+use phoebus_places::{Paths, shown};
 use serde_json::json;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Outcome {
     begun: Instant,
     dry_run: bool,
     report: Report,
-    /// What failed, by name.
-    failures: Vec<(String, Sort, String)>,
-    /// Bytes that went from server to server.
+    /// Failures by name.
+    failures: Vec<(String, ErrorKind, String)>,
+    /// Bytes that went directly between servers.
     pub(super) between: u64,
-    /// Over how many connections a file went at the most, if it went to or from a server.
+    /// The most connections of a file, if servers were used.
     pub(super) streams: Option<u32>,
-    /// Bytes that were moved by all attempts, those that failed included.
+    /// Bytes that all attempts moved, including failed ones.
     pub(super) all_moved: u64,
-    /// Files and directories of which servers refused to set the modes.
+    /// Files and directories whose modes could not be set.
     pub(super) modes_refused: u64,
-    /// Directories of which servers refused to set the times.
+    /// Directories whose times could not be set.
     pub(super) times_refused: u64,
-    /// Servers that compute no checksums.
+    /// Servers without checksums.
     mute: Vec<String>,
-    /// The ways that were taken to servers.
+    /// Paths to servers.
     paths: Arc<Paths>,
-    /// Whether it was interrupted, and this is what was done by then.
+    /// Whether it was interrupted: then this is the state at that time.
     pub(super) interrupted: bool,
-    /// Stores without symbolic links, for which links were followed that were to be kept.
+    /// Stores without symbolic links, for which links were followed although they should be kept.
     linkless: Vec<String>,
-    /// Why what goes from one server to another came by here, if it did.
+    /// Why files between servers went through this end, if they did.
     pub(super) by_way: Vec<String>,
-    /// Whether files were chosen by patterns, sizes or ages.
+    /// Why private files were public until they were complete, if any were.
+    pub(super) public: Vec<String>,
+    /// Whether files were selected by patterns, sizes or ages.
     pub(super) chosen: bool,
 }
 
 impl Outcome {
-    /// Nothing yet.
+    /// An empty report.
     pub(super) fn begin(dry_run: bool, paths: Arc<Paths>) -> Self {
         Self {
             begun: Instant::now(),
@@ -61,24 +65,25 @@ impl Outcome {
             interrupted: false,
             linkless: Vec::new(),
             by_way: Vec::new(),
+            public: Vec::new(),
             chosen: false,
         }
     }
 
-    /// What had been done by the time of an interruption.
+    /// The state at an interruption.
     pub(super) fn so_far(watch: &Watch, dry_run: bool) -> Self {
         let ((begun, report), (all_moved, paths)) = (watch.so_far(), watch.moved());
         Self { begun, report, all_moved, interrupted: true, ..Self::begin(dry_run, paths) }
     }
 
-    /// Notes that links were followed, since `store` has none.
+    /// Records that links were followed because `store` has none.
     pub(super) fn follows_links(&mut self, store: String) {
         if !self.linkless.contains(&store) {
             self.linkless.push(store);
         }
     }
 
-    /// The next job, which may remove no more than those before it have left, and nothing once something failed.
+    /// The next job, which may remove only what earlier ones have left of the limit, and nothing after a failure.
     pub(super) fn bounded(&mut self, job: Job) -> Job {
         let Some(most) = job.delete else { return job };
         self.report.not_deleted |= self.report.failed > 0;
@@ -86,7 +91,7 @@ impl Outcome {
         Job { delete: Some(left).filter(|_| self.report.failed == 0), ..job }
     }
 
-    /// Adds what a job reports.
+    /// Adds the report of a job.
     pub(super) fn add(&mut self, group: &Group, report: Report) {
         let all = &mut self.report;
         all.carried += report.carried;
@@ -96,6 +101,7 @@ impl Outcome {
         all.left += report.left;
         all.modes_set += report.modes_set;
         all.modes_refused += report.modes_refused;
+        all.modes_unknown += report.modes_unknown;
         all.deleted += report.deleted;
         all.not_deleted |= report.not_deleted;
         all.unlisted = all.unlisted.take().or(report.unlisted);
@@ -104,17 +110,17 @@ impl Outcome {
         all.failed += report.failed;
         all.stopped |= report.stopped;
         let failures = report.failures.into_iter();
-        self.failures.extend(failures.map(|(key, error)| (shown(&*group.dest, &key), error.sort(), error.to_string())));
+        self.failures.extend(failures.map(|(key, error)| (shown(&*group.dest, &key), error.kind(), error.to_string())));
     }
 
-    /// Adds a file that was carried as a stream.
+    /// Adds a streamed file.
     pub(super) fn carried(&mut self, bytes: u64) {
         self.report.carried += 1;
         self.report.bytes += bytes;
         self.report.moved += bytes;
     }
 
-    /// Notes what was carried between `source` and `dest`, if only sizes could be compared there.
+    /// Records that only sizes were compared between `source` and `dest`, if so.
     pub(super) fn not_verified(&mut self, verify: Verify, source: &Side, dest: &Side) {
         if verify == Verify::Possible
             && let Err(reason) = Check::choose(Verify::Flight(None), source, dest)
@@ -127,17 +133,17 @@ impl Outcome {
     /// Adds a failure.
     pub(super) fn fail(&mut self, name: String, error: &Error) {
         self.report.failed += 1;
-        self.failures.push((name, error.sort(), error.to_string()));
+        self.failures.push((name, error.kind(), error.to_string()));
     }
 
-    /// The exit code; `nothing_fails` if it is an error that there was nothing to do.
+    /// The exit code. `nothing_fails`: it is an error that there was nothing to do.
     pub(super) fn code(&self, nothing_fails: bool) -> u8 {
         let report = &self.report;
         if report.is_complete() {
             return if self.is_nothing() && nothing_fails { exit::NOTHING } else { 0 };
         }
-        let codes: Vec<u8> = self.failures.iter().map(|(_, sort, _)| exit::code_of_sort(*sort)).collect();
-        // What is worse than a part that is missing is said whatever else failed.
+        let codes: Vec<u8> = self.failures.iter().map(|(_, kind, _)| exit::code_of_kind(*kind)).collect();
+        // Failures that are worse than a missing part take precedence.
         if let Some(code) = [exit::DAMAGED, exit::NO_SPACE].into_iter().find(|code| codes.contains(code)) {
             return code;
         }
@@ -152,9 +158,9 @@ impl Outcome {
     /// The report as JSON.
     pub(super) fn json(&self, code: u8) -> serde_json::Value {
         let report = &self.report;
-        let failures = self.failures.iter().map(|(name, sort, error)| {
-            let sort = format!("{sort:?}").to_lowercase();
-            json!({ "name": name, "sort": sort, "error": exit::without_numbers(error) })
+        let failures = self.failures.iter().map(|(name, kind, error)| {
+            let kind = format!("{kind:?}").to_lowercase();
+            json!({ "name": name, "sort": kind, "error": exit::without_numbers(error) })
         });
         json!({
             "event": "report",
@@ -180,12 +186,14 @@ impl Outcome {
             "gone": report.gone,
             "modes_set": report.modes_set,
             "modes_refused": self.modes_refused + report.modes_refused,
+            "modes_unknown": report.modes_unknown,
             "links_followed_for": self.linkless,
             "times_refused": self.times_refused,
             "streams": self.streams,
             "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
             "paths": self.paths.json(),
             "by_way_of_this_end": if self.by_way.is_empty() { json!(null) } else { json!(self.by_way.join("; ")) },
+            "public_until_complete": if self.public.is_empty() { json!(null) } else { json!(self.public.join("; ")) },
             "failures": failures.collect::<Vec<_>>(),
             "exit_code": code,
         })
@@ -196,7 +204,7 @@ impl Outcome {
     }
 }
 
-/// One sentence or two.
+/// One or two sentences.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (report, elapsed) = (&self.report, self.begun.elapsed());
@@ -220,8 +228,12 @@ impl fmt::Display for Outcome {
             if self.between > 0 {
                 write!(f, " ({} from server to server)", human::bytes(self.between))?;
             }
-            let rate = self.all_moved.max(report.moved) as f64 / elapsed.as_secs_f64().max(1e-3);
-            write!(f, ", in {:.1} s, {}", elapsed.as_secs_f64(), human::rate(rate))?;
+            write!(f, ", in {:.1} s", elapsed.as_secs_f64())?;
+            // Bytes of failed attempts say nothing about the path.
+            if report.carried > 0 {
+                let rate = self.all_moved.max(report.moved) as f64 / elapsed.as_secs_f64().max(1e-3);
+                write!(f, ", {}", human::rate(rate))?;
+            }
             if let Some(streams @ 2..) = self.streams {
                 write!(f, ", up to {streams} connections a file")?;
             }
@@ -270,12 +282,14 @@ impl fmt::Display for Outcome {
                 exit::without_numbers(reason)
             )?;
         }
-        if self.times_refused > 0 {
-            let count = self.times_refused;
-            write!(f, "; the times of {count} directories were not set, since the server refuses MFMT for them")?;
-        }
-        if self.modes_refused > 0 {
-            write!(f, "; the modes of {} were not set, since the server refuses SITE CHMOD", self.modes_refused)?;
+        let lost = Lost {
+            modes_refused: self.modes_refused,
+            times_refused: self.times_refused,
+            modes_unknown: report.modes_unknown,
+            public: &self.public,
+        };
+        for sentence in lost.sentences() {
+            write!(f, "; {sentence}")?;
         }
         if report.stopped { write!(f, "; the others were not begun") } else { Ok(()) }
     }
@@ -292,17 +306,17 @@ mod tests {
     use phoebus_files::local::Local;
     use phoebus_files::store::Store;
 
-    fn outcome(carried: u64, sorts: &[Sort]) -> Outcome {
+    fn outcome(carried: u64, sorts: &[ErrorKind]) -> Outcome {
         let mut outcome = Outcome::begin(false, Arc::default());
         outcome.report.carried = carried;
-        for sort in sorts {
-            outcome.fail("x".to_owned(), &Error::Store { name: "x".into(), reason: "y".into(), sort: *sort });
+        for kind in sorts {
+            outcome.fail("x".to_owned(), &Error::Store { name: "x".into(), reason: "y".into(), kind: *kind });
         }
         outcome
     }
 
     #[test]
-    fn what_is_deleted_counts_for_all_sources() {
+    fn deletions_of_all_sources_are_counted_together() {
         let store: Arc<dyn Store> = Arc::new(Local::new("/", Links::Beneath).unwrap());
         let job = || Job { delete: Some(5), ..Job::new(store.clone(), store.clone()) };
         let mut outcome = outcome(1, &[]);
@@ -315,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_set_is_told_where_there_was_nothing_else_to_do() {
+    fn refused_modes_are_reported_when_nothing_was_copied() {
         let mut outcome = outcome(0, &[]);
         outcome.report.skipped = 2;
         assert_eq!(outcome.to_string(), "nothing to do: 2 files are there");
@@ -324,14 +338,18 @@ mod tests {
         let told = outcome.to_string();
         assert!(told.starts_with("nothing to do: 2 files are there; the modes of 1 were not set"), "{told}");
         assert!(told.contains("the times of 1 directories were not set"), "{told}");
+        outcome.public = vec!["this end reaches no data port of ftp://h".to_owned()];
+        let told = outcome.to_string();
+        assert!(told.ends_with("until they were complete, since this end reaches no data port of ftp://h"), "{told}");
+        assert_eq!(outcome.json(0)["public_until_complete"], "this end reaches no data port of ftp://h");
         let nothing = |chosen| Outcome { chosen, ..self::outcome(0, &[]) }.to_string();
         assert!(nothing(true).starts_with("nothing to do: no file was chosen by"), "{}", nothing(true));
         assert_eq!(nothing(false), "nothing to do: 0 files are there");
     }
 
     #[test]
-    fn codes_tell_the_truth() {
-        use Sort::{Denied, NoSpace, NotFound, Passing, Verification};
+    fn exit_codes_match_outcomes() {
+        use ErrorKind::{Denied, NoSpace, NotFound, Passing, Verification};
         for (carried, sorts, code) in [
             (1, &[][..], 0),
             (0, &[], 0),

@@ -5,24 +5,24 @@ use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches};
 use phoebus_files::plan::Filter;
 
-/// Patterns in the order in which they were given, and whether each includes.
+/// Patterns in the given order, and whether each includes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules(Vec<(bool, String)>);
 
 const RULES: [(&str, bool, &str); 2] = [
-    ("include", true, "Take what PATTERN matches of a directory; the first --include or --exclude that matches counts"),
+    ("include", true, "Copy what PATTERN matches in a directory. The first matching --include or --exclude applies"),
     (
         "exclude",
         false,
-        "Leave out what PATTERN matches: a name such as '*.tmp', a path such as 'run*/raw', or a directory as 'cache/'",
+        "Skip what PATTERN matches: a name such as '*.tmp', a path such as 'run*/raw', or a directory such as 'cache/'",
     ),
 ];
 
 impl Rules {
-    /// The filter that they are.
+    /// The filter.
     ///
     /// # Errors
-    /// One is no pattern (exit code 2).
+    /// An invalid pattern (exit code 2).
     pub(crate) fn filter(&self) -> Result<Filter> {
         let mut filter = Filter::default();
         for (includes, pattern) in &self.0 {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_counts() {
+    fn first_matching_rule_applies() {
         let command = <Rules as clap::Args>::augment_args(Command::new("x"));
         let given = ["x", "--exclude", "a", "--include=b", "--exclude", "c"];
         let rules = Rules::from_arg_matches(&command.get_matches_from(given)).unwrap();

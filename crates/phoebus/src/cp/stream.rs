@@ -1,29 +1,29 @@
 //! `-`: standard input as a source, standard output as a destination.
 
 use super::args::Kept;
-use super::human;
-use super::items::Wanted;
 use super::report::Outcome;
 use super::watch::Watch;
 use crate::exit::{self, Exit};
-use crate::place::{Stores, Url};
+use crate::human;
 use crate::standard;
 use anyhow::Result;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Begun, Kind, Spec};
-use phoebus_files::{Check, Done, Error, How, Side, drain, pour};
+use phoebus_files::{Check, Done, Error, Side, TransferOptions, drain, pour};
+use phoebus_places::plan::Wanted;
+use phoebus_places::{Place, Stores, Url, shown};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// What a stream is asked for.
+/// What to do with a stream.
 pub(super) enum End<'a> {
-    /// Standard input goes to a file.
+    /// Write standard input to a file.
     In(&'a Url),
-    /// Files go to standard output, one after the other.
+    /// Write files to standard output, one after the other.
     Out(&'a [Url]),
 }
 
-/// The stream that is asked for, if there is one.
+/// The requested stream, if there is one.
 ///
 /// # Errors
 /// It is one of several sources, or both ends (exit code 2); or it cannot be read or written.
@@ -48,11 +48,11 @@ pub(super) fn find(wanted: &Wanted, list: bool) -> Result<Option<End<'_>>> {
     })
 }
 
-/// Carries it, and notes in `outcome` what came of it.
+/// Carries it, and records the result in `outcome`.
 pub(super) async fn carry(
     end: End<'_>,
     stores: &mut Stores,
-    how: &How,
+    how: &TransferOptions,
     existing: Option<Kept>,
     watch: &Arc<Watch>,
     outcome: &mut Outcome,
@@ -75,7 +75,7 @@ pub(super) async fn carry(
                         if done.is_ok() && source.store.is_far() {
                             outcome.not_verified(how.verify, &(&*source.store).into(), &stream("standard output"));
                         }
-                        note(crate::place::shown(&*source.store, &key), done, watch, outcome);
+                        note(shown(&*source.store, &key), done, watch, outcome);
                     }
                 }
             }
@@ -102,9 +102,10 @@ fn stream(name: &str) -> Side {
     Side { name: name.to_owned(), far: false, algorithms: Vec::new() }
 }
 
-async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: bool) -> Result<Done, Error> {
+async fn from_standard_input(dest: &Place, how: &TransferOptions, replace: bool) -> Result<Done, Error> {
     if dest.inside || dest.is_dir().await? {
-        return Err(Error::Kind { name: dest.name(), is: "a directory", expected: "a file" });
+        let reason = "it is a directory, and what comes from standard input needs the name of a file".to_owned();
+        return Err(Error::Store { name: dest.name(), reason, kind: phoebus_files::ErrorKind::Request });
     }
     let source = stream("standard input");
     let check = Check::choose(how.verify, &source, &(&*dest.store).into())
@@ -113,7 +114,7 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
     let done = async {
         let draft = match dest.store.create(&dest.key, spec).await? {
             Begun::Draft(draft) => draft,
-            // Without a source nothing is remembered that could have been done.
+            // Without a source, nothing can be resumed.
             Begun::Done => return Err(Error::Unsupported { name: dest.name(), what: "going on with a stream" }),
         };
         pour(&mut tokio::io::stdin(), "standard input", &draft, check, how).await
@@ -125,25 +126,25 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
     Ok(done)
 }
 
-/// What is wanted of an object.
+/// The wanted part of an object.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Part {
-    /// From which byte on.
+    /// First byte.
     pub(crate) offset: u64,
-    /// How many bytes, if not all to its end.
+    /// Length. `None`: to the end.
     pub(crate) length: Option<u64>,
 }
 
-/// Writes `part` of an object to standard output. What came over a network is verified at the end.
+/// Writes `part` of an object to standard output. Remote bytes are verified at the end.
 ///
 /// # Errors
-/// Nobody reads standard output any more, which ends the command. Inside: it cannot be read or written; or what was written was
-/// wrong, which whoever reads it has to be told.
+/// Nobody reads standard output, which ends the command. Inside: reading or writing fails; or the written bytes were
+/// wrong, which their reader must learn.
 pub(crate) async fn to_standard_output(
     store: &dyn phoebus_files::store::Store,
     key: &phoebus_files::key::Key,
     part: Part,
-    how: &How,
+    how: &TransferOptions,
 ) -> Result<Result<Done, Error>> {
     match send(store, key, part, how).await {
         Err(Error::Io { source, act: "write", .. }) if source.kind() == ErrorKind::BrokenPipe => Err(Exit::unread()),
@@ -155,7 +156,7 @@ async fn send(
     store: &dyn phoebus_files::store::Store,
     key: &phoebus_files::key::Key,
     part: Part,
-    how: &How,
+    how: &TransferOptions,
 ) -> Result<Done, Error> {
     let object = store.open(key).await?;
     let meta = *object.meta();
@@ -167,7 +168,7 @@ async fn send(
     };
     let beyond = |what: String| {
         let reason = format!("bytes {what} were asked for, and it has {}", human::bytes(all.len()));
-        Error::Store { name: object.name(), reason, sort: phoebus_files::Sort::Request }
+        Error::Store { name: object.name(), reason, kind: phoebus_files::ErrorKind::Request }
     };
     let rest = || Extent::new(part.offset, all.end().checked_sub(part.offset)?);
     let wanted = match part.length {
@@ -177,7 +178,7 @@ async fn send(
     if wanted.common(all) != Some(wanted) && !wanted.is_empty() {
         return Err(beyond(wanted.to_string()));
     }
-    // What is read here is what is there: only a network can change it on the way.
+    // Locally read bytes need no verification; only a network can change them.
     let check = match store.is_far() {
         true => Check::choose(how.verify, &store.into(), &stream("standard output"))
             .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?,

@@ -1,5 +1,5 @@
-//! `phoebus gateway init`: the configurations and certificates of two gateways that carry sessions from clients near the one
-//! to destinations near the other (P17, P20).
+//! `phoebus gateway init`: the configurations and certificates of two gateways that carry sessions from clients near
+//! the one to destinations near the other (P17, P20).
 //!
 //! What is written is complete and allows no more than what was named: `phoebus gateway --config` runs it as it is.
 
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Write the configurations and certificates of two gateways
 ///
-/// Sessions go from --from through the gateway NAME and its peer to --to, and nowhere else. The two prove to each other who
-/// they are and encrypt what is between them.
+/// Sessions go from --from through the gateway NAME and its peer to --to, and nowhere else. The two gateways
+/// authenticate each other and encrypt their connections.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Each gateway has NAME.toml, NAME.pem, NAME-key.pem and ca.pem: copy these four to its host, into one directory, and start
@@ -33,19 +33,19 @@ Examples:
   phoebus gateway init pg1=192.0.2.1 --peer pg2=198.51.100.2 --from 10.1.0.0/16 --to .labs.example --to 10.3.0.0/16
 ")]
 pub(super) struct InitArgs {
-    /// Where the files go; made if it is not there
+    /// Directory for the files; created if missing
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
     /// The other gateway, near the destinations
     #[arg(long, value_name = "NAME[=HOST[/PORT]]")]
     peer: String,
-    /// Where clients are: address ranges, as the first gateway sees them
+    /// Address ranges of clients, as the first gateway sees them
     #[arg(long, value_name = "RANGE", required = true, value_delimiter = ',')]
     from: Vec<String>,
-    /// Where they may go: address ranges, names, domains such as .labs.example, or * for all
+    /// Permitted destinations: address ranges, names, domains such as .labs.example, or * for all
     #[arg(long, value_name = "DESTINATION", required = true, value_delimiter = ',')]
     to: Vec<String>,
-    /// Replace files of these gateways that are there already; an authority is never replaced
+    /// Replace existing files of these gateways; an authority is never replaced
     #[arg(long)]
     force: bool,
     /// Print JSON
@@ -62,7 +62,7 @@ struct Gateway {
     address: Endpoint,
 }
 
-/// What was written, for machines.
+/// The written files, as JSON.
 #[derive(Serialize)]
 struct Report {
     authority: PathBuf,
@@ -78,7 +78,7 @@ struct Written {
     files: Vec<PathBuf>,
 }
 
-/// Writes the files, and returns what is to be said.
+/// Writes the files. Returns the message.
 pub(super) fn run(args: &InitArgs) -> Result<String> {
     let (first, second) = (Gateway::parse(&args.gateway)?, Gateway::parse(&args.peer)?);
     if first.name == second.name {
@@ -113,9 +113,9 @@ pub(super) fn run(args: &InitArgs) -> Result<String> {
 
 /// Which of the two.
 enum Role<'a> {
-    /// The one that clients come to, and that passes sessions on.
+    /// The gateway that accepts clients, and passes sessions on.
     NearClients(&'a InitArgs),
-    /// The one that connects to the destinations.
+    /// The gateway that connects to destinations.
     Far(&'a InitArgs),
 }
 
@@ -134,7 +134,7 @@ impl Gateway {
         Ok(Self { name, address })
     }
 
-    /// What its certificate is for: its name, and the host by which clients know it.
+    /// The subjects of its certificate: its name, and the host by which clients know it.
     fn names(&self) -> String {
         let host = self.address.as_ref().host.to_string();
         if host == self.name { host } else { format!("{},{host}", self.name) }
@@ -148,14 +148,16 @@ impl Gateway {
              [tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}-key.pem\"\nauthorities = \"ca.pem\"\n\n\
              [[listen]]\naddress = \"0.0.0.0:{port}\"\n\n\
              # Leave this out on a host without IPv6.\n[[listen]]\naddress = \"[::]:{port}\"\n\n\
+             # For phoebus status; the directory is made by: install -d -o USER /run/phoebus\n\
+             # [admin]\n# socket = \"/run/phoebus/gateway.sock\"\n\n\
              [[peer]]\nname = \"{}\"\naddress = \"{}\"\n",
             other.name,
             shown(&other.address),
         );
         // Writing to a string cannot fail.
         let _ = match role {
-            // A route for addresses would not hold for names, which only the gateway that connects can resolve: sessions to them
-            // would pass the other gateway by.
+            // A route for addresses would not hold for names, which only the gateway that connects can resolve:
+            // sessions to them would pass the other gateway by.
             Role::NearClients(args) => write!(
                 text,
                 "\n[[route]]\nto = \"*\"\nvia = \"{}\"\n\n\
@@ -172,8 +174,8 @@ impl Gateway {
     }
 }
 
-/// What the first gateway lets pass, which leaves it to the second where sessions may go: everything, and what that does not mean, as
-/// it may be this gateway's own host or link.
+/// What the first gateway allows; the second decides about destinations: everything, and the addresses that
+/// "everything" excludes, since they may be this gateway's own host or link.
 fn onwards(to: &[String]) -> Vec<String> {
     let own = to.iter().filter(|item| item.parse::<Net>().is_ok_and(Net::names_own));
     std::iter::once("*".to_owned()).chain(own.cloned()).collect()
@@ -198,7 +200,7 @@ fn quoted(item: &str) -> String {
     format!("\"{item}\"")
 }
 
-/// Through a second file, so that nobody ever reads half of it.
+/// By way of a temporary file, so that nobody reads half of it.
 fn write(file: &Path, text: &str) -> std::io::Result<()> {
     let new = file.with_extension(format!("new-{}", std::process::id()));
     let written = OpenOptions::new().write(true).create_new(true).open(&new).and_then(|mut opened| {

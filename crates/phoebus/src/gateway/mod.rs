@@ -19,15 +19,16 @@ const RESOLVER_THREADS: usize = 16;
 
 /// Run a gateway: accept sessions and relay them to the next gateway or to their destination
 ///
-/// Nothing is allowed but what the configuration allows. SIGTERM or SIGINT: no new sessions, the old ones finish within
-/// limits.drain_timeout; a second one ends them. SIGHUP: read the configuration again. The log goes to standard error.
+/// Only what the configuration permits is allowed. SIGTERM or SIGINT: the gateway accepts no new sessions, and the
+/// others finish within limits.drain_timeout; a second signal ends them. SIGHUP: it reads the configuration again. The
+/// log goes to standard error.
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-Exit codes: 0 told to stop, and all sessions had finished; 1 it could not start, or sessions had to be ended; 2 wrong
-options or configuration.
+Exit codes: 0 stopped by a signal, after all sessions had finished; 1 it could not start, or sessions had to be ended;
+2 wrong options or configuration.
 
 Examples:
   phoebus gateway init --dir gateways pg1.example --peer pg2.example --from 10.1.0.0/16 --to 10.3.0.0/16
@@ -37,10 +38,10 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Configuration file (docs/guide/gateway.md)
+    /// Configuration file (docs/guide/gateway/reference.md)
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Only check the configuration, and whether this process may have the descriptors that its limits take
+    /// Only check the configuration, and whether this process may open enough descriptors for its limits
     #[arg(long)]
     check: bool,
     /// Write the log as JSON, one object a line, whatever the configuration says
@@ -63,6 +64,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let config = Config::read(&file).map_err(Exit::usage)?;
     if args.check {
         phoebus_gateway::check(&config).map_err(Exit::usage)?;
+        config.warnings().iter().for_each(|warning| eprintln!("phoebus: {}: {warning}", file.display()));
         standard::print(&format!("{} is a valid configuration\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -3,10 +3,11 @@
 use super::{CODES, Tally, block_on, find_all};
 use crate::cp::{Part, to_standard_output};
 use crate::exit::Exit;
-use crate::place::{Carried, FarArgs, Stores};
+use crate::place::FarArgs;
 use anyhow::Result;
 use phoebus_files::range::Extent;
-use phoebus_files::{How, Verify};
+use phoebus_files::{TransferOptions, Verify};
+use phoebus_places::{Carried, Outcomes};
 use phoebus_proto::units::ByteSize;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -37,9 +38,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     crate::standard::check_output()?;
     block_on(async {
-        // What computes no checksums can be shown all the same.
-        let how = How { verify: Verify::Possible, ..How::default() };
-        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        // Files without a checksum can be shown all the same.
+        let how = TransferOptions { verify: Verify::Possible, ..TransferOptions::default() };
+        let (mut stores, mut tally) = (args.far.stores(Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             for key in tally.check(place.all().await).unwrap_or_default() {
                 tally.note(to_standard_output(&*place.store, &key, part, &how).await?);

@@ -3,11 +3,13 @@
 use super::{block_on, print, tell};
 use crate::cp::Rules;
 use crate::exit;
-use crate::place::{self, Carried, FarArgs, Stores};
+use crate::place::{self, FarArgs};
 use anyhow::Result;
 use phoebus_files::job::{Comparison, Difference, Finding};
 use phoebus_files::key::Key;
 use phoebus_files::plan::By;
+use phoebus_files::store::Kind;
+use phoebus_places::{Carried, Place, shown};
 use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,24 +18,25 @@ use std::sync::Arc;
 /// How many files are compared at the same time: as many as cp carries short ones at the most.
 const AT_ONCE: usize = 16;
 
-/// Compare two files or directories with all that is in them, and change nothing
+/// Compare two files or directory trees without changing anything
 ///
-/// SOURCE itself is compared with DEST itself, with or without slashes at their ends. Each end computes the checksums of its own files.
+/// Compares SOURCE itself with DEST itself, with or without trailing slashes. Each end computes the checksums of its
+/// own files.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 they are the same; 8 they differ, or no checksum is known to both ends; 4 something could not be compared; 2 wrong \
-arguments; 5 not there; 6 not allowed; 11 it failed in a way that may pass; 1 anything else.")]
+Exit codes: 0 the same; 8 they differ, or the ends have no checksum in common; 4 some could not be compared; 2 wrong \
+arguments; 5 not found; 6 permission denied; 11 temporary failure; 1 any other failure.")]
 pub(crate) struct Args {
-    /// The one
+    /// The first file or directory
     #[arg(value_name = "SOURCE")]
     source: OsString,
-    /// The other
+    /// The second file or directory
     #[arg(value_name = "DEST")]
     dest: OsString,
-    /// What has to be the same of files: "size", size and "time", or size and "checksum"
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = What::Checksum)]
-    by: What,
-    /// Say nothing of what only DEST has
+    /// What to compare: "size", size and "time", or size and "checksum"
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Criterion::Checksum)]
+    by: Criterion,
+    /// Ignore files that only DEST has
     #[arg(long)]
     one_way: bool,
     #[command(flatten)]
@@ -45,15 +48,15 @@ pub(crate) struct Args {
     far: FarArgs,
 }
 
-/// What has to be the same.
+/// The compared attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum Criterion {
     Size,
     Time,
     Checksum,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Default)]
 struct Count {
     same: u64,
@@ -78,14 +81,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let filter = Arc::new(args.rules.filter()?);
     block_on(async {
         let carried = Carried { sessions: Some(AT_ONCE), ..Carried::default() };
-        let mut stores = Stores::new(&args.far, carried);
+        let mut stores = args.far.stores(carried);
         let urls = [place::parse(&args.source)?, place::parse(&args.dest)?];
         stores.check_ssh(&urls, None)?;
         let (source, dest) = (stores.find(&urls[0]).await?, stores.find(&urls[1]).await?);
         let by = match args.by {
-            What::Size => By::Size,
-            What::Time => By::Equal,
-            What::Checksum => By::Checksum,
+            Criterion::Size => By::Size,
+            Criterion::Time => By::Equal,
+            Criterion::Checksum => By::Checksum,
         };
         let (one_way, at_once) = (args.one_way, AT_ONCE);
         let comparison =
@@ -110,7 +113,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
                     })
                 }
                 Err(error) => {
-                    count.codes.push(exit::code_of_sort(error.sort()));
+                    count.codes.push(exit::code_of_kind(error.kind()));
                     let error = exit::without_numbers(&error.to_string());
                     match args.json {
                         true => {
@@ -137,13 +140,29 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             print(&report.to_string())?;
         } else {
             let by = match args.by {
-                What::Size => "size alone",
-                What::Time => "size and time",
-                What::Checksum => "checksum",
+                Criterion::Size => "size alone",
+                Criterion::Time => "size and time",
+                Criterion::Checksum => "checksum",
             };
             let failed = if failed > 0 { format!("; {failed} could not be compared") } else { String::new() };
             tell(&format!("{same} the same by {by}; {differ} differ{failed}"));
+            if code != 0
+                && let Some(copy) = copy_inside(&source, &dest).await
+            {
+                tell(&format!(
+                    "{copy} is there, too: cp copies \"DIR\" into a directory that is there, and \"DIR/\" as it"
+                ));
+            }
         }
         Ok(code.into())
     })
+}
+
+/// The directory in `dest` with the name of the directory `source`: what was meant may be that one.
+async fn copy_inside(source: &Place, dest: &Place) -> Option<String> {
+    let inside = dest.key.join(source.key.name()).ok().filter(|_| !source.key.is_root())?;
+    for (place, key) in [(source, &source.key), (dest, &inside)] {
+        place.store.stat(key).await.ok().filter(|meta| meta.kind == Kind::Dir)?;
+    }
+    Some(shown(&*dest.store, &inside))
 }

@@ -1,12 +1,13 @@
 //! `phoebus clean`: drafts that transfers have left behind.
 
 use super::{CODES, Tally, block_on, described, find_all, print, printable, tell};
-use crate::cp::human;
 use crate::exit;
-use crate::place::{Carried, FarArgs, Stores, shown};
+use crate::human;
+use crate::place::FarArgs;
 use anyhow::Result;
 use phoebus_files::store::Time;
 use phoebus_files::{Cleaning, Error, Fate, Found, moved_from};
+use phoebus_places::{Carried, Outcomes, shown};
 use phoebus_proto::units::Span;
 use serde_json::json;
 use std::ffi::OsString;
@@ -15,9 +16,9 @@ use std::time::SystemTime;
 
 /// Remove what transfers that were cut have left behind
 ///
-/// Drafts and their journals below the directories PLACE are removed and named, as are hidden directories in which cp tried names, and
-/// nothing else is. One that a transfer is writing stays:
-/// on this machine, and on servers that are Phoebus's own, that is known by its lock, and elsewhere only by its age.
+/// Drafts and their journals below the directories PLACE are removed and named, as are hidden directories in which cp
+/// tried names, and nothing else is. One that a transfer is writing stays: on this machine, and on servers that are
+/// Phoebus's own, that is known by its lock, and elsewhere only by its age.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -51,7 +52,7 @@ struct Count {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     crate::standard::check_output()?;
     block_on(async {
-        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        let (mut stores, mut tally) = (args.far.stores(Carried::default()), Tally::default());
         let (mut count, mut printed) = (Count::default(), Ok(()));
         // Whatever was written before this moment is of any age that one may ask for.
         let before = match args.min_age.0 {
@@ -68,7 +69,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
                             args.line(&shown(&*place.store, found.key), &found, &mut count)
                         }
                         Err(error) => {
-                            tally.codes.push(exit::code_of_sort(error.sort()));
+                            tally.codes.push(exit::code_of_kind(error.kind()));
                             let error = exit::without_numbers(&error.to_string());
                             match args.json {
                                 true => Some(json!({ "event": "failed", "error": error }).to_string()),
@@ -96,7 +97,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 impl Args {
-    /// What is printed of one name.
+    /// The line about a name.
     fn line(&self, name: &str, found: &Found<'_>, count: &mut Count) -> Option<String> {
         let event = match found.fate {
             Fate::Found | Fate::Removed => {

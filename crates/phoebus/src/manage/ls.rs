@@ -1,12 +1,13 @@
-//! `phoebus ls`: what is in directories.
+//! `phoebus ls`: lists directories.
 
-use super::{CODES, Tally, block_on, described, find_all, print, printable, time_of};
-use crate::cp::human;
-use crate::place::{Carried, FarArgs, Place, Stores, shown};
+use super::{CODES, Tally, block_on, described, find_all, print, printable};
+use crate::human;
+use crate::place::FarArgs;
 use anyhow::Result;
-use phoebus_files::Error;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Entry, Kind, Listing, Meta, Store};
+use phoebus_files::store::{Kind, Meta, Store};
+use phoebus_places::listing::{Entries, join};
+use phoebus_places::{Carried, Outcomes, Place, shown};
 use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,24 +17,24 @@ const BATCH: usize = 100_000;
 
 /// List directories
 ///
-/// Each name has a line of its own. Names are sorted, of very large directories 100000 at a time. Those that begin with a dot, and drafts of transfers that were cut, are
-/// shown with -a. Times are in UTC.
+/// Prints one name per line, sorted (very large directories in batches of 100000). -a also shows names that begin with
+/// a dot and drafts of interrupted transfers. Times are in UTC.
 #[derive(clap::Args)]
 #[command(after_help = CODES, disable_help_flag = true)]
 pub(crate) struct Args {
     /// Directories, files or patterns
     #[arg(value_name = "PLACE", default_value = ".")]
     places: Vec<OsString>,
-    /// Show modes, sizes and times, too
+    /// Also show modes, sizes and times
     #[arg(long, short)]
     long: bool,
     /// Show names that begin with a dot, and drafts
     #[arg(long, short)]
     all: bool,
-    /// List what is in directories below, too
+    /// List subdirectories, too
     #[arg(long, short = 'R')]
     recursive: bool,
-    /// List directories themselves, and not what is in them
+    /// List directories themselves, not their contents
     #[arg(long, short)]
     directory: bool,
     /// Sort by time, the newest first
@@ -57,7 +58,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        let (mut stores, mut tally) = (args.far.stores(Carried::default()), Tally::default());
         let places = find_all(&mut stores, &args.places).await?;
         let titled = places.len() > 1 || places.iter().any(Place::is_pattern) || args.recursive;
         for place in places {
@@ -70,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 impl Args {
-    /// Lists `key`, and if that was asked for, what is below it.
+    /// Lists `key`; recursively, if requested.
     async fn list(&self, store: &dyn Store, key: Key, titled: bool, tally: &mut Tally) -> Result<()> {
         let Some(meta) = tally.check(store.stat(&key).await) else { return Ok(()) };
         if meta.kind != Kind::Dir || self.directory {
@@ -117,82 +118,8 @@ impl Args {
         }
         let unknown = || "-".to_owned();
         let size = meta.size.map_or_else(unknown, |n| if self.human { human::bytes(n) } else { n.to_string() });
-        let time = meta.modified.map_or_else(unknown, |time| time_of(time).0);
+        let time = meta.modified.map_or_else(unknown, |time| human::time(time).0);
         let mode = meta.mode.map_or_else(unknown, |mode| format!("{mode:04o}"));
         format!("{mode:>4} {size:>14} {time:>19} {name}{slash}")
-    }
-}
-
-/// All entries of a directory, by name, and with `drafts` what transfers that were cut have left there, too.
-pub(super) async fn entries(store: &dyn Store, dir: &Key, drafts: bool) -> Result<Vec<Entry>, Error> {
-    Entries::of(store, dir, drafts, usize::MAX).await?.next().await
-}
-
-/// The entries of a directory, so many at a time.
-struct Entries {
-    listing: Box<dyn Listing>,
-    most: usize,
-    /// Whether there are no more.
-    ended: bool,
-}
-
-impl Entries {
-    /// Those of `dir`, at least `most` at a time while there are so many.
-    async fn of(store: &dyn Store, dir: &Key, drafts: bool, most: usize) -> Result<Self, Error> {
-        let listing = if drafts { store.list_all(dir) } else { store.list(dir) };
-        Ok(Self { listing: listing.await?, most, ended: false })
-    }
-
-    /// The next of them, by name; none at the end.
-    async fn next(&mut self) -> Result<Vec<Entry>, Error> {
-        let mut batch = Vec::new();
-        while !self.ended && batch.len() < self.most {
-            let page = self.listing.more().await?;
-            self.ended = page.is_empty();
-            batch.extend(page);
-        }
-        batch.sort_by(|a: &Entry, b| a.name.cmp(&b.name));
-        Ok(batch)
-    }
-}
-
-/// The key of an entry, unless a server names what cannot be a name.
-pub(super) fn join(store: &dyn Store, dir: &Key, entry: &Entry) -> Result<Key, Error> {
-    dir.join(&entry.name).map_err(|error| Error::Store {
-        name: shown(store, dir),
-        reason: error.to_string(),
-        sort: phoebus_files::Sort::Request,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use phoebus_files::store::Fallible;
-
-    /// Pages of three names, without end.
-    #[derive(Debug)]
-    struct Endless(u32);
-
-    impl Listing for Endless {
-        fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
-            let meta = Meta { kind: Kind::File, size: None, modified: None, mode: None, sparse: false, identity: None };
-            let page = (0..3).map(|_| {
-                self.0 -= 1;
-                Entry { name: self.0.to_string().into_bytes(), meta }
-            });
-            let page = page.collect();
-            Box::pin(async { Ok(page) })
-        }
-    }
-
-    #[tokio::test]
-    async fn a_listing_without_end_is_sorted_in_batches() {
-        let mut entries = Entries { listing: Box::new(Endless(100)), most: 5, ended: false };
-        for first in [94, 88] {
-            let names: Vec<_> = entries.next().await.unwrap().into_iter().map(|entry| entry.name).collect();
-            let expected: Vec<_> = (first..first + 6).map(|n: u32| n.to_string().into_bytes()).collect();
-            assert_eq!(names, expected);
-        }
     }
 }

@@ -1,11 +1,12 @@
 //! `phoebus mkdir`: new directories.
 
 use super::{CODES, Tally, block_on, find_all};
-use crate::place::{Carried, FarArgs, Place, Stores, shown};
+use crate::place::FarArgs;
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::Kind;
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, ErrorKind};
+use phoebus_places::{Carried, Outcomes, Place, shown};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -16,7 +17,7 @@ pub(crate) struct Args {
     /// What is made
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<OsString>,
-    /// Make those above, too; one that is there already is no error
+    /// Also create missing parents; an existing directory is no error
     #[arg(long, short)]
     parents: bool,
     #[command(flatten)]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        let (mut stores, mut tally) = (args.far.stores(Carried::default()), Tally::default());
         tally.hint(" (-p makes it)", |error| matches!(error, Error::NoParent { .. }));
         for place in find_all(&mut stores, &args.places).await? {
             tally.note(make(&place, args.parents).await);
@@ -41,15 +42,15 @@ async fn make(place: &Place, parents: bool) -> Result<(), Error> {
             .collect();
         while let Some(key) = above.pop() {
             if let Err(error) = place.store.make_dir(&key).await {
-                // Servers have many words for it: what counts is whether one is there.
+                // Servers report this in many ways. What counts is whether a directory exists.
                 match place.store.stat_to_write(&key).await {
                     Ok(meta) if meta.kind == Kind::Dir => {}
                     Ok(meta) => {
                         let name = shown(&*place.store, &key);
                         return Err(Error::Kind { name, is: meta.kind.described(), expected: "a directory" });
                     }
-                    // Something is there, and why it does not do is said: a link that is not followed.
-                    Err(why) if why.sort() == Sort::Denied => return Err(why),
+                    // The reason why the existing thing is no directory: a link that is not followed.
+                    Err(why) if why.kind() == ErrorKind::Denied => return Err(why),
                     Err(_) => return Err(error),
                 }
             }
@@ -57,9 +58,11 @@ async fn make(place: &Place, parents: bool) -> Result<(), Error> {
     } else {
         if let Err(error) = place.store.make_dir(&place.key).await {
             let above = place.key.parent();
-            // Servers have many words for it, and systems speak of what was to be made.
-            let settled = matches!(error.sort(), Sort::Exists | Sort::Passing | Sort::NoSpace) || above.is_root();
-            return match settled || place.store.stat(&above).await.err().is_none_or(|e| e.sort() != Sort::NotFound) {
+            // Servers report this in many ways, and systems name the new directory.
+            let settled =
+                matches!(error.kind(), ErrorKind::Exists | ErrorKind::Passing | ErrorKind::NoSpace) || above.is_root();
+            return match settled || place.store.stat(&above).await.err().is_none_or(|e| e.kind() != ErrorKind::NotFound)
+            {
                 true => Err(error),
                 false => Err(Error::NoParent { name: place.name() }),
             };

@@ -1,19 +1,22 @@
-//! `phoebus stat`: what is known of files, checksums included.
+//! `phoebus stat`: metadata of files, including checksums.
 
-use super::{CODES, Tally, block_on, described, find_all, print, time_of};
-use crate::place::{Carried, FarArgs, Stores, shown};
+use super::{CODES, Tally, block_on, described, find_all, print};
+use crate::human;
+use crate::place::FarArgs;
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::sum::{Algorithm, Sum};
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, ErrorKind};
+use phoebus_places::{Carried, Outcomes, shown};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Print what is known of files and directories
+/// Print the metadata of files and directories
 ///
-/// Symbolic links are followed; one that leads to nothing is told of as a link. Times are in UTC. A checksum is computed where the file is.
+/// Follows symbolic links; a dangling one is shown as a link. Times are in UTC. The host of a file computes its
+/// checksum.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -32,7 +35,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        let (mut stores, mut tally) = (args.far.stores(Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             for key in tally.check(place.all().await).unwrap_or_default() {
                 let Some((meta, sum)) = tally.note(look(&*place.store, &key, args.checksum).await) else { continue };
@@ -45,7 +48,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
 async fn look(store: &dyn Store, key: &Key, algorithm: Option<Algorithm>) -> Result<(Meta, Option<Sum>), Error> {
     let meta = match store.stat(key).await {
-        Err(error) if error.sort() == Sort::NotFound => match store.stat_link(key).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => match store.stat_link(key).await {
             // As a listing shows it.
             Ok(link) if link.kind == Kind::Link => {
                 return if algorithm.is_none() { Ok((link, None)) } else { Err(error) };
@@ -72,7 +75,7 @@ fn lines(name: &str, meta: &Meta, sum: Option<&Sum>, as_json: bool) -> String {
     let mut lines = format!("{name}\n  kind: {}", meta.kind.described());
     for (what, value) in [
         ("bytes", meta.size.map(|size| size.to_string())),
-        ("modified", meta.modified.map(|time| time_of(time).0)),
+        ("modified", meta.modified.map(|time| human::time(time).0)),
         ("mode", meta.mode.map(|mode| format!("{mode:04o}"))),
         ("checksum", sum.map(|sum| format!("{} {sum}", sum.algorithm()))),
     ] {

@@ -1,5 +1,5 @@
-//! `phoebus serve --inetd`: a server for one session, whose control connection is standard input and output. Whoever has started it
-//! is served as the user that he is: SSH has let him in, and he could read and write his files without it.
+//! `phoebus serve --inetd`: a server for one session over standard input and output, as the user who started it: SSH
+//! has authenticated that user, who could use the files without the server.
 
 use crate::exit::Exit;
 use crate::standard;
@@ -29,7 +29,7 @@ pub(super) fn run(root: PathBuf, read_only: bool) -> Result<ExitCode> {
     let name = std::env::var("USER").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| uid.to_string());
     let home = std::env::current_dir().unwrap_or_else(|_| root.clone());
     let trusted = Some(Trusted { name, root, home, read_only });
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = crate::runtime::multi_thread();
     let runtime = runtime.context("cannot start the server's threads")?;
     let said = runtime.block_on(async {
         let started = Server::start_with(Config { trusted, ..Config::default() }, Some(Arc::new(super::Through)));
@@ -44,7 +44,7 @@ pub(super) fn run(root: PathBuf, read_only: bool) -> Result<ExitCode> {
         anyhow::Ok(said)
     })?;
     runtime.shutdown_background();
-    // All that was said has gone, or nobody takes it any more.
+    // All output is delivered, or nobody reads it.
     let _ = said.join();
     Ok(ExitCode::SUCCESS)
 }
@@ -67,7 +67,7 @@ pub(super) fn carry(other: UnixStream) -> io::Result<thread::JoinHandle<()>> {
     let (mut input, mut output) = (file(io::stdin().as_fd())?, file(io::stdout().as_fd())?);
     let (mut heard, mut spoken) = (other.try_clone()?, other);
     thread::spawn(move || {
-        // However it ends, it is the end of what the client says.
+        // In any case this is the end of the client's input.
         let _ = copy(&mut input, &mut heard);
         let _ = heard.shutdown(Shutdown::Write);
     });
@@ -76,7 +76,7 @@ pub(super) fn carry(other: UnixStream) -> io::Result<thread::JoinHandle<()>> {
     }))
 }
 
-/// Copies what comes as it comes: the library's own copy may have the kernel wait for more (`splice`).
+/// Copies data as it comes. The library's copy may make the kernel wait for more (`splice`).
 fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut room = vec![0; 64 << 10];
     loop {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ssh_says_where_the_two_ends_are() {
+    fn addresses_come_from_ssh_connection() {
         let (local, peer) = ends(Some("192.0.2.1 50000 2001:db8::1 22"));
         assert_eq!((local.to_string().as_str(), peer.to_string().as_str()), ("[2001:db8::1]:22", "192.0.2.1:50000"));
         for text in [None, Some(""), Some("a b c d"), Some("192.0.2.1 1 192.0.2.2")] {

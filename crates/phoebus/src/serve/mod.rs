@@ -1,6 +1,7 @@
 //! `phoebus serve`: the GridFTP and FTP server as a process; [`inetd`] for one user, on standard input and output, and
 //! [`relay`] for that one's data.
 
+mod exposed;
 mod inetd;
 mod password;
 mod relay;
@@ -10,13 +11,13 @@ use crate::gateway::start_log;
 use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_client::{Options, Sessions};
+use phoebus_config::settings::Settings;
 use phoebus_gateway::config::Log;
 use phoebus_gridftp::server::config::{Anonymous, PORT};
 use phoebus_gridftp::server::{Config, Gateways, Quota, Reloader, Server, StartError, hash_password};
 use phoebus_net::transport::Transport;
-use phoebus_net::{CongestionControl, Profile};
+use phoebus_net::{CongestionControl, Profile, limits};
 use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::settings::Settings;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,13 +28,13 @@ use tokio::task::JoinSet;
 
 /// Serve files by GridFTP and FTP
 ///
-/// Without a configuration file one directory is served to everybody on this machine: --root and --anonymous. SIGTERM or SIGINT:
-/// nobody new is accepted, and files that were begun finish within limits.drain. SIGHUP: the configuration is read again. The log goes to
-/// standard error; standard output gets a line for each address that is listened on.
+/// Without a configuration file, --root and --anonymous serve one directory to everybody on this machine. SIGTERM or
+/// SIGINT: the server accepts no new clients, and transfers finish within limits.drain. SIGHUP: it reads the
+/// configuration again. The log goes to standard error. Standard output gets a line for each listening address.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 told to stop, and all sessions had finished; 1 it could not start, or sessions had to be ended; 2 wrong
-options or configuration.
+Exit codes: 0 stopped by a signal, after all sessions had finished; 1 it could not start, or sessions had to be ended;
+2 wrong options or configuration.
 
 Examples:
   phoebus serve --root /srv/data --listen 127.0.0.1:2811 --anonymous --read-only
@@ -46,34 +47,35 @@ pub(crate) struct Args {
     /// Configuration file (docs/guide/serve.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "anonymous", "read_only"])]
     config: Option<PathBuf>,
-    /// The directory that is served; nothing outside it can be reached [with --inetd, default: /]
+    /// The directory to serve; clients reach nothing outside it [with --inetd, default: /]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Addresses to listen on, instead of those of the configuration [default: 127.0.0.1:2811]
     #[arg(long, value_name = "ADDR", value_parser = listener)]
     listen: Vec<SocketAddr>,
-    /// Let everybody in, as anonymous or ftp with any password
+    /// Accept the users anonymous and ftp with any password
     #[arg(long)]
     anonymous: bool,
-    /// Let nobody change anything
+    /// Refuse all changes
     #[arg(long)]
     read_only: bool,
-    /// Serve whoever has started this, as the user that he is, on standard input and output, without a password: for ssh
+    /// Serve the user who started this on standard input and output, without a password; for use by ssh
     #[arg(long, conflicts_with_all = ["config", "listen", "anonymous", "data_node", "check", "json"])]
     inetd: bool,
-    /// With --inetd: carry data between standard input and output and a server that another login of this user has started
+    /// With --inetd: carry data between standard input and output and a server started by another login of this user
     #[arg(long, requires = "inetd", conflicts_with_all = ["root", "read_only"])]
     data: bool,
-    /// Move data for a front end, which proves to have the secret of `[stripes]`, and serve nobody else
+    /// Move data for a front end that has the secret of `[stripes]`, and serve nobody else
     #[arg(long, requires = "config")]
     data_node: bool,
-    /// Only check the configuration: whether all that it names is there and can be used, and nobody else can read secrets
+    /// Only check the configuration: everything that it names exists and is usable, and nobody else can read secrets
     #[arg(long)]
     check: bool,
     /// Write the log as JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// Read a password from standard input and print what a configuration has of it; a terminal is asked for it twice, and shows nothing of it
+    /// Read a password from standard input and print its hash for a configuration. On a terminal it is asked for twice,
+    /// without echo
     #[arg(long, exclusive = true)]
     hash_password: bool,
 }
@@ -113,7 +115,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
         (None, None) => return Err(Exit::usage("--root DIR with --anonymous, or --config FILE, was expected")),
     };
-    // As the file has it: what it says later is held against that.
+    // The configuration as read, to compare later ones with.
     let fixed = Fixed { listen: args.listen.is_empty().then(|| config.listen.clone()), repeats: config.log.repeats };
     if !args.listen.is_empty() {
         config.listen = args.listen;
@@ -121,15 +123,20 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         config.listen = vec![SocketAddr::from(([127, 0, 0, 1], PORT))];
     }
     config.data_node = args.data_node;
+    let descriptors = limits::raise_descriptors();
+    let exposed = args.config.as_deref().and_then(|file| exposed::warning(&config, file));
     if args.check {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the server's threads")?;
         runtime.block_on(Server::check(&config, Some(Arc::new(Through)))).map_err(Exit::usage)?;
+        let (warnings, exposed) = (config.warnings(descriptors), exposed.iter());
+        warnings.iter().chain(exposed).for_each(|warning| eprintln!("phoebus: {warning}"));
         standard::print("this is a valid configuration\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     start_log(&Log { repeats: config.log.repeats, ..Log::default() }, args.json, None)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    config.warnings(descriptors).iter().chain(&exposed).for_each(|warning| tracing::warn!("{warning}"));
+    let runtime = crate::runtime::multi_thread();
     let runtime = runtime.context("cannot start the server's threads")?;
     let cut = runtime.block_on(serve(config, args.config.map(|file| (file, fixed))))?;
     runtime.shutdown_background();
@@ -139,7 +146,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a configuration said at the start of what is not read again.
+/// Values of settings that a reload does not change.
 #[derive(Clone)]
 struct Fixed {
     /// None where the command says it.
@@ -158,11 +165,11 @@ impl Fixed {
 
 /// Serves by `config`, which was read from `file`, if from any.
 async fn serve(config: Config, file: Option<(PathBuf, Fixed)>) -> Result<usize> {
-    // Before it can be reached: whoever sees that it can may send one.
+    // Before the server can be reached, since signals may come from then on.
     let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut hup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
-    // What it names may lie on slow disks, and users in directories that do not answer.
+    // Files may be on slow disks, and name services may be slow.
     let started = tokio::task::spawn_blocking(move || Server::start_with(config, Some(Arc::new(Through))));
     let server = tokio::select! {
         started = started => started?.map_err(|error| match error {
@@ -203,7 +210,7 @@ async fn serve(config: Config, file: Option<(PathBuf, Fixed)>) -> Result<usize> 
     Ok(cut)
 }
 
-/// Reads the configuration again, and all that it names; what cannot be used changes nothing.
+/// Reads the configuration and its files again. An unusable one changes nothing.
 async fn reload(reloader: Reloader, file: Option<(PathBuf, Fixed)>) {
     let Some((file, fixed)) = file else {
         tracing::warn!("SIGHUP: there is no configuration file to read again; it has to be given by --config");
@@ -213,13 +220,15 @@ async fn reload(reloader: Reloader, file: Option<(PathBuf, Fixed)>) {
     // Directories and keys may lie on slow disks.
     let read = move || {
         let config = Config::read(&file)?;
-        let changed = fixed.changed(&config);
-        reloader.reload(config).map(|()| changed)
+        let (changed, warnings, exposed) =
+            (fixed.changed(&config), config.warnings(limits::descriptors()), exposed::warning(&config, &file));
+        reloader.reload(config).map(|()| (changed, warnings, exposed))
     };
     let done = tokio::task::spawn_blocking(read).await;
     match done {
-        Ok(Ok(changed)) => {
+        Ok(Ok((changed, warnings, exposed))) => {
             tracing::info!(file = name, "the configuration was read again; new connections are served by it");
+            warnings.iter().chain(&exposed).for_each(|warning| tracing::warn!(file = name, "{warning}"));
             for key in changed {
                 tracing::warn!(file = name, "{key} has changed; it takes a restart to change what it says");
             }
@@ -231,7 +240,7 @@ async fn reload(reloader: Reloader, file: Option<(PathBuf, Fixed)>) {
     }
 }
 
-/// Data connections through gateways. What the environment says of gateways is for programs of users, and not heeded here.
+/// Opens sessions for data connections. Gateways in the environment are for users' programs, and do not count here.
 #[derive(Debug)]
 struct Through;
 

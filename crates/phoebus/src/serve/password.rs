@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The longest password that is read.
 const MAX: u64 = 4096;
 
-/// Reads one.
+/// Reads a password.
 ///
 /// # Errors
-/// There is none, it is too long, or what is typed twice is not the same (exit code 2); somebody interrupts (130 and 143).
+/// None, too long, or two different ones (exit code 2); an interruption (130 and 143).
 pub(super) fn read() -> Result<Vec<u8>> {
     standard::check_input()?;
     let password = match io::stdin().is_terminal() {
@@ -40,7 +40,7 @@ fn without_end(mut line: Vec<u8>) -> Vec<u8> {
 /// Asks a terminal for it.
 fn ask() -> Result<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Whoever interrupts finds his terminal as it was.
+    // After an interruption, the terminal is as before.
     let silent = Silent::begin()?;
     let asked = runtime.block_on(async {
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -53,7 +53,7 @@ fn ask() -> Result<Vec<u8>> {
         Err(Exit::with(exit::SIGNAL + number, "interrupted"))
     });
     drop(silent);
-    // A thread may still be waiting for what is typed.
+    // A thread may still wait for input.
     runtime.shutdown_background();
     asked
 }
@@ -66,7 +66,7 @@ fn twice() -> Result<Vec<u8>> {
     }
 }
 
-/// What is typed after `prompt`.
+/// Reads a line after `prompt`.
 fn line(prompt: &str) -> Result<Vec<u8>> {
     let mut typed = Vec::new();
     write!(io::stderr(), "{prompt}").context("cannot write to standard error")?;
@@ -77,7 +77,7 @@ fn line(prompt: &str) -> Result<Vec<u8>> {
     Ok(without_end(typed))
 }
 
-/// A terminal that shows nothing of what is typed; dropped, it does as before.
+/// A terminal without echo. Dropping it restores the echo.
 struct Silent(Stdin, Termios);
 
 impl Silent {
@@ -86,7 +86,7 @@ impl Silent {
         let before = tcgetattr(&terminal).context(context)?;
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
-        // What was typed before is dropped: it was shown.
+        // Earlier input is dropped, since it was echoed.
         tcsetattr(&terminal, OptionalActions::Flush, &silent).context(context)?;
         Ok(Self(terminal, before))
     }

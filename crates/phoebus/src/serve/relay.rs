@@ -1,6 +1,6 @@
-//! `phoebus serve --inetd --data`: carries bytes between standard input and output, which SSH carries, and the server that another login
-//! of the same user has started (`docs/protocol/gridftp.md`, "Data inside SSH"). It reads the server's name and nothing else of what it
-//! carries; that the client has the ticket is the server's to see.
+//! `phoebus serve --inetd --data`: relays bytes between standard input and output, which SSH carries, and the server
+//! that another login of the user has started (`docs/protocol/gridftp.md`, "Data inside SSH"). It reads only the
+//! server's name; the server checks the client's ticket.
 
 use super::inetd::carry;
 use crate::standard;
@@ -20,7 +20,8 @@ const NAME: usize = 33;
 /// How a command ends that asks for this.
 const ASKED: &str = " serve --inetd --data";
 
-/// Whether the command that SSH was to run, where its user has been given another (`command=` in `authorized_keys`), asks for data.
+/// Whether the command that SSH was to run, where its user has been given another (`command=` in `authorized_keys`),
+/// asks for data.
 pub(super) fn is_asked_for(command: Option<&str>) -> bool {
     command.is_some_and(|command| command.trim_end().ends_with(ASKED))
 }
@@ -31,7 +32,7 @@ pub(super) fn run() -> Result<ExitCode> {
     let mut output = io::stdout();
     output.write_all(GREETING).and_then(|()| output.flush()).context("cannot write to standard output")?;
     let mut name = [0; NAME];
-    // Not a byte more is taken: what follows is the server's.
+    // Reads not a byte more: the rest is for the server.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     input.read_exact(&mut name).context("cannot read the server's name on standard input")?;
     let Some(server) = connected(&name) else {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_asks_for_data_by_its_last_words() {
+    fn forced_command_recognizes_requests_for_data() {
         assert!(is_asked_for(Some("phoebus serve --inetd --data")));
         assert!(is_asked_for(Some("/opt/bin/phoebus serve --inetd --data\n")));
         for other in [None, Some(""), Some("phoebus serve --inetd"), Some("phoebus serve --inetd --data --root /")] {

@@ -38,7 +38,7 @@ fn mode(file: &Path) -> u32 {
 }
 
 #[test]
-fn what_is_made_counts_for_openssl_and_for_gateways() {
+fn certificates_are_accepted_by_openssl_and_gateways() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let said = succeeds(dir, &["init", "--dir", "c", "PG1.example,192.0.2.7", "pg2.example"]);
@@ -79,7 +79,7 @@ fn what_is_made_counts_for_openssl_and_for_gateways() {
 }
 
 #[test]
-fn the_authority_is_used_again_and_nothing_is_overwritten_unasked() {
+fn authority_is_reused_and_nothing_overwritten_unasked() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     succeeds(dir, &["init", "pg1"]);
@@ -106,7 +106,7 @@ fn the_authority_is_used_again_and_nothing_is_overwritten_unasked() {
 }
 
 #[test]
-fn bad_arguments_are_named_before_anything_is_made() {
+fn bad_arguments_are_named_before_anything_is_created() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     for name in ["", "pg1:5006", "../pg1", "pg1,", "*.example", "a b", "10.0.0"] {
@@ -125,7 +125,7 @@ fn bad_arguments_are_named_before_anything_is_made() {
 }
 
 #[test]
-fn a_certificate_is_shown_to_people_and_to_machines() {
+fn certificate_is_shown_as_text_and_json() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let made: Value = serde_json::from_str(&succeeds(dir, &["init", "--json", "pg1"])).unwrap();

@@ -76,7 +76,7 @@ fn succeeds(command: &mut Command) -> Output {
 }
 
 #[test]
-fn wrong_settings_are_named_with_their_place() {
+fn invalid_settings_are_named_with_their_source() {
     let home = Home::new();
     let cases: [(&[&str], &str); 12] = [
         (&["--gateway", "pg1/x"], "--gateway: \"pg1/x\" is not an endpoint with a port from 1 to 65535"),
@@ -132,7 +132,7 @@ fn wrong_settings_are_named_with_their_place() {
 }
 
 #[test]
-fn a_library_that_cannot_be_preloaded_is_refused() {
+fn unusable_preload_library_is_refused() {
     let home = Home::new();
     let with = |library: &str| {
         let mut command = home.phoebus(&["run", "-g", "pg1", "true"]);
@@ -160,7 +160,7 @@ fn a_library_that_cannot_be_preloaded_is_refused() {
 }
 
 #[test]
-fn a_command_that_cannot_run_is_told_as_env_does() {
+fn command_that_cannot_run_is_reported_as_by_env() {
     let home = Home::new();
     complains(
         &mut home.phoebus(&["run", "-g", "pg1", "no-such-command"]),
@@ -174,7 +174,7 @@ fn a_command_that_cannot_run_is_told_as_env_does() {
 }
 
 #[test]
-fn what_preloading_does_not_reach_is_said() {
+fn programs_beyond_preloading_cause_a_warning() {
     let home = Home::new();
     home.write("main.c", "int main(void) { return 7; }\n");
     home.cc(&["-static", "-o", "static", "main.c"]);
@@ -198,7 +198,7 @@ fn what_preloading_does_not_reach_is_said() {
 }
 
 #[test]
-fn the_program_gets_library_and_settings() {
+fn program_gets_library_and_settings() {
     let home = Home::new();
     let variables =
         |command: &mut Command| text(&succeeds(command).stdout).lines().map(str::to_owned).collect::<Vec<_>>();
@@ -231,7 +231,7 @@ fn the_program_gets_library_and_settings() {
 }
 
 #[test]
-fn connect_goes_past_no_gateway_that_a_destination_was_to_have() {
+fn connect_does_not_bypass_a_required_gateway() {
     let home = Home::new();
     let closed = SocketAddr::from(([127, 0, 0, 1], support::port::free()));
     let connect = |only: &str, to: &str| {
@@ -249,7 +249,7 @@ fn connect_goes_past_no_gateway_that_a_destination_was_to_have() {
 }
 
 #[test]
-fn connect_says_which_hop_did_not_answer() {
+fn connect_names_the_hop_that_did_not_answer() {
     let home = Home::new();
     let closed = SocketAddr::from(([127, 0, 0, 1], support::port::free()));
     let gateway = format!("127.0.0.1/{}", closed.port());
@@ -275,7 +275,7 @@ fn help_tells_the_exit_codes() {
 }
 
 #[test]
-fn a_misspelt_variable_is_told_and_does_not_stop_anything() {
+fn misspelt_variable_causes_a_warning() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
     command.args(["run", "--", "true"]).env("PHOEBUS_ONY", "10.0.0.0/8").env("PHOEBUS_GW", "pg1.example");
     let output = command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").output().unwrap();

@@ -31,7 +31,7 @@ fn place() -> TempDir {
 }
 
 #[test]
-fn ls_lists_as_people_know_it() {
+fn ls_output_is_familiar() {
     let dir = place();
     for (arguments, lines) in [
         (&["sub"][..], "a\nb\nc\n"),
@@ -45,7 +45,7 @@ fn ls_lists_as_people_know_it() {
 }
 
 #[test]
-fn what_is_no_option_is_no_name_either_unless_something_is_called_so() {
+fn unknown_option_is_a_name_only_if_it_exists() {
     let dir = place();
     for (arguments, tip) in [
         (&["ls", "-x"][..], "column(1)"),
@@ -65,7 +65,7 @@ fn what_is_no_option_is_no_name_either_unless_something_is_called_so() {
 }
 
 #[test]
-fn logs_and_reports_go_through_no_link_of_somebody_else() {
+fn logs_and_reports_follow_no_link_of_others() {
     let dir = place();
     let at = |name: &str| dir.path().join(name);
     for name in ["kept", "own"] {
@@ -105,7 +105,7 @@ fn mkdir_names_the_link_that_it_does_not_follow() {
 }
 
 #[test]
-fn what_a_link_leads_to_stays_where_the_link_cannot_be_removed() {
+fn target_stays_if_its_link_cannot_be_removed() {
     let dir = place();
     let at = |name: &str| dir.path().join(name);
     fs::create_dir_all(at("shared/d")).unwrap();
@@ -124,7 +124,7 @@ fn what_a_link_leads_to_stays_where_the_link_cannot_be_removed() {
 }
 
 #[test]
-fn clean_tells_of_what_a_move_has_put_aside() {
+fn clean_reports_files_put_aside_by_mv() {
     let dir = place();
     let name = "sub/.a.0123456789abcdef.phoebus-moved";
     fs::rename(dir.path().join("sub/a"), dir.path().join(name)).unwrap();

@@ -23,7 +23,7 @@ fn is_whole(here: &Here<'_>) {
 }
 
 #[test]
-fn directories_without_a_name_are_not_removed_and_not_moved() {
+fn dot_directories_are_not_removed_or_moved() {
     let here = place();
     symlink("c", here.path("link")).unwrap();
     let inside = |arguments: &[&str]| {
@@ -56,7 +56,7 @@ fn directories_without_a_name_are_not_removed_and_not_moved() {
 }
 
 #[test]
-fn nor_are_those_of_servers() {
+fn dot_directories_of_servers_are_not_removed_or_moved() {
     let (here, serve) = (place(), Serve::writable());
     here.does(&["cp", "-r", "c/", &serve.url("c")]);
     for path in ["", ".", "c/.", "c/..", "c/d/../", "~/", "~/."] {
@@ -73,7 +73,7 @@ fn nor_are_those_of_servers() {
 }
 
 #[test]
-fn options_of_ssh_are_refused_where_nothing_goes_by_it() {
+fn options_of_ssh_need_a_place_that_uses_ssh() {
     let here = place();
     for arguments in [
         &["rm", "-i", "a", "b"][..],
@@ -111,7 +111,7 @@ fn options_of_ssh_are_refused_where_nothing_goes_by_it() {
 }
 
 #[test]
-fn h_among_other_options_is_of_sizes() {
+fn h_beside_other_options_means_sizes() {
     let here = place();
     for (options, to) in [(&["-avh"][..], "x"), (&["-ah"], "y"), (&["-a", "-h", "--quiet"], "z")] {
         here.does(&[&["cp"], options, &["c", to]].concat());
@@ -142,7 +142,7 @@ fn nothing_is_moved_into_itself() {
 }
 
 #[test]
-fn everyday_options_of_others_are_answered_by_what_to_use_instead() {
+fn options_of_other_programs_get_a_tip() {
     let here = place();
     for (option, expected) in [
         ("--size-only", "'--sync=size'"),
@@ -189,7 +189,7 @@ fn everyday_options_of_others_are_answered_by_what_to_use_instead() {
     for (arguments, expected) in [
         (&["check", "-r", "c", "c"][..], "with all that is in them"),
         (&["mv", "-f", "a", "b"], "without an option"),
-        (&["mv", "-v", "a", "b"], "no such option"),
+        (&["mv", "-v", "a", "b"], "says nothing of the rest"),
         (&["rm", "-v", "a"], "says nothing"),
         (&["rm", "--interactive", "a"], "does not ask"),
         (&["mkdir", "-v", "new"], "says nothing"),
@@ -208,7 +208,7 @@ fn everyday_options_of_others_are_answered_by_what_to_use_instead() {
 }
 
 #[test]
-fn what_else_newcomers_try() {
+fn other_attempts_of_newcomers_are_answered() {
     let here = place();
     assert_eq!(here.does(&["cat", "--offset", "3", "c/d/e"]), "/e");
     assert_eq!(here.does(&["cat", "--offset", "5", "c/d/e"]), "");

@@ -10,7 +10,7 @@ use support::PATIENCE;
 use support::place::{PHOEBUS, Place, text};
 
 #[test]
-fn a_command_runs_beside_its_testbed_and_passes_its_code_on() {
+fn testbed_passes_on_the_exit_code_of_its_command() {
     let place = Place::new();
     let script = "$PHOEBUS testbed exec src -- hostname; \
                   $PHOEBUS testbed exec dst -- $PHOEBUS testbed exec pg1 -- hostname; exit 7";
@@ -67,7 +67,7 @@ fn exit_codes_tell_what_failed() {
 }
 
 #[test]
-fn without_the_right_to_build_one_sentence_says_what_is_missing() {
+fn missing_rights_for_a_testbed_are_named() {
     let place = Place::new();
     let output = place.as_user("600", "exec $PHOEBUS testbed run -- true");
     let missing = "phoebus: /dev/net/tun is not open to this user; a testbed needs root, or `chmod 666 /dev/net/tun`\n";
@@ -76,7 +76,7 @@ fn without_the_right_to_build_one_sentence_says_what_is_missing() {
 }
 
 #[test]
-fn a_user_builds_one_where_tun_is_open() {
+fn user_builds_a_testbed_with_access_to_tun() {
     let place = Place::new();
     let script = "exec $PHOEBUS testbed run --quiet -- sh -c 'id -u; $PHOEBUS testbed exec src -- getent ahostsv4 dst | head -1; \
                   $PHOEBUS testbed exec src -- $PHOEBUS testbed exec pg2 -- hostname; $PHOEBUS testbed cut wan && exit 5'";
@@ -121,7 +121,7 @@ fn testbeds_stay_until_they_are_taken_down() {
 }
 
 #[test]
-fn a_testbed_that_stays_holds_nothing_of_its_starter() {
+fn testbed_that_stays_holds_no_descriptor_of_its_starter() {
     let place = Place::new();
     let mut shell = Command::new("sh");
     // Both the supervisor and the sentinel could inherit the pipe.
@@ -137,7 +137,7 @@ fn a_testbed_that_stays_holds_nothing_of_its_starter() {
 }
 
 #[test]
-fn the_counters_file_holds_the_last_report() {
+fn counters_file_holds_the_last_report() {
     let place = Place::new();
     let file = place.0.path().join("counters.json");
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wan/scenarios/columbia.toml");

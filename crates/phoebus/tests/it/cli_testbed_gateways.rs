@@ -20,14 +20,14 @@ fn gateways_join_the_ends_over_another_transport() {
 }
 
 #[test]
-fn gateways_join_the_ends_by_what_they_choose_themselves() {
+fn gateways_join_the_ends_over_auto() {
     let log = join_and_choose(&["--wan-transport", "auto"], "pg1 at pg1:5006 by tcp", "bbr");
     // They say what they chose, and why: bbr, which they found there.
     assert!(log.contains("auto: nothing → tcp (bbr)") && log.contains("rule=\"bbr\""), "{log}");
 }
 
 #[test]
-fn a_hop_of_several_connections_moves_data_over_a_wan_that_loses_some() {
+fn hop_of_several_connections_crosses_a_lossy_wan() {
     let place = Place::new();
     // A server that answers with the checksum of what it has received, to its end.
     let script = r#"
@@ -121,7 +121,7 @@ while True:
 }
 
 #[test]
-fn a_gateway_that_does_not_start_fails_the_testbed() {
+fn gateway_that_does_not_start_fails_the_testbed() {
     let place = Place::new();
     let scenario = place.0.path().join("one.toml");
     fs::write(&scenario, "host = [{ name = \"a\" }]").unwrap();

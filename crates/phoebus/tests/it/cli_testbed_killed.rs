@@ -102,7 +102,7 @@ fn killing_the_owner_ends_the_command_too() {
 }
 
 #[test]
-fn a_stale_testbed_is_told_and_cleared() {
+fn stale_testbed_is_reported_and_removed() {
     let place = Place::new();
     let kill_all = || {
         place.succeed(&["up", "--name", "lost"]);

@@ -54,7 +54,7 @@ fn each_direction_ends_on_its_own() {
 }
 
 #[test]
-fn what_init_writes_lets_sessions_go_to_the_gateways_own_host_where_that_was_said() {
+fn init_permits_the_gateway_s_own_host_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let at = [(); 2].map(|()| format!("127.0.0.1/{}", support::port::free()));
     let [pg1, pg2] = [format!("pg1={}", at[0]), format!("pg2={}", at[1])];
@@ -87,7 +87,7 @@ fn what_init_writes_lets_sessions_go_to_the_gateways_own_host_where_that_was_sai
 }
 
 #[test]
-fn the_report_says_of_how_many_connections_a_hop_consists_and_its_rate() {
+fn report_tells_connections_and_rate_of_a_hop() {
     let from_pg1 = "[[peer]]\nname = \"pg1\"\naddress = \"127.0.0.1:1\"\nsecurity = \"none\"\nfrom = [\"127.0.0.0/8\"]\n\
                     pool = { min = 0 }\n";
     let (pg1, pg2) = pair("[profile.default]\nstreams = 3\nrate = \"1gbit\"\n", from_pg1);
@@ -107,7 +107,7 @@ fn the_report_says_of_how_many_connections_a_hop_consists_and_its_rate() {
 }
 
 #[test]
-fn a_server_that_ends_first_is_no_error() {
+fn server_that_ends_first_is_no_error() {
     let (pg1, pg2) = pair("", "");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -128,8 +128,89 @@ fn a_server_that_ends_first_is_no_error() {
     assert_eq!(server.join().unwrap(), "still here");
 }
 
+/// How the sessions of `gateway` have ended, and how many of them failed.
+fn over(gateway: &Gateway) -> (u64, u64) {
+    let totals = &gateway.status()["totals"];
+    (totals["sessions_clean"].as_u64().unwrap(), totals["sessions_failed"].as_u64().unwrap())
+}
+
+/// As ssh ends its proxy command.
 #[test]
-fn a_refusal_is_a_sentence_and_code_3() {
+fn signal_ends_the_input_and_both_ends_in_order() {
+    for (signal, code) in [("HUP", 129), ("TERM", 143)] {
+        let (pg1, pg2) = pair("", "");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut child = connect(&[&pg1, &pg2], addr).stdin(Stdio::piped()).spawn().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        // Once it carries, it hears signals.
+        stream.write_all(b"hello").unwrap();
+        let mut got = [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut got).unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"last words").unwrap();
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        drop(stream);
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        assert_eq!((rest.as_str(), output.status.code(), &said(&output)[..]), ("last words", Some(code), ""));
+        for pg in [&pg1, &pg2] {
+            wait_until(|| over(pg) == (1, 0), || format!("{signal}: {:?}", over(pg)));
+        }
+    }
+}
+
+#[test]
+fn unread_output_ends_both_ends_in_order() {
+    let (pg1, pg2) = pair("", "");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut child = connect(&[&pg1, &pg2], addr).stdin(Stdio::piped()).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    drop(child.stdout.take());
+    stream.write_all(b"hello").unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    stream.write_all(b"more").unwrap();
+    drop(stream);
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    assert_eq!((rest.as_str(), output.status.code(), &said(&output)[..]), ("", Some(141), ""));
+    for pg in [&pg1, &pg2] {
+        wait_until(|| over(pg) == (1, 0), || format!("{:?}", over(pg)));
+    }
+}
+
+/// An end that never comes is not waited for; a signal that is ignored is none.
+#[test]
+fn second_signal_ends_it_unless_ignored() {
+    let (pg1, pg2) = pair("", "");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let plain = connect(&[&pg1, &pg2], addr);
+    let mut command = Command::new("nohup");
+    command.arg(plain.get_program()).args(plain.get_args()).env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let (pid, mut got) = (child.id().to_string(), [0; 5]);
+    let stdout = child.stdout.as_mut().unwrap();
+    for signal in ["HUP", "TERM"] {
+        stream.write_all(b"hello").unwrap();
+        stdout.read_exact(&mut got).unwrap();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+    }
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    assert_eq!(output.status.code(), Some(143), "{}", said(&output));
+}
+
+#[test]
+fn refusal_is_a_sentence_and_code_3() {
     let (pg1, pg2) = pair("", "");
     let closed = SocketAddr::from((address(), 9));
     let stranger: SocketAddr = "127.0.0.1:9".parse().unwrap();
@@ -154,7 +235,7 @@ fn a_refusal_is_a_sentence_and_code_3() {
 }
 
 #[test]
-fn a_bandwidth_is_kept_free_or_refused_with_what_there_is() {
+fn bandwidth_is_reserved_or_refused_with_the_rest() {
     let rate = |rate| format!("[profile.default]\nrate = \"{rate}\"\n");
     // On loopback pg1 and the destination are one neighbour of pg2.
     let (pg1, pg2) = pair(&rate("80mbit"), &rate("200mbit"));
@@ -197,7 +278,7 @@ fn a_bandwidth_is_kept_free_or_refused_with_what_there_is() {
 }
 
 #[test]
-fn a_gateway_that_dies_is_code_1_and_never_a_clean_end() {
+fn dead_gateway_is_code_1_and_never_a_clean_end() {
     for victim in 0..2 {
         let (pg1, pg2) = pair("", "");
         let mut gateways = [pg1, pg2];

@@ -2,6 +2,7 @@
 
 use crate::support;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use support::ftp::{Ftp, Tls, hidden};
 use support::grid::ok;
@@ -9,7 +10,7 @@ use support::here::{Here, says};
 use support::serve::{Serve, bytes, run};
 
 /// More files at a time than the server has connections, there and back.
-fn all_arrive(server: &Ftp, modes: &[&[&str]]) {
+fn all_arrive(url: &dyn Fn(&str) -> String, root: &Path, modes: &[&[&str]]) {
     let here = Here::new(None);
     for i in 0..40 {
         let dir = here.path("tree").join(format!("d{}", i % 4));
@@ -18,28 +19,40 @@ fn all_arrive(server: &Ftp, modes: &[&[&str]]) {
     }
     fs::write(here.path("tree/long"), bytes(3_000_001)).unwrap();
     for mode in modes {
-        here.does(&[&["cp", "-r", "-q"], *mode, &["tree/", &server.url("ftp", "tree")]].concat());
-        here.does(&[&["cp", "-r", "-q"], *mode, &[&server.url("ftp", "tree/"), "back"]].concat());
-        for other in [server.path("tree"), here.path("back")] {
+        here.does(&[&["cp", "-r", "-q"], *mode, &["tree/", &url("tree")]].concat());
+        here.does(&[&["cp", "-r", "-q"], *mode, &[&url("tree/"), "back"]].concat());
+        for other in [root.join("tree"), here.path("back")] {
             ok(&run(Command::new("diff").arg("-r").args([&here.path("tree"), &other])));
             fs::remove_dir_all(other).unwrap();
         }
     }
-    assert_eq!(hidden(&server.path("")), Vec::<String>::new());
+    assert_eq!(hidden(root), Vec::<String>::new());
 }
 
 #[test]
 fn vsftpd_has_three_connections_for_each_client() {
-    all_arrive(&Ftp::vsftpd_with(Tls::None, "max_per_ip=3"), &[&[], &["--transfers", "8"]]);
+    let server = Ftp::vsftpd_with(Tls::None, "max_per_ip=3");
+    all_arrive(&|path| server.url("ftp", path), &server.path(""), &[&[], &["--transfers", "8"]]);
 }
 
 #[test]
 fn proftpd_has_three_connections_for_each_client() {
-    all_arrive(&Ftp::proftpd(Tls::None, "MaxClientsPerHost 3"), &[&[], &["--transfers", "8"]]);
+    let server = Ftp::proftpd(Tls::None, "MaxClientsPerHost 3");
+    all_arrive(&|path| server.url("ftp", path), &server.path(""), &[&[], &["--transfers", "8"]]);
 }
 
 #[test]
-fn our_own_says_at_once_how_many_it_has_for_each_file() {
+fn our_server_has_few_connections_for_each_user() {
+    for most in [1, 3] {
+        let server = Serve::configured(&format!(
+            "[anonymous]\nroot = \"ROOT\"\nread_only = false\n[limits]\nper_user = {most}\n"
+        ));
+        all_arrive(&|path| server.url(path), &server.path(""), &[&[], &["--transfers", "8"]]);
+    }
+}
+
+#[test]
+fn our_server_announces_its_connections_per_file() {
     let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\nthird_party = true\n";
     let (narrow, wide) = (Serve::configured(&format!("{config}[data]\nstreams = 2\n")), Serve::configured(config));
     let here = Here::new(None);

@@ -47,22 +47,22 @@ fn ends_amid(files: usize, put: bool) {
 }
 
 #[test]
-fn a_put_ends_well_that_was_begun_before_the_server_was_told_to_end() {
+fn put_finishes_during_a_drain() {
     ends_amid(1, true);
 }
 
 #[test]
-fn so_does_a_get() {
+fn get_finishes_during_a_drain() {
     ends_amid(1, false);
 }
 
 #[test]
-fn so_do_several_at_once() {
+fn several_puts_finish_during_a_drain() {
     ends_amid(2, true);
 }
 
 #[test]
-fn so_do_several_gets_at_once() {
+fn several_gets_finish_during_a_drain() {
     ends_amid(2, false);
 }
 
@@ -95,7 +95,7 @@ fn cutting(to: SocketAddr, cuts: Arc<AtomicBool>) -> SocketAddr {
 }
 
 #[test]
-fn an_upload_of_which_all_was_there_begins_anew_where_it_was_removed() {
+fn complete_draft_that_was_removed_is_uploaded_again() {
     let (here, serve, cuts) = (Here::new(None), Serve::writable(), Arc::new(AtomicBool::new(true)));
     let url = format!("ftp://{}/x", cutting(SocketAddr::from((Ipv4Addr::LOCALHOST, serve.port())), cuts.clone()));
     fs::write(here.path("x"), bytes(17 << 20)).unwrap();

@@ -190,7 +190,7 @@ fn goes_on_by_marks(here: &Here, serve: &Serve, with: &[&str]) {
 }
 
 #[test]
-fn an_empty_directory_for_drafts_goes_although_nothing_is_sent() {
+fn empty_directory_for_drafts_is_removed_without_a_transfer() {
     let (here, serve) = (Here::new(), Serve::writable());
     let arguments = ["cp", "-r", "--partial-dir", ".partial", "src/", &serve.url("new")];
     here.does(&arguments);
@@ -240,7 +240,7 @@ fn lists_half(control: TcpStream, cut: &str) {
 }
 
 #[test]
-fn nothing_is_deleted_that_a_cut_listing_did_not_show() {
+fn nothing_is_deleted_after_a_cut_listing() {
     for cut in ["refused", "gone", "silent"] {
         let (here, listener) = (Here::new(), TcpListener::bind("127.0.0.1:0").unwrap());
         let url = format!("ftp://{}/", listener.local_addr().unwrap());
@@ -264,7 +264,7 @@ fn nothing_is_deleted_that_a_cut_listing_did_not_show() {
 }
 
 #[test]
-fn what_comes_from_a_server_is_counted_before_it_has_come() {
+fn downloads_show_a_total_before_they_end() {
     let (here, serve) = (Here::new(), Serve::writable());
     for (name, len) in [("tree/a", 2_000_000), ("tree/b/c", 100_000), ("tree/d/e/f", 100_000)] {
         fs::create_dir_all(serve.path(name).parent().unwrap()).unwrap();
@@ -280,7 +280,7 @@ fn what_comes_from_a_server_is_counted_before_it_has_come() {
 }
 
 #[test]
-fn modes_that_a_server_refuses_are_told() {
+fn refused_modes_are_reported() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
     let (out, _) = here.does(&["cp", "-r", "--json", "src/", &ftp.url("ftp", "x")]);
     let report: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
@@ -296,7 +296,7 @@ fn modes_that_a_server_refuses_are_told() {
 }
 
 #[test]
-fn an_interrupted_copy_ends_what_the_server_does() {
+fn interrupted_copy_ends_the_server_s_work() {
     let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, ""));
     fs::write(here.path("long"), bytes(40 << 20)).unwrap();
     let mut copy = here.command(&["cp", "-q", "--limit-rate", "20mbit", "long", &ftp.url("ftp", "long")]);
@@ -310,7 +310,7 @@ fn an_interrupted_copy_ends_what_the_server_does() {
 }
 
 #[test]
-fn an_interrupted_copy_keeps_what_has_come() {
+fn interrupted_copy_keeps_received_bytes() {
     let (here, serve) = (Here::new(), Serve::writable());
     let content = bytes(40 << 20);
     for path in [serve.path("long"), here.path("long")] {
@@ -360,7 +360,7 @@ fn proftpd() {
 }
 
 #[test]
-fn our_own() {
+fn our_server() {
     let (here, serve) = (Here::new(), Serve::writable());
     everything(&here, |path| serve.url(path), &serve.path(""), &[], true);
     goes_on_by_marks(&here, &serve, &[]);
@@ -445,7 +445,7 @@ fn many(here: &Here, url: &str, root: &Path, with: &[&str]) {
 }
 
 #[test]
-fn short_files_go_many_at_a_time() {
+fn short_files_are_copied_many_at_a_time() {
     let here = Here::new();
     let (vsftpd, proftpd, serve) = (Ftp::vsftpd(Tls::None), Ftp::proftpd(Tls::None, ""), Serve::writable());
     many(&here, &vsftpd.url("ftp", ""), &vsftpd.path(""), &[]);
@@ -461,7 +461,7 @@ fn short_files_go_many_at_a_time() {
 }
 
 #[test]
-fn what_is_said_of_links_and_directories_is_so() {
+fn links_and_directories_behave_as_documented() {
     let (here, serve) =
         (Here::new(), Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\naccount = \"daemon\"\n"));
     fs::create_dir_all(here.path("tree/d")).unwrap();
@@ -480,7 +480,7 @@ fn what_is_said_of_links_and_directories_is_so() {
 }
 
 #[test]
-fn a_directory_is_not_replaced_by_a_file() {
+fn directory_is_not_replaced_by_a_file() {
     let (here, serve, ftp) = (Here::new(), Serve::writable(), Ftp::vsftpd(Tls::None));
     for (url, root) in [(serve.url("x"), serve.path("")), (ftp.url("ftp", "x"), ftp.path(""))] {
         here.does(&["mkdir", "-p", &format!("{url}/b b")]);
@@ -496,7 +496,7 @@ fn a_directory_is_not_replaced_by_a_file() {
 }
 
 #[test]
-fn what_cannot_be_verified_is_said() {
+fn missing_verification_is_reported() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
     let (_, said) = here.does(&["cp", "src/deep/e", &ftp.url("ftp", "e")]);
     assert!(said.contains("only sizes were compared, since ftp://localhost"), "{said}");
@@ -526,7 +526,7 @@ fn passwords_come_from_the_url_the_environment_or_netrc() {
 }
 
 #[test]
-fn servers_that_are_not_there_are_named() {
+fn unreachable_servers_are_named() {
     let here = Here::new();
     let port = support::port::free();
     here.fails(11, "connection refused", &["ls", &format!("ftp://127.0.0.1:{port}/")]);
@@ -534,7 +534,7 @@ fn servers_that_are_not_there_are_named() {
 }
 
 #[test]
-fn what_is_moved_is_removed_only_once_it_is_there() {
+fn moved_file_is_removed_after_its_copy_is_there() {
     let (here, serve, ftp) = (Here::new(), Serve::writable(), Ftp::vsftpd(Tls::None));
     // There and on to a server that computes no checksums, and back.
     here.does(&["cp", "-r", "src/", "tree"]);
@@ -553,7 +553,7 @@ fn what_is_moved_is_removed_only_once_it_is_there() {
     std::os::unix::fs::symlink("nowhere", here.path("back/deep/link")).unwrap();
     here.fails(
         4,
-        "back/deep/link: a link cannot be copied, and stays where it is",
+        "back/deep/link: a symbolic link cannot be copied, and stays where it is",
         &["mv", "back", &serve.url("there")],
     );
     assert!(here.path("back/deep/link").is_symlink() && !here.path("back/deep/e").exists());
@@ -583,7 +583,7 @@ fn what_is_moved_is_removed_only_once_it_is_there() {
 }
 
 #[test]
-fn drafts_are_not_moved_and_not_taken_away() {
+fn drafts_are_not_moved() {
     let (here, serve) = (Here::new(), Serve::writable());
     here.does(&["cp", "-r", "src/", "tree"]);
     let drafts = [".x.phoebus-draft", ".y.0123456789abcdef.phoebus-part"];
@@ -606,7 +606,7 @@ fn drafts_are_not_moved_and_not_taken_away() {
 }
 
 #[test]
-fn a_server_that_lets_nobody_rename_is_written_in_place() {
+fn server_without_rename_is_written_in_place() {
     let here = Here::new();
     let ftp = Ftp::proftpd(Tls::None, "<Limit RNFR RNTO>\n DenyAll\n</Limit>");
     here.fails(6, "RNFR", &["cp", "src/deep/e", &ftp.url("ftp", "e")]);
@@ -668,7 +668,7 @@ fn proftpd_under_tls() {
 }
 
 #[test]
-fn our_own_under_tls() {
+fn our_server_under_tls() {
     let here = Here::new();
     let certificate = support::ftp::certificate(here.0.path());
     let serve = Serve::configured(&format!(
@@ -691,7 +691,7 @@ fn everything_in_parallel(here: &Here, url: &impl Fn(&str) -> String, with: &[&s
 }
 
 #[test]
-fn files_go_between_servers_one_way_or_the_other() {
+fn files_are_copied_between_servers() {
     let (here, vsftpd, proftpd) = (Here::new(), Ftp::vsftpd(Tls::None), Ftp::proftpd(Tls::None, ""));
     let closed = Ftp::proftpd(Tls::None, "<Limit PORT EPRT>\n DenyAll\n</Limit>");
     let tls = Ftp::proftpd(Tls::Any, "");

@@ -2,8 +2,9 @@
 
 use crate::support;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::ftp::{Copy, hidden};
 use support::grid;
 use support::grid::gct::Gct;
@@ -59,7 +60,7 @@ fn everything(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path, modes:
 const MODES: &[&[&str]] = &[&[], &["--streams", "1"], &["--streams", "4"]];
 
 #[test]
-fn the_toolkits_server_without_names() {
+fn gct_server_without_names() {
     let (here, gct, root) = (Here::new(None), Gct::anonymous(), tempdir().unwrap());
     let url = |path: &str| gct.url(&root.path().join(path));
     everything(&here, &url, root.path(), MODES);
@@ -67,7 +68,7 @@ fn the_toolkits_server_without_names() {
 }
 
 #[test]
-fn our_own_server_without_names() {
+fn our_server_without_names() {
     let (here, serve) = (Here::new(None), Serve::writable());
     everything(&here, &|path| serve.url(path), &serve.path(""), MODES);
     works("phoebus cp", "phoebus serve", "anonymous", EVERYTHING);
@@ -85,7 +86,7 @@ const PROTECTED: &[&[&str]] = &[
 ];
 
 #[test]
-fn the_toolkits_server_by_certificates() {
+fn gct_server_by_certificates() {
     let (lab, root) = (Lab::new(), tempdir().unwrap());
     let (here, gct) = (Here::new(Some((&lab, "proxy"))), secure_gct(&lab));
     let url = |path: &str| format!("gsiftp://localhost:{}{}", gct.port, root.path().join(path).display());
@@ -94,7 +95,7 @@ fn the_toolkits_server_by_certificates() {
 }
 
 #[test]
-fn our_own_server_by_certificates() {
+fn our_server_by_certificates() {
     let lab = Lab::new();
     let (here, serve) = (Here::new(Some((&lab, "proxy"))), serve(&lab));
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
@@ -103,7 +104,45 @@ fn our_own_server_by_certificates() {
 }
 
 #[test]
-fn who_is_not_known_is_not_let_in_and_said_why() {
+fn sighup_replaces_certificate_and_grid_mapfile() {
+    let lab = Lab::new();
+    let serve = serve(&lab);
+    let url = |host: &str, path: &str| format!("gsiftp://{host}:{}/{path}", serve.port());
+    let (user, other) = (Here::new(Some((&lab, "proxy"))), Here::new(Some((&lab, "other.proxy"))));
+    user.does(&["ls", &url("localhost", "")]);
+    other.fails(6, "cannot log in to gsiftp://localhost", &["ls", &url("localhost", "")]);
+    // An upload that lasts until its standard input ends.
+    let mut command = user.command(&["cp", "-", &url("localhost", "x")]);
+    let mut copy = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = copy.stdin.take().unwrap();
+    let content = bytes(3_000_000);
+    input.write_all(&content[..2_000_000]).unwrap();
+    support::wait_until(|| !serve.hidden().is_empty(), || serve.log());
+
+    // One for another name of the host, and the other user in place of the first.
+    let script = r#"
+        openssl req -newkey rsa:2048 -nodes -sha256 -subj /O=Grid/OU=Lab/CN=renewed -keyout new.key -out new.csr 2>&1
+        printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nsubjectAltName=IP:127.0.0.1\n' > new.ext
+        openssl x509 -req -in new.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -sha256 -extfile new.ext -out new.pem 2>&1
+        chmod 600 new.key; mv new.key host.key; mv new.pem host.pem
+        printf '"/O=Grid/OU=Lab/CN=Other" jane\n' > grid-mapfile
+    "#;
+    grid::ok(&run(Command::new("sh").args(["-eu", "-c", script]).current_dir(lab.path(""))));
+    grid::ok(&run(Command::new("kill").args(["-HUP", &serve.pid().to_string()])));
+    support::wait_until(|| serve.log().contains("was read again"), || serve.log());
+    other.does(&["ls", &url("127.0.0.1", "")]);
+    user.fails(6, "cannot log in to gsiftp://127.0.0.1", &["ls", &url("127.0.0.1", "")]);
+    other.fails(6, "CN=renewed", &["ls", &url("localhost", "")]);
+
+    input.write_all(&content[2_000_000..]).unwrap();
+    drop(input);
+    let (code, said) = says(&copy.wait_with_output().unwrap());
+    assert_eq!(code, 0, "{said}\n{}", serve.log());
+    assert!(fs::read(serve.path("x")).unwrap() == content);
+}
+
+#[test]
+fn unmapped_client_is_refused_with_the_reason() {
     let lab = Lab::new();
     let serve = serve(&lab);
     let url = format!("gsiftp://localhost:{}/", serve.port());
@@ -124,7 +163,7 @@ fn who_is_not_known_is_not_let_in_and_said_why() {
 }
 
 #[test]
-fn gets_go_on_after_the_client_was_killed() {
+fn gets_resume_after_the_client_was_killed() {
     let (here, gct, serve) = (Here::new(None), Gct::anonymous(), Serve::writable());
     let content = bytes(40 << 20);
     fs::write(serve.path("long"), &content).unwrap();
@@ -143,7 +182,7 @@ fn gets_go_on_after_the_client_was_killed() {
 }
 
 #[test]
-fn puts_go_on_after_the_client_was_killed() {
+fn puts_resume_after_the_client_was_killed() {
     let (here, gct, serve) = (Here::new(None), Gct::anonymous(), Serve::writable());
     let content = bytes(40 << 20);
     fs::write(here.path("long"), &content).unwrap();
@@ -191,7 +230,7 @@ fn puts_go_on_after_the_client_was_killed() {
 }
 
 #[test]
-fn a_server_that_dies_amid_a_file_is_asked_again() {
+fn transfer_resumes_after_the_server_s_death() {
     let (here, gct, root) = (Here::new(None), Gct::anonymous(), tempdir().unwrap());
     let content = bytes(40 << 20);
     fs::write(here.path("long"), &content).unwrap();
@@ -240,7 +279,7 @@ fn between(here: &Here<'_>, modes: &[&[&str]], servers: &[Place<'_>]) {
 }
 
 #[test]
-fn files_go_from_server_to_server() {
+fn files_are_copied_from_server_to_server() {
     let (here, gct, other, serve) = (Here::new(None), Gct::anonymous(), Gct::anonymous(), Serve::writable());
     let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
     let at_gct = |path: &str| gct.url(&one.path().join(path));
@@ -258,7 +297,7 @@ fn files_go_from_server_to_server() {
 }
 
 #[test]
-fn files_go_from_server_to_server_by_certificates() {
+fn files_are_copied_from_server_to_server_by_certificates() {
     let lab = Lab::new();
     let (here, gct, ours) = (Here::new(Some((&lab, "proxy"))), secure_gct(&lab), serve(&lab));
     let root = tempdir().unwrap();
@@ -278,7 +317,7 @@ fn files_go_from_server_to_server_by_certificates() {
 }
 
 #[test]
-fn lists_of_far_files_are_looked_at_several_at_a_time() {
+fn lists_of_remote_files_are_looked_up_in_parallel() {
     let (here, gct, serve) = (Here::new(None), Gct::anonymous(), Serve::writable());
     for i in 0..100 {
         fs::write(serve.path(&format!("f{i}")), bytes(i)).unwrap();

@@ -72,7 +72,7 @@ fn place() -> TempDir {
 }
 
 #[test]
-fn what_goes_where_does_not_depend_on_what_is_there() {
+fn destination_names_do_not_depend_on_existing_files() {
     let dir = place();
     let dir = dir.path();
     for _ in 0..2 {
@@ -96,7 +96,7 @@ fn what_goes_where_does_not_depend_on_what_is_there() {
 }
 
 #[test]
-fn the_same_again_is_nothing_to_do_and_what_differs_is_copied() {
+fn repeated_copy_transfers_only_differences() {
     let dir = place();
     let dir = dir.path();
     assert!(copies(dir, &["-r", "src/", "to"]).starts_with("4 files copied, 18 B"), "the whole tree");
@@ -126,7 +126,7 @@ fn the_same_again_is_nothing_to_do_and_what_differs_is_copied() {
 }
 
 #[test]
-fn options_are_read_as_users_of_cp_rsync_and_curl_write_them() {
+fn options_are_read_as_for_cp_rsync_and_curl() {
     let dir = place();
     let dir = dir.path();
     copies(dir, &["-rf", "src/", "to"]);
@@ -153,7 +153,7 @@ fn options_are_read_as_users_of_cp_rsync_and_curl_write_them() {
 }
 
 #[test]
-fn archives_mirrors_and_choices_are_as_users_of_rsync_and_rclone_know_them() {
+fn archives_mirrors_and_filters_work_as_in_rsync_and_rclone() {
     let dir = place();
     let dir = dir.path();
     symlink("a.h5", dir.join("src/link")).unwrap();
@@ -225,7 +225,7 @@ fn trees_are_compared() {
 }
 
 #[test]
-fn rules_and_lists_choose() {
+fn rules_and_lists_select_files() {
     let dir = place();
     let dir = dir.path();
     copies(dir, &["-r", "--include", "d.tmp", "--exclude", "*.tmp", "src/", "first"]);
@@ -252,7 +252,7 @@ fn rules_and_lists_choose() {
 }
 
 #[test]
-fn streams_are_copied_and_only_whole_ones_get_a_name() {
+fn only_complete_streams_get_a_name() {
     let dir = place();
     let dir = dir.path();
     let mut poured = phoebus(dir, &["cp", "-", "poured"]);
@@ -266,7 +266,7 @@ fn streams_are_copied_and_only_whole_ones_get_a_name() {
         (&["-", "-"][..], "\"-\" is both source and destination"),
         (&["-", "src/a.h5", "x"], "\"-\" is one of several sources"),
         (&["-r", "-", "x"], "--recursive cannot be had of \"-\""),
-        (&["-", "src"], "src is a directory, not a file"),
+        (&["-", "src"], "needs the name of a file"),
     ] {
         let (code, _, said) = cp(dir, arguments);
         assert!(code != 0 && said.contains(expected), "{arguments:?}: {said}");
@@ -274,7 +274,7 @@ fn streams_are_copied_and_only_whole_ones_get_a_name() {
 }
 
 #[test]
-fn failures_are_named_and_codes_tell_them_apart() {
+fn failures_have_names_and_codes() {
     let dir = place();
     let dir = dir.path();
     symlink("nowhere", dir.join("src/dangling")).unwrap();
@@ -303,7 +303,8 @@ fn failures_are_named_and_codes_tell_them_apart() {
         (&["--max-size", "0", "src/a.h5", "new"], 0, "nothing to do: no file was chosen by".to_owned()),
         (&["--max-age", "7", "src/a.h5", "new"], 2, "30s, 2m, 1h, 7d or 2w".to_owned()),
         (&["src/a.h5"], 2, "a source and a destination were expected".to_owned()),
-        (&["http://h/a", "x"], 2, "\"http://h/a\": gsiftp://, ftp://".to_owned()),
+        (&["http://h/a", "x"], 2, "\"phoebus run -- curl\" with this URL".to_owned()),
+        (&["gopher://h/a", "x"], 2, "\"gopher://h/a\": gsiftp://, ftp://".to_owned()),
         (&["--exclude", "[", "src", "x"], 2, "\"[\" is no pattern".to_owned()),
         (&["--list", "absent", "x"], 2, "cannot open the list absent: no such file or directory".to_owned()),
         (&["--verify", "crc32", "src/a.h5", "x"], 2, "\"crc32\" is not a checksum".to_owned()),
@@ -321,7 +322,7 @@ fn failures_are_named_and_codes_tell_them_apart() {
 }
 
 #[test]
-fn options_of_other_programs_are_taken_or_explained() {
+fn options_of_other_programs_are_accepted_or_explained() {
     let dir = place();
     let dir = dir.path();
     copies(dir, &["-Rp", "--timeout", "5", "--limit-rate", "500m", "src/", "to"]);
@@ -350,7 +351,7 @@ fn options_of_other_programs_are_taken_or_explained() {
 }
 
 #[test]
-fn nothing_is_made_for_what_cannot_be_copied() {
+fn nothing_is_created_for_an_impossible_copy() {
     let dir = place();
     let dir = dir.path();
     for (arguments, code) in [
@@ -376,7 +377,7 @@ fn nothing_is_made_for_what_cannot_be_copied() {
 }
 
 #[test]
-fn machines_are_told_line_by_line() {
+fn json_has_a_line_for_each_event() {
     let dir = place();
     let dir = dir.path();
     copies(dir, &["src/a.h5", "to/"]);
@@ -408,7 +409,7 @@ fn until_it_grows(child: &mut Child, journal: &Path) {
 }
 
 #[test]
-fn what_was_killed_goes_on_where_it_was() {
+fn killed_copy_resumes() {
     let dir = tempdir().unwrap();
     let dir = dir.path();
     let content: Vec<u8> = (0..24 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -442,7 +443,7 @@ fn what_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_is_cut_is_kept_in_the_directory_that_is_named_for_it() {
+fn partial_dir_keeps_cut_files() {
     let dir = tempdir().unwrap();
     let dir = dir.path();
     let content: Vec<u8> = (0..24 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -481,7 +482,7 @@ fn what_is_cut_is_kept_in_the_directory_that_is_named_for_it() {
 }
 
 #[test]
-fn a_directory_for_drafts_changes_nothing_else() {
+fn partial_dir_changes_nothing_else() {
     let dir = place();
     let dir = dir.path();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_400_000_000);
@@ -498,7 +499,7 @@ fn a_directory_for_drafts_changes_nothing_else() {
 }
 
 #[test]
-fn drafts_are_kept_in_no_directory_where_others_write() {
+fn partial_dir_is_refused_where_others_write() {
     let dir = place();
     let dir = dir.path();
     for name in ["open", "theirs", "linked"] {
@@ -519,7 +520,7 @@ fn drafts_are_kept_in_no_directory_where_others_write() {
 }
 
 #[test]
-fn the_small_commands_do_what_they_are_called() {
+fn file_commands_work() {
     let dir = place();
     let dir = dir.path();
     let run = |arguments: &[&str]| says(phoebus(dir, arguments));
@@ -575,7 +576,7 @@ fn the_small_commands_do_what_they_are_called() {
 }
 
 #[test]
-fn drafts_are_listed_on_request_and_go_with_their_directory() {
+fn drafts_are_listed_on_request_and_removed_with_their_directory() {
     let dir = place();
     let dir = dir.path();
     let run = |arguments: &[&str]| says(phoebus(dir, arguments));
@@ -596,7 +597,7 @@ fn drafts_are_listed_on_request_and_go_with_their_directory() {
 }
 
 #[test]
-fn drafts_that_nobody_writes_are_cleaned_and_nothing_else() {
+fn clean_removes_only_abandoned_drafts() {
     let dir = place();
     let dir = dir.path();
     let clean = |more: &[&str]| says(phoebus(dir, &[&["clean"], more].concat()));
@@ -636,7 +637,7 @@ fn drafts_that_nobody_writes_are_cleaned_and_nothing_else() {
 }
 
 #[test]
-fn two_files_do_not_go_to_one_place() {
+fn two_files_with_one_destination_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in [("a/x", "one"), ("b/x", "two")] {
         fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();

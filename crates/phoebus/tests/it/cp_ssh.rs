@@ -194,7 +194,7 @@ fn within(dir: &Path, net: Option<&Child>, program: &str) -> Command {
 const MODES: &[&[&str]] = &[&[], &["--streams", "2"]];
 
 #[test]
-fn our_own_server_is_started_at_the_far_side() {
+fn ssh_starts_our_server_at_the_far_side() {
     let far = Far::with_phoebus();
     // Relative to the home directory, and by a name that only ssh knows.
     let said = far.everything(&|path| format!("far:{path}"), MODES);
@@ -215,7 +215,7 @@ fn our_own_server_is_started_at_the_far_side() {
 }
 
 #[test]
-fn ssh_is_told_what_scp_tells_it() {
+fn ssh_gets_the_options_of_scp() {
     let far = Far::with_phoebus();
     fs::write(far.home("x"), "there").unwrap();
     // This configuration has neither the port nor the key of 127.0.0.1, to which only the other address of the host leads.
@@ -253,7 +253,7 @@ fn ssh_is_told_what_scp_tells_it() {
 }
 
 #[test]
-fn sshftp_finds_what_the_far_side_has_for_it() {
+fn sshftp_finds_the_far_server() {
     let far = Far::new();
     let url = |path: &str| format!("sshftp://127.0.0.1:{}/~/{path}", far.port);
     far.fails(1, "the far side has no sshftp for its users", &["ls", &url("")]);
@@ -273,7 +273,7 @@ fn sshftp_finds_what_the_far_side_has_for_it() {
 }
 
 #[test]
-fn data_goes_inside_ssh_where_its_ports_are_closed() {
+fn data_goes_inside_ssh_if_ports_are_closed() {
     let far = Far::closed();
     // Ours in any mode, without a word from the user, and it is said why.
     let said = far.everything(&|path| format!("far:{path}"), &[&[], &["--streams", "3"]]);
@@ -321,7 +321,7 @@ fn data_goes_inside_ssh_where_its_ports_are_closed() {
 }
 
 #[test]
-fn data_goes_inside_ssh_where_that_is_asked_for() {
+fn data_goes_inside_ssh_on_request() {
     let far = Far::with_phoebus();
     let said = far.everything(&|path| format!("far:{path}"), &[&["--stack", "ssh"]]);
     assert!(said.contains("commands by ssh, data inside ssh") && !said.contains("get through"), "{said}");
@@ -403,7 +403,7 @@ fn files_go_from_host_to_host() {
 }
 
 #[test]
-fn the_toolkits_servers_send_to_each_other() {
+fn gct_servers_send_to_each_other() {
     let far = Far::new();
     let toolkits = "#!/bin/sh\nexec /usr/sbin/globus-gridftp-server -ssh -allow-root -anonymous-user root -data-interface 127.0.0.1\n";
     far.install(".globus/sshftp", toolkits);
@@ -441,7 +441,7 @@ fn the_toolkits_servers_send_to_each_other() {
 }
 
 #[test]
-fn the_toolkits_client_uses_our_own_server() {
+fn gct_client_uses_our_server_by_ssh() {
     let far = Far::with_phoebus();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sshftp");
     far.install(".globus/sshftp", &fs::read_to_string(example).unwrap());
@@ -463,7 +463,7 @@ fn the_toolkits_client_uses_our_own_server() {
 }
 
 #[test]
-fn what_keeps_ssh_from_it_is_said() {
+fn failures_of_ssh_are_reported() {
     let far = Far::new();
     fs::write(far.near("x"), "x").unwrap();
     far.fails(1, "the far side has no phoebus", &["cp", "x", "far:x"]);
@@ -485,8 +485,7 @@ fn what_keeps_ssh_from_it_is_said() {
     far.fails(2, "none was expected in the URL", &["ls", "sshftp://me:pw@127.0.0.1/"]);
     // A program that says something else than servers do.
     far.install("bin/phoebus", "#!/bin/sh\necho hello; sleep 1\n");
-    let (code, said) = far.phoebus(&["ls", "far:"]);
-    assert!(code != 0 && said.contains("hello"), "{code}: {said}");
+    far.fails(1, "the far side said \"hello\" where a server's greeting was expected", &["ls", "far:"]);
     // One that says nothing.
     far.install("bin/phoebus", "#!/bin/sh\nexec sleep 20\n");
     far.fails(11, "far: nothing came within 2 s", &["cp", "--stall", "2s", "--attempts", "1", "x", "far:x"]);
@@ -498,4 +497,25 @@ fn what_keeps_ssh_from_it_is_said() {
     fs::write(far.dir.path().join("authorized"), "").unwrap();
     far.fails(6, "Permission denied", &["cp", "x", "far:x"]);
     assert!(!far.home("x").exists());
+}
+
+/// `ssh` may wait for ever: for a host that is gone, or a shell that is.
+#[test]
+fn abandoned_ssh_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("x"), "x").unwrap();
+    let pid_of = dir.path().join("pid");
+    for (said, code, expected) in [("", 11, "nothing came within 1 s"), ("hi", 1, "the far side said \"hi\" where")] {
+        // What is said ends it, so that its number is written first.
+        let script = format!("echo $$ > '{}'; printf '%s' '{said}'; exec sleep 100", pid_of.display());
+        fs::write(dir.path().join("ssh"), script).unwrap();
+        let mut command = support::phoebus();
+        command.args(["cp", "--timeout", "1", "--attempts", "1", "x", "far:x"]).current_dir(dir.path());
+        command.env("PHOEBUS_SSH", "sh ./ssh").env("HOME", dir.path()).env_remove("XDG_CONFIG_HOME");
+        let output = run(&mut command);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && told.contains(expected), "{:?}: {told}", output.status);
+        let pid = fs::read_to_string(&pid_of).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists(), "{said}: it is left running");
+    }
 }

@@ -75,7 +75,7 @@ fn between(
 const UDT: &[&str] = &["-dc-whitelist", "tcp,udt,gsi"];
 
 #[test]
-fn the_toolkits_server_carries_data_by_udt() {
+fn gct_server_carries_data_by_udt() {
     let (here, root, gct) = (Here::new(None), tempdir().unwrap(), Gct::anonymous_with(UDT));
     both_ways(&here, &|path| gct.url(&root.path().join(path)), root.path(), "udt", &[]);
     both_ways(&here, &|path| gct.url(&root.path().join(path)), root.path(), "tcp", &["--streams", "2"]);
@@ -83,7 +83,7 @@ fn the_toolkits_server_carries_data_by_udt() {
 }
 
 #[test]
-fn the_toolkits_server_carries_data_by_udt_that_is_authenticated() {
+fn gct_server_carries_data_by_authenticated_udt() {
     let (lab, root) = (Lab::new(), tempdir().unwrap());
     let (certs, host, key) = (lab.path("certs"), lab.path("host.pem"), lab.path("host.key"));
     let gct = Gct::secure_with(&certs, &host, &key, &lab.path("grid-mapfile.unix"), UDT);
@@ -96,7 +96,7 @@ fn the_toolkits_server_carries_data_by_udt_that_is_authenticated() {
 }
 
 #[test]
-fn our_own_server_carries_data_by_stacks() {
+fn our_server_carries_data_by_stacks() {
     let here = Here::new(None);
     let drivers = "[data]\ndrivers = [\"tcp\", \"udt\", \"quic\", \"rate\"]\n";
     let config = format!("[anonymous]\nroot = \"ROOT\"\nread_only = false\n{drivers}");
@@ -130,7 +130,7 @@ fn our_own_server_carries_data_by_stacks() {
 }
 
 #[test]
-fn what_is_not_to_be_had_is_named_and_nothing_goes_another_way() {
+fn unavailable_stacks_are_named_and_not_replaced() {
     let (here, plain, gct) = (Here::new(None), Serve::writable(), Gct::anonymous());
     fs::write(here.path("x"), "x").unwrap();
     for url in [plain.url(""), gct.url(Path::new("/tmp/"))] {

@@ -60,7 +60,7 @@ fn same(one: &Path, other: &Path) {
 }
 
 #[test]
-fn names_stay_what_they_are() {
+fn unusual_names_survive() {
     let (here, serve, gct, root) = (Here::new(None), Serve::writable(), Gct::anonymous(), tempdir().unwrap());
     for name in ASCII {
         write(&here.path("odd"), name.as_bytes(), name.as_bytes());
@@ -94,7 +94,7 @@ fn names_stay_what_they_are() {
 }
 
 #[test]
-fn no_name_is_taken_for_another() {
+fn similar_names_are_kept_apart() {
     let (here, serve, gct, root) = (Here::new(None), Serve::writable(), Gct::anonymous(), tempdir().unwrap());
     let toolkits = |path: &str| gct.url(&root.path().join(path));
     // The toolkit's server leaves out what is no printable ASCII, and would give "n" for "né".
@@ -135,7 +135,7 @@ fn no_name_is_taken_for_another() {
 }
 
 #[test]
-fn what_is_no_file_is_left_out_and_told() {
+fn special_files_are_left_out_and_named() {
     let (here, serve) = (Here::new(None), Serve::writable());
     write(&here.path("src"), b"dir/file", b"x");
     for (to, name) in [("nowhere", "dangling"), ("loop", "loop"), ("dir", "to-dir"), ("dir/file", "to-file")] {
@@ -157,7 +157,7 @@ fn what_is_no_file_is_left_out_and_told() {
 }
 
 #[test]
-fn a_file_that_grows_is_copied_as_it_is_in_the_end() {
+fn growing_file_is_copied_in_its_final_state() {
     let (here, serve, gct, root) = (Here::new(None), Serve::writable(), Gct::anonymous(), tempdir().unwrap());
     for (url, path) in
         [(serve.url("log"), serve.path("log")), (gct.url(&root.path().join("log")), root.path().join("log"))]
@@ -175,7 +175,7 @@ fn a_file_that_grows_is_copied_as_it_is_in_the_end() {
 }
 
 #[test]
-fn what_may_not_be_read_or_written_is_named_and_the_rest_goes() {
+fn unreadable_files_are_named_and_others_copied() {
     let (here, serve) = (Here::new(None), Serve::writable());
     for name in ["src/a", "src/shut/b", "src/c", "src/open/d"] {
         write(&here.path(""), name.as_bytes(), name.as_bytes());
@@ -207,7 +207,7 @@ fn what_may_not_be_read_or_written_is_named_and_the_rest_goes() {
 }
 
 #[test]
-fn a_full_disk_is_said_to_be_full_and_nothing_is_left_of_it() {
+fn full_disk_is_reported_and_nothing_left() {
     let (here, serve, dir) = (Here::new(None), Serve::writable(), tempdir().unwrap());
     fs::write(serve.path("long"), bytes(3_000_000)).unwrap();
     fs::write(serve.path("short"), bytes(3000)).unwrap();
@@ -231,4 +231,27 @@ fn a_full_disk_is_said_to_be_full_and_nothing_is_left_of_it() {
     fs::write(here.path("long"), bytes(3_000_000)).unwrap();
     here.fails(7, "no space for", &["cp", "--attempts", "1", "long", &gct.url(&dir.path().join("long"))]);
     assert_eq!(here.does(&["ls", "-a", &gct.url(dir.path())]), "");
+}
+
+#[test]
+fn limit_on_file_sizes_fails_one_file_and_ends_nobody() {
+    let (here, serve) = (Here::new(None), Serve::writable());
+    fs::write(here.path("long"), bytes(3_000_000)).unwrap();
+    fs::write(here.path("short"), bytes(3000)).unwrap();
+    let limit = |pid: u32| {
+        let mut prlimit = Command::new("prlimit");
+        prlimit.args([format!("--pid={pid}"), "--fsize=1000000".to_owned()]);
+        assert!(prlimit.status().unwrap().success());
+    };
+    limit(serve.pid());
+    here.fails(7, "452", &["cp", "--attempts", "1", "long", &serve.url("long")]);
+    here.does(&["cp", "short", &serve.url("short")]);
+    // The client itself: a single file, and the others of a tree.
+    let client = here.command(&["cp", "-r", "long", "short", "new/"]);
+    fs::create_dir(here.path("new")).unwrap();
+    let mut limited = Command::new("prlimit");
+    limited.arg("--fsize=1000000").arg(client.get_program()).args(client.get_args());
+    let (code, said) = says(&run(limited.env("HOME", here.path("")).current_dir(here.path(""))));
+    assert!(code == 7 && said.contains("no space for"), "{code}: {said}");
+    assert!(!here.path("new/long").exists());
 }

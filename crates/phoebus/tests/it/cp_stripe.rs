@@ -46,7 +46,7 @@ fn both_ways(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path) {
 }
 
 #[test]
-fn all_nodes_of_a_server_move_a_file() {
+fn all_data_nodes_of_a_server_move_a_file() {
     let (here, gct, root) = (Here::new(None), Striped::new(), tempdir().unwrap());
     both_ways(&here, &|path| gct.front.url(&root.path().join(path)), root.path());
     works("phoebus cp", "globus-gridftp-server", "anonymous", "stripes");
@@ -67,7 +67,7 @@ fn all_nodes_of_a_server_move_a_file() {
 }
 
 #[test]
-fn nodes_of_two_servers_move_files_between_them() {
+fn data_nodes_of_two_servers_move_files() {
     let (here, one, other, three) = (Here::new(None), Site::new(), Site::new(), Site::with_nodes(3));
     let (gct, root) = (Striped::new(), tempdir().unwrap());
     let content = bytes(20_000_001);

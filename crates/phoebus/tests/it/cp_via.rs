@@ -139,7 +139,7 @@ fn everything(here: &Here, url: &dyn Fn(&str) -> String, root: &Path, with: &[&s
 }
 
 #[test]
-fn sessions_of_what_succeeds_do_not_fail() {
+fn sessions_of_successful_transfers_do_not_fail() {
     let (here, serve) = (Here::new(), Serve::writable());
     here.counting(|| {
         here.does(&["cp", "tree/b b", &serve.url("x")]);
@@ -208,7 +208,7 @@ fn servers_of_gridftp() {
 }
 
 #[test]
-fn commands_go_directly_where_data_proves_who_it_is() {
+fn authenticated_data_lets_commands_go_directly() {
     let (here, lab, root) = (Here::new(), Lab::new(), tempdir().unwrap());
     let (certs, cert) = (lab.path("certs"), lab.path("host.pem"));
     let gct = Gct::secure(&certs, &cert, &lab.path("host.key"), &lab.path("grid-mapfile.unix"));
@@ -246,7 +246,7 @@ fn commands_go_directly_where_data_proves_who_it_is() {
 }
 
 #[test]
-fn without_its_gateway_nothing_goes() {
+fn transfer_needs_the_named_gateway() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     server.set_nonblocking(true).unwrap();
     let url = format!("ftp://{}/x", server.local_addr().unwrap());
@@ -268,7 +268,7 @@ fn without_its_gateway_nothing_goes() {
 }
 
 #[test]
-fn the_environment_counts_as_for_other_programs() {
+fn environment_selects_gateways_for_cp() {
     let (here, serve) = (Here::new(), Serve::writable());
     let via = here.via();
     let copy = |more: &[&str], variables: &[(&str, &str)]| {
@@ -301,7 +301,7 @@ fn the_environment_counts_as_for_other_programs() {
 }
 
 #[test]
-fn an_agent_carries_the_first_hop_where_that_is_asked_for() {
+fn agent_carries_the_first_hop_on_request() {
     let (certificates, at) = (Certificates::new(), SocketAddr::from((address(), 5006)));
     let tls = certificates.issue(&at.ip().to_string());
     let allow = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\"]\n";
@@ -341,7 +341,7 @@ fn an_agent_carries_the_first_hop_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_gateway_that_dies_amid_a_file_cuts_it() {
+fn dead_gateway_cuts_the_transfer() {
     let (mut here, serve) = (Here::new(), Serve::writable());
     fs::write(here.path("long"), bytes(40 << 20)).unwrap();
     let via = here.via();

@@ -12,7 +12,7 @@ fn demo() -> Command {
 }
 
 #[test]
-fn moves_verifies_compares_and_draws() {
+fn demo_moves_verifies_compares_and_draws() {
     let directory = tempfile::tempdir().unwrap();
     let picture = directory.path().join("picture.svg");
     let data = directory.path().join("data");
@@ -49,7 +49,7 @@ fn moves_verifies_compares_and_draws() {
 }
 
 #[test]
-fn says_what_is_wrong_before_anything_is_begun() {
+fn demo_reports_problems_before_it_begins() {
     let complains = |command: &mut Command, expected: &str| {
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -24,7 +24,7 @@ done
 "#;
 
 #[test]
-fn the_hosts_of_a_testbed_need_no_file_for_any_first_hop() {
+fn hosts_of_a_testbed_need_no_file_for_the_first_hop() {
     for wan in ["tcp", "udt", "quic"] {
         let place = tempfile::tempdir().unwrap();
         let mut command = Command::new(PHOEBUS);

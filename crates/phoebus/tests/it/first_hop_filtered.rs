@@ -165,7 +165,7 @@ fn assert_preferred(hop: &Value) {
 }
 
 #[test]
-fn auto_goes_by_what_passes_the_filter() {
+fn auto_selects_what_passes_the_filter() {
     let bed = Bed::up("auto");
     assert_preferred(&bed.exchange());
 
@@ -193,7 +193,7 @@ fn auto_goes_by_what_passes_the_filter() {
 }
 
 #[test]
-fn what_was_asked_for_is_never_replaced() {
+fn requested_transport_is_never_replaced() {
     let bed = Bed::up("quic");
     assert_eq!(text(&bed.exchange(), "transport"), "quic");
     bed.filter();

@@ -29,11 +29,13 @@ fn filter(path: &Path) {
 fn assert_instead(hop: &Hop) {
     assert_eq!((hop.to.as_str(), hop.transport.as_str()), ("pg2", "tcp"), "{hop:?}");
     assert!(hop.note.contains("auto has tcp, since quic could not be had: "), "{hop:?}");
-    assert!(hop.note.contains("answer within 3s"), "{hop:?}");
+    // On a slow machine the connection may be given up, after 8 s of silence, before the opening is, after 3 s.
+    let reasons = ["answer within 3s", "nothing was received from the peer"];
+    assert!(reasons.iter().any(|reason| hop.note.contains(reason)), "{hop:?}");
 }
 
 #[test]
-fn a_session_in_progress_fails_and_the_next_go_by_tcp_until_udp_passes_again() {
+fn auto_falls_back_to_tcp_until_udp_passes_again() {
     let path = up();
     let (mut client, mut destination, hops) = path.session_reported();
     assert_eq!(hops[0].transport, "quic", "{hops:?}");
@@ -62,7 +64,7 @@ fn a_session_in_progress_fails_and_the_next_go_by_tcp_until_udp_passes_again() {
 }
 
 #[test]
-fn a_session_that_is_opened_behind_the_filter_goes_by_tcp() {
+fn auto_opens_by_tcp_behind_a_udp_filter() {
     let path = up();
     filter(&path);
     for _ in 0..2 {

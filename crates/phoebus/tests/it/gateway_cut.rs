@@ -60,7 +60,7 @@ fn survives_a_cut(path: &Path) {
 }
 
 #[test]
-fn a_gateway_that_dies_behind_a_cut_is_noticed_without_its_reset() {
+fn gateway_that_dies_behind_a_cut_is_noticed_without_a_reset() {
     let silent = "keepalive_idle = \"1s\"\nkeepalive_interval = \"1s\"\nkeepalive_probes = 2\nuser_timeout = \"3s\"";
     let mut path = up("tcp", silent);
     let (mut client, mut destination) = path.session();
@@ -76,7 +76,7 @@ fn a_gateway_that_dies_behind_a_cut_is_noticed_without_its_reset() {
 }
 
 #[test]
-fn what_was_sent_before_a_reset_arrives_before_it() {
+fn bytes_sent_before_a_reset_arrive_before_it() {
     const TOTAL: usize = 1 << 20;
     let path = up("tcp", "");
     let (mut client, mut destination) = path.session();

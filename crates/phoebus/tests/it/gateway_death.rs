@@ -170,7 +170,7 @@ fn failed(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_gateway_that_comes_back_is_told_from_the_one_before() {
+fn restarted_gateway_is_told_from_its_predecessor() {
     // Over UDT nothing else says so.
     for victim in [0, 1] {
         let mut pair = Pair::by("udt", "encrypt", "600s");
@@ -189,7 +189,7 @@ fn a_gateway_that_comes_back_is_told_from_the_one_before() {
 }
 
 #[test]
-fn a_gateway_that_comes_back_serves_new_sessions() {
+fn restarted_gateway_serves_new_sessions() {
     let (first, mut second) = pair("", "");
     let (mut client, _destination) = session_over(&[first.addr, second.addr]);
     let addr = second.addr;

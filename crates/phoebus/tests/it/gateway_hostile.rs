@@ -93,7 +93,7 @@ fn pending_handshakes_of_one_source_are_limited() {
 }
 
 #[test]
-fn names_that_nobody_answers_for_hold_up_their_asker_alone() {
+fn unanswered_names_delay_only_their_client() {
     // A name server that is there and says nothing.
     let silent = std::net::UdpSocket::bind((address(), 53)).unwrap();
     let resolver = format!("nameserver {}\n", silent.local_addr().unwrap().ip());

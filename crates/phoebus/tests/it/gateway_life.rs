@@ -4,6 +4,7 @@
 use crate::support;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::thread;
@@ -18,7 +19,7 @@ fn refusal(gateways: &[SocketAddr], destination: impl Into<Endpoint>) -> Refusal
 }
 
 #[test]
-fn the_error_of_a_direct_connection_comes_back_with_the_hop() {
+fn error_of_the_last_connection_names_the_hop() {
     let (first, second) = pair("", "");
     let nobody = SocketAddr::from((address(), 9));
     let refused = refusal(&[first.addr, second.addr], nobody);
@@ -31,6 +32,22 @@ fn the_error_of_a_direct_connection_comes_back_with_the_hop() {
     let refused = refusal(&[open.addr], unknown);
     assert_eq!(refused.code, Code::NameNotFound, "{}", refused.reason);
     assert!(refused.reason.contains("no-such-host.invalid"), "{}", refused.reason);
+    assert_eq!(refused.hop, "open", "the gateway that tried");
+}
+
+#[test]
+fn every_gateway_on_the_path_logs_a_refusal() {
+    let (first, second) = pair("[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"192.0.2.0/24\"]\n", "");
+    let asked = refusal(&[first.addr, second.addr], SocketAddr::from(([192, 0, 2, 7], 22)));
+    assert_eq!((asked.code, asked.hop.as_str()), (Code::NotAllowed, "pg2"));
+    for gateway in [&first, &second] {
+        gateway.wait_for_log("phoebus::refused: session refused ");
+        let log = gateway.log();
+        let line = log.lines().find(|line| line.contains("session refused ")).unwrap();
+        for part in ["from=127.", "destination=192.0.2.7:22 code=6 hop=\"pg2\" reason=", &asked.reason] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
 }
 
 #[test]
@@ -62,7 +79,7 @@ fn nothing_is_allowed_by_default() {
 }
 
 #[test]
-fn a_path_must_lead_through_known_peers_and_never_twice() {
+fn paths_need_known_peers_without_repetition() {
     let (first, second) = pair("", "");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = listener.local_addr().unwrap();
@@ -82,7 +99,7 @@ fn a_path_must_lead_through_known_peers_and_never_twice() {
 }
 
 #[test]
-fn routes_that_lead_in_a_circle_are_refused() {
+fn circular_routes_are_refused() {
     let (a, b) = (SocketAddr::from((address(), 5006)), SocketAddr::from((address(), 5006)));
     let more = |name: &str, addr| {
         format!(
@@ -96,7 +113,7 @@ fn routes_that_lead_in_a_circle_are_refused() {
 }
 
 #[test]
-fn a_session_is_not_opened_twice() {
+fn session_is_not_opened_twice() {
     let gateway = Gateway::start("pg1", "");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = Endpoint::from(listener.local_addr().unwrap());
@@ -106,7 +123,7 @@ fn a_session_is_not_opened_twice() {
 }
 
 #[test]
-fn sessions_are_limited_in_all_and_for_each_source() {
+fn sessions_are_limited_in_all_and_by_source() {
     for limit in ["sessions = 3\nsessions_per_source = 3", "sessions = 10\nsessions_per_source = 3"] {
         let gateway = Gateway::start("pg1", &format!("[limits]\n{limit}\n"));
         let held: Vec<_> = (0..3).map(|_| session_over(&[gateway.addr])).collect();
@@ -119,7 +136,7 @@ fn sessions_are_limited_in_all_and_for_each_source() {
 }
 
 #[test]
-fn draining_lets_sessions_finish_and_takes_no_new_ones() {
+fn draining_lets_sessions_finish_and_accepts_none() {
     let mut gateway = Gateway::start("pg1", "");
     let (mut client, mut destination) = session_over(&[gateway.addr]);
     gateway.signal(libc::SIGTERM);
@@ -143,7 +160,7 @@ fn accepts(addr: SocketAddr) -> bool {
 }
 
 #[test]
-fn what_does_not_finish_in_time_is_reset() {
+fn unfinished_sessions_are_reset_after_the_drain_time() {
     let mut gateway = Gateway::start("pg1", "[limits]\ndrain_timeout = \"200ms\"\n");
     let (mut client, mut destination) = session_over(&[gateway.addr]);
     gateway.signal(libc::SIGTERM);
@@ -153,7 +170,7 @@ fn what_does_not_finish_in_time_is_reset() {
 }
 
 #[test]
-fn a_reload_changes_the_rules_and_keeps_sessions() {
+fn reload_changes_rules_and_keeps_sessions() {
     let gateway = Gateway::start("pg1", "");
     let (mut client, mut destination) = session_over(&[gateway.addr]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -173,7 +190,7 @@ fn a_reload_changes_the_rules_and_keeps_sessions() {
 }
 
 #[test]
-fn a_stalled_receiver_costs_bounded_memory_and_resumes() {
+fn stalled_receiver_costs_bounded_memory_and_resumes() {
     let more = "[limits]\nbuffer = \"256KiB\"\n";
     let (first, second) = pair(more, more);
     let (client, mut destination) = session_over(&[first.addr, second.addr]);
@@ -209,7 +226,7 @@ fn a_stalled_receiver_costs_bounded_memory_and_resumes() {
 }
 
 #[test]
-fn a_connection_between_gateways_is_used_again() {
+fn connection_between_gateways_is_reused() {
     let (first, second) = pair("", "");
     let mut ports = Vec::new();
     for _ in 0..5 {
@@ -247,7 +264,23 @@ fn hop_ports(addr: SocketAddr) -> Vec<String> {
 }
 
 #[test]
-fn a_gateway_that_cannot_start_says_why_in_one_sentence() {
+fn check_warns_as_the_start_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pg.toml");
+    let listen = "name = \"pg1\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n";
+    let rule = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"*\"]\n";
+    let warning = format!("phoebus: {}: there are no [[allow]] rules: every session will be refused\n", file.display());
+    for (text, expected) in [(listen.to_owned(), &warning[..]), (format!("{listen}{rule}"), "")] {
+        fs::write(&file, text).unwrap();
+        let output = phoebus().args(["gateway", "--check", "--config"]).arg(&file).output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert!(output.status.success() && said[0].ends_with(" is a valid configuration\n"), "{said:?}");
+        assert_eq!(said[1], expected);
+    }
+}
+
+#[test]
+fn gateway_that_cannot_start_says_why_in_one_sentence() {
     let occupier = TcpListener::bind((address(), 5006)).unwrap();
     let occupied = occupier.local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +288,17 @@ fn a_gateway_that_cannot_start_says_why_in_one_sentence() {
     let local = listen("127.0.0.1:0");
     let admin = |path: &str| format!("{local}[admin]\nsocket = \"{path}\"\n");
     let here = dir.path().display().to_string();
-    let cases: [(Vec<u8>, i32, &str); 16] = [
+    let cases: [(Vec<u8>, i32, &str); 18] = [
+        (
+            format!("{local}[[allow]]\nfrom = \"10.1.0.0/16\"\nto = [\"*\"]\n").into(),
+            2,
+            ":5:8: invalid type: string \"10.1.0.0/16\", expected a list such as [\"10.1.0.0/16\"]",
+        ),
+        (
+            format!("{local}[limits]\ndrain_timeout = 5\n").into(),
+            2,
+            ":5:17: invalid type: integer `5`, expected text in quotes such as \"5s\"",
+        ),
         ("name = \"pg1\"\nlisten_on = 1\n".into(), 2, ":2:1: unknown field `listen_on`, expected one of"),
         (format!("{local}[limits]\nhandshake_timeout = \"5 parsecs\"\n").into(), 2, ":5:21: \"5 parsecs\" is not a"),
         (
@@ -325,7 +368,7 @@ fn refuses(arguments: &[&str], code: i32, expected: &str) {
 }
 
 #[test]
-fn a_gateway_that_cannot_be_asked_is_told_as_such() {
+fn status_reports_an_unreachable_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();

@@ -17,7 +17,7 @@ fn survives(transport: &str) {
     let path = Path::by(transport, "");
     path.until_ready(transport, 1);
     path.lose_and_reorder();
-    transfer(path.session(), 256, || {});
+    transfer(path.session(), 96, || {});
     let counters = path.testbed.link("wan").unwrap().counters();
     assert!(counters.forward.random_drops.segments > 100, "nothing was lost: {counters:?}");
 }

@@ -54,7 +54,7 @@ fn sessions_over_udt_that_follow_each_other_find_connections_ready() {
 }
 
 #[test]
-fn where_sessions_have_found_none_more_are_kept_ready() {
+fn pool_grows_after_sessions_have_found_it_empty() {
     let path = Path::up(&Joined { wan_rtt: Duration::from_secs(1), peer: "pool = { min = 1 }", ..FAR });
     path.until_ready("tcp", 1);
     // Of these one begins long before there can be another connection, which takes some seconds.

@@ -11,12 +11,12 @@ use support::path::{HOSTS, Path, transfer};
 use support::{PATIENCE, assert_reset, wait_until};
 
 #[test]
-fn a_filter_that_begins_to_drop_udp_fails_a_session_over_quic_and_never_ends_it() {
+fn udp_filter_fails_a_session_over_quic_and_never_ends_it() {
     filtered("quic");
 }
 
 #[test]
-fn a_filter_that_begins_to_drop_udp_fails_a_session_over_udt_and_never_ends_it() {
+fn udp_filter_fails_a_session_over_udt_and_never_ends_it() {
     filtered("udt");
 }
 
@@ -48,7 +48,7 @@ fn filtered(transport: &str) {
 }
 
 #[test]
-fn a_session_goes_on_when_the_gateways_address_changes() {
+fn session_survives_a_change_of_address() {
     let path = Path::by("quic", "");
     let (pg1, pg2) = (path.address("pg1", 0).ip(), path.address("pg2", 0).ip());
     let new: IpAddr = "10.9.0.77".parse().unwrap();
@@ -63,12 +63,12 @@ fn a_session_goes_on_when_the_gateways_address_changes() {
 }
 
 #[test]
-fn a_flood_of_strangers_costs_neither_sessions_nor_memory_over_quic() {
+fn flood_of_strangers_costs_no_sessions_or_memory_over_quic() {
     flooded("quic", initial);
 }
 
 #[test]
-fn a_flood_of_strangers_costs_neither_sessions_nor_memory_over_udt() {
+fn flood_of_strangers_costs_no_sessions_or_memory_over_udt() {
     flooded("udt", request);
 }
 
@@ -92,7 +92,7 @@ fn flooded(transport: &str, packet: fn(u64) -> Vec<u8>) {
 }
 
 #[test]
-fn monitoring_sees_when_certificates_expire() {
+fn status_tells_when_certificates_expire() {
     let path = Path::by("quic", "");
     let certificate = &path.status("pg1")["certificate"];
     let left = |field: &str| certificate[field].as_i64().unwrap();

@@ -74,7 +74,7 @@ fn every_way_over_udt() {
 }
 
 #[test]
-fn data_are_protected_from_end_to_end() {
+fn data_is_protected_from_end_to_end() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let [here, there] = both(&grid, WHITELIST);
     every_way(&grid, [&here, &there], &["-dcpriv"]);
@@ -83,7 +83,7 @@ fn data_are_protected_from_end_to_end() {
 }
 
 #[test]
-fn without_the_driver_on_the_stack_nothing_goes_through_gateways() {
+fn transfer_without_the_driver_goes_directly() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let [here, there] = both(&grid, WHITELIST);
     every_way_by(&grid, [&here, &there], &[], false);
@@ -92,7 +92,7 @@ fn without_the_driver_on_the_stack_nothing_goes_through_gateways() {
 
 /// Stock clients, and a server that knows nothing of the driver at the other end.
 #[test]
-fn a_server_alone_sends_its_data_through_gateways() {
+fn server_alone_sends_data_through_gateways() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let default = format!("tcp,{},gsi", grid.stack(""));
     let sender = grid.anonymous("dst", 2811, &["-dc-whitelist", "tcp,gsi,phoebus", "-dc-default", &default]);
@@ -114,7 +114,7 @@ fn a_server_alone_sends_its_data_through_gateways() {
 }
 
 #[test]
-fn tcps_own_options_reach_the_socket() {
+fn options_of_tcp_reach_the_socket() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let [_here, there] = both(&grid, WHITELIST);
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));
@@ -130,7 +130,7 @@ fn tcps_own_options_reach_the_socket() {
 }
 
 #[test]
-fn congestion_control_is_asked_for_and_what_is_in_force_reported() {
+fn congestion_control_is_requested_and_reported() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let [_here, there] = both(&grid, WHITELIST);
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));

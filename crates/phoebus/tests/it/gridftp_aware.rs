@@ -50,7 +50,7 @@ fn both_ends_take_part_over_quic_with_protected_data() {
 
 /// Third-party copies whose ends do not agree, and what of the driver's says why.
 #[test]
-fn an_end_that_takes_no_part_is_found_out() {
+fn end_that_takes_no_part_is_detected() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let sender = grid.secure("dst", 2811, WHITELIST);
     let receiver = grid.secure("src", 2811, WHITELIST);
@@ -79,7 +79,7 @@ fn an_end_that_takes_no_part_is_found_out() {
 
 /// A program that is asked for a session, and greets whoever comes.
 #[test]
-fn a_stranger_is_no_session() {
+fn stranger_opens_no_session() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let place = grid.path.address("dst", 0);
     let listener = grid.path.testbed.run_in("dst", || TcpListener::bind(place)).unwrap().unwrap();

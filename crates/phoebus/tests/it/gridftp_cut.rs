@@ -100,12 +100,12 @@ fn the_last_gateways_death_is_an_error(transport: &str) {
 }
 
 #[test]
-fn a_cut_that_heals_costs_no_transfer_over_quic() {
+fn healed_cut_costs_no_transfer_over_quic() {
     survives_a_cut("quic");
 }
 
 #[test]
-fn a_cut_that_heals_costs_no_transfer_over_udt() {
+fn healed_cut_costs_no_transfer_over_udt() {
     survives_a_cut("udt");
 }
 
@@ -120,21 +120,21 @@ fn a_black_hole_fails_a_transfer_over_udt() {
 }
 
 #[test]
-fn the_first_gateway_s_death_fails_a_transfer_over_quic() {
+fn death_of_the_first_gateway_fails_a_transfer_over_quic() {
     the_first_gateways_death_is_an_error("quic");
 }
 
 #[test]
-fn the_last_gateway_s_death_fails_a_transfer_over_quic() {
+fn death_of_the_last_gateway_fails_a_transfer_over_quic() {
     the_last_gateways_death_is_an_error("quic");
 }
 
 #[test]
-fn the_first_gateway_s_death_fails_a_transfer_over_udt() {
+fn death_of_the_first_gateway_fails_a_transfer_over_udt() {
     the_first_gateways_death_is_an_error("udt");
 }
 
 #[test]
-fn the_last_gateway_s_death_fails_a_transfer_over_udt() {
+fn death_of_the_last_gateway_fails_a_transfer_over_udt() {
     the_last_gateways_death_is_an_error("udt");
 }

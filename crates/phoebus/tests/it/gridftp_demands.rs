@@ -15,7 +15,7 @@ fn secure(grid: &Grid) -> Server {
 }
 
 #[test]
-fn a_user_and_connections_of_a_hop() {
+fn user_and_connections_of_a_hop_are_honoured() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let server = secure(&grid);
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));
@@ -43,7 +43,7 @@ fn a_user_and_connections_of_a_hop() {
 }
 
 #[test]
-fn a_bandwidth() {
+fn reserved_bandwidth_is_honoured() {
     let (profile, more) = ("rate = \"80mbit\"", "[profile.default]\nrate = \"90mbit\"");
     let grid = Grid::up(&Joined { security: "none", profile, more, ..Joined::default() });
     let server = secure(&grid);

@@ -60,7 +60,7 @@ impl Case {
 }
 
 #[test]
-fn a_misspelt_option_never_means_a_direct_transfer() {
+fn misspelt_option_never_means_a_direct_transfer() {
     let case = Case::new();
     case.fails_on_both_ends("phoebus:gww=pg1/5006", "\"gww\" is no option; expected one of gw, path");
     case.fails_on_both_ends("phoebus:gw=pg1/99999", "an endpoint with a port from 1 to 65535");
@@ -93,14 +93,14 @@ fn no_gateway_is_an_error_unless_direct_was_allowed() {
 }
 
 #[test]
-fn a_gateway_that_is_down_is_a_clear_error() {
+fn gateway_that_is_down_is_a_clear_error() {
     let case = Case::new();
     let down = case.gateway("pg1", 5999);
     case.fails_on_both_ends(&format!("phoebus:gw={down}"), &format!("cannot connect to {down}: connection refused"));
 }
 
 #[test]
-fn a_gateway_that_is_not_heard_of_is_an_error_in_time() {
+fn unreachable_gateway_is_an_error_in_time() {
     let case = Case::new();
     // Packets to this port vanish, as behind a filter; the kernel would try for two minutes.
     let rules = "table inet filter { chain input { type filter hook input priority 0; tcp dport 5998 drop; }; }";
@@ -110,7 +110,7 @@ fn a_gateway_that_is_not_heard_of_is_an_error_in_time() {
 }
 
 #[test]
-fn a_gateway_that_says_nothing_is_an_error_in_time() {
+fn silent_gateway_is_an_error_in_time() {
     let case = Case::new();
     case.grid.path.signal(0, libc::SIGSTOP);
     let stopped = case.gateway("pg1", 5006);
@@ -123,7 +123,7 @@ fn a_gateway_that_says_nothing_is_an_error_in_time() {
 }
 
 #[test]
-fn a_refusal_is_a_sentence_with_the_hop_at_fault() {
+fn refusal_is_a_sentence_with_the_hop_at_fault() {
     let case = Case::new();
     let path = format!("phoebus:path={}|192.0.2.1/5006", case.gateway("pg1", 5006));
     case.fails(&path, &[], "is no peer of this gateway");
@@ -138,7 +138,7 @@ fn a_refusal_is_a_sentence_with_the_hop_at_fault() {
 }
 
 #[test]
-fn falling_back_is_said_and_keeps_tcps_options() {
+fn fallback_is_reported_and_keeps_options_of_tcp() {
     let case = Case::new();
     let buffer = ["-tcp-bs", "262144"];
     for (mode, host) in [(&buffer[..], "src"), (&[&buffer[..], &["-p", "2"]].concat(), "dst")] {
@@ -165,7 +165,7 @@ fn falling_back_is_said_and_keeps_tcps_options() {
 }
 
 #[test]
-fn what_is_not_selected_goes_direct() {
+fn unselected_destinations_go_directly() {
     let case = Case::new();
     let (src, dst) = (case.grid.path.address("src", 0).ip(), case.grid.path.address("dst", 0).ip());
     let copied = |options: &str, bytes| {

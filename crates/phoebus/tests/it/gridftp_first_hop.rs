@@ -57,7 +57,7 @@ fn goes_by(grid: &Grid, server: &Server, stack: &str, expected: [&str; 3]) {
 }
 
 #[test]
-fn a_first_hop_that_proves_both_ends() {
+fn first_hop_authenticates_both_ends() {
     let grid = grid(FOR_AGENTS);
     let server = server(&grid);
     // Which would show certificates of their own.
@@ -69,7 +69,7 @@ fn a_first_hop_that_proves_both_ends() {
 }
 
 #[test]
-fn an_end_that_cannot_be_trusted_gets_no_byte() {
+fn untrusted_gateway_gets_no_byte() {
     let mut grid = grid("");
     let server = server(&grid);
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));
@@ -152,7 +152,7 @@ fn agents_carry_the_first_hop() {
 }
 
 #[test]
-fn an_agent_that_dies_fails_the_transfer() {
+fn dead_agent_fails_the_transfer() {
     let grid = grid(FOR_AGENTS);
     let server = server(&grid);
     let (from, to) = (grid.endless("from"), grid.place("to"));

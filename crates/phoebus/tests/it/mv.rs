@@ -2,8 +2,10 @@
 
 use crate::support;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use support::ftp::{Ftp, Tls};
 use support::serve::{Serve, run};
 use tempfile::{TempDir, tempdir};
 
@@ -49,7 +51,7 @@ fn write(path: &Path) {
 }
 
 #[test]
-fn a_directory_that_was_moved_in_part_is_not_split() {
+fn partly_moved_directory_is_not_split() {
     let (here, serve) = (Here::new(), Serve::writable());
     let new = serve.url("new");
     // What an earlier move has left: a directory, or the draft of a file.
@@ -74,7 +76,7 @@ fn a_directory_that_was_moved_in_part_is_not_split() {
 }
 
 #[test]
-fn a_destination_that_is_the_name_itself_is_one() {
+fn same_name_as_destination_is_accepted() {
     let here = Here::new();
     fs::create_dir(here.path("empty")).unwrap();
     assert_eq!(here.moves(&["-T", "tree", "empty"]), (Some(0), String::new()));
@@ -87,7 +89,7 @@ fn a_destination_that_is_the_name_itself_is_one() {
 }
 
 #[test]
-fn who_interrupts_it_is_told_how_it_goes_on() {
+fn interrupted_move_tells_how_to_resume() {
     let (here, serve) = (Here::new(), Serve::writable());
     fs::File::create(here.path("tree/long")).unwrap().set_len(2 << 30).unwrap();
     let new = serve.url("new");
@@ -105,7 +107,7 @@ fn who_interrupts_it_is_told_how_it_goes_on() {
 }
 
 #[test]
-fn of_two_links_to_one_file_the_first_goes() {
+fn first_of_two_links_to_one_file_is_moved() {
     let here = Here::new();
     fs::hard_link(here.path("tree/g"), here.path("other")).unwrap();
     // One name by two paths is no such pair.
@@ -123,12 +125,15 @@ fn of_two_links_to_one_file_the_first_goes() {
 }
 
 #[test]
-fn of_two_links_of_one_name_the_first_goes_everywhere() {
-    let (here, serve) = (Here::new(), Serve::writable());
-    // By a path of this machine, and by a server.
-    for far in [false, true] {
-        let root = if far { serve.path("") } else { here.path("") };
-        let place = |name: &str| if far { serve.url(name) } else { root.join(name).display().to_string() };
+fn first_of_two_links_of_one_name_is_moved_everywhere() {
+    let (here, serve, other) = (Here::new(), Serve::writable(), Ftp::pyftpdlib());
+    // By a path of this machine, and by servers.
+    for (root, url) in [
+        (here.path(""), here.path("").display().to_string()),
+        (serve.path(""), serve.url("")),
+        (other.path(""), other.url("ftp", "")),
+    ] {
+        let place = |name: &str| format!("{url}{name}");
         let pairs =
             [("d1/x", "d2/x", "d2/x"), ("d1/y", "d2/", "d2/y"), ("d1/z", "d1/Z", "d1/Z"), ("d1/v", "d2/w", "d2/w")];
         for (from, to, left) in pairs {
@@ -150,7 +155,70 @@ fn of_two_links_of_one_name_the_first_goes_everywhere() {
 }
 
 #[test]
-fn a_directory_is_not_merged_into_one_that_is_there() {
+fn links_that_a_server_does_not_tell_apart_stay() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
+    for name in ["x", "y"] {
+        write(&ftp.path(name));
+    }
+    fs::hard_link(ftp.path("x"), ftp.path("same")).unwrap();
+    let (code, said) = here.moves(&[&ftp.url("ftp", "x"), &ftp.url("ftp", "same")]);
+    assert!(code == Some(1) && said.contains("neither was removed"), "{code:?} {said}");
+    assert!(ftp.path("x").exists() && ftp.path("same").exists());
+    assert_eq!(here.moves(&[&ftp.url("ftp", "y"), &ftp.url("ftp", "same")]), (Some(0), String::new()));
+    assert!(!ftp.path("y").exists() && ftp.path("same").exists());
+}
+
+#[test]
+fn private_file_stays_if_the_server_refuses_modes() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
+    let chmod = |name: &str, mode| fs::set_permissions(here.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    // Of a private directory all is private that is in it.
+    for name in ["tree/private", "tree/closed/f", "tree/closed/deep/f", "alone"] {
+        here.write(name);
+    }
+    for (name, mode) in
+        [("tree", 0o755), ("tree/g", 0o644), ("tree/private", 0o600), ("tree/closed", 0o700), ("alone", 0o640)]
+    {
+        chmod(name, mode);
+    }
+    let (code, said) = here.moves(&["tree", "alone", &ftp.url("ftp", "")]);
+    let expected = "it is private, and the mode of ftp://";
+    assert_eq!((code, said.matches(expected).count()), (Some(4), 4), "{said}");
+    assert!(said.contains("were not set, since the server refuses SITE CHMOD"), "{said}");
+    for (name, stays) in [
+        ("tree/private", true),
+        ("tree/closed/f", true),
+        ("tree/closed/deep/f", true),
+        ("alone", true),
+        ("tree/g", false),
+        ("tree/a", false),
+    ] {
+        assert_eq!((here.path(name).exists(), ftp.path(name).exists()), (stays, true), "{name}: {said}");
+    }
+    // What all may read goes, and it is told that it has the server's mode.
+    here.write("public");
+    chmod("public", 0o644);
+    let (code, said) = here.moves(&["public", &ftp.url("ftp", "public")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the modes of 1 were not set, since the server refuses SITE CHMOD"), "{said}");
+    assert!(!here.path("public").exists() && ftp.path("public").exists());
+}
+
+#[test]
+fn name_in_another_case_is_the_same_name() {
+    let (here, ftp) = (Here::new(), Ftp::folding());
+    write(&ftp.path("d/name"));
+    std::os::unix::fs::symlink("d", ftp.path("way")).unwrap();
+    for (from, to) in [("d/name", "d/NAME"), ("d/NAME", "D/Name"), ("way/name", "d/name")] {
+        assert_eq!(here.moves(&[&ftp.url("ftp", from), &ftp.url("ftp", to)]), (Some(0), String::new()), "{from}");
+        let left = fs::read_dir(ftp.path("d")).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = left.map(|name| name.into_string().unwrap().to_lowercase()).collect();
+        assert_eq!(left, ["name"], "{from} {to}");
+    }
+}
+
+#[test]
+fn directory_is_not_merged_into_an_existing_one() {
     let (here, serve) = (Here::new(), Serve::writable());
     let new = |name: &str| {
         fs::create_dir_all(here.path(name)).unwrap();
@@ -192,7 +260,7 @@ fn a_directory_is_not_merged_into_one_that_is_there() {
 }
 
 #[test]
-fn who_interrupts_a_move_into_a_directory_is_told_how_it_goes_on() {
+fn interrupted_move_into_a_directory_tells_how_to_resume() {
     let (here, serve) = (Here::new(), Serve::writable());
     fs::File::create(here.path("tree/long")).unwrap().set_len(2 << 30).unwrap();
     fs::create_dir(serve.path("into")).unwrap();
@@ -212,7 +280,7 @@ fn who_interrupts_a_move_into_a_directory_is_told_how_it_goes_on() {
 }
 
 #[test]
-fn where_there_is_no_space_the_code_says_so() {
+fn missing_space_has_its_code() {
     let quota = "[anonymous]\nroot = \"ROOT\"\nread_only = false\nquota = { bytes = \"LIMIT\" }\n";
     // Nothing is left, or something.
     for (limit, some) in [("1B", false), ("300kB", true)] {
@@ -232,7 +300,7 @@ fn where_there_is_no_space_the_code_says_so() {
 }
 
 #[test]
-fn a_link_goes_with_what_it_leads_to() {
+fn link_is_moved_with_its_target() {
     let (here, serve) = (Here::new(), Serve::writable());
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     for (from, to) in [
@@ -261,7 +329,7 @@ fn a_link_goes_with_what_it_leads_to() {
 }
 
 #[test]
-fn a_name_that_was_changed_in_part_is_changed_once_more() {
+fn partly_finished_rename_is_repeated() {
     let (here, serve) = (Here::new(), Serve::writable());
     // As a move to another link of the file leaves it, when it is killed between its two steps.
     let aside = ".f.0123456789abcdef.phoebus-moved";
@@ -274,4 +342,110 @@ fn a_name_that_was_changed_in_part_is_changed_once_more() {
     assert!(serve.path("new").exists() && fs::read_dir(serve.path("d")).unwrap().next().is_none());
     let (code, said) = here.moves(&["tree/a/f", "new"]);
     assert!(code == Some(5) && said.contains("tree/a/f"), "{code:?} {said}");
+}
+
+#[test]
+fn link_does_not_replace_its_target() {
+    let here = Here::new();
+    let make = |dir: &Path| {
+        fs::create_dir_all(dir.join("sub")).unwrap();
+        write(&dir.join("x"));
+        write(&dir.join("other"));
+        for (target, link) in [("x", "l"), ("../x", "sub/x"), ("l", "chain")] {
+            let _ = fs::remove_file(dir.join(link));
+            symlink(target, dir.join(link)).unwrap();
+        }
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+    };
+    let is_kept = |dir: &Path| {
+        let is_file = fs::symlink_metadata(dir.join("x")).unwrap().is_file();
+        is_file && fs::read_to_string(dir.join("x")).unwrap() == dir.join("x").display().to_string()
+    };
+    let dir = here.path("d");
+    for words in [&["d/l", "d/x"][..], &["-T", "d/l", "d/x"], &["d/sub/x", "d"], &["d/chain", "d/x"]] {
+        make(&dir);
+        let (code, said) = here.moves(words);
+        assert!(code == Some(1) && said.contains("symbolic link") && is_kept(&dir), "{words:?}: {code:?} {said}");
+    }
+    // A link takes the place of another one to the same file.
+    make(&dir);
+    symlink("x", dir.join("new")).unwrap();
+    assert_eq!(here.moves(&["-T", "d/new", "d/l"]).0, Some(0));
+    assert!(dir.join("l").is_symlink() && !dir.join("new").is_symlink() && is_kept(&dir));
+    // What leads elsewhere takes its place as ever.
+    assert_eq!(here.moves(&["d/l", "d/other"]).0, Some(0));
+    assert!(dir.join("other").is_symlink() && is_kept(&dir));
+    let (serve, pyftpdlib) = (Serve::writable(), Ftp::pyftpdlib());
+    let (proftpd, hides) = (Ftp::proftpd(Tls::None, ""), Ftp::proftpd(Tls::None, "ShowSymlinks off"));
+    let servers = [
+        (serve.url(""), serve.path("")),
+        (pyftpdlib.url("ftp", ""), pyftpdlib.path("")),
+        (proftpd.url("ftp", ""), proftpd.path("")),
+        (hides.url("ftp", ""), hides.path("")),
+    ];
+    for (url, root) in servers {
+        let dir = root.join("d");
+        for (from, to) in [("d/l", "d/x"), ("d/sub/x", "d/x"), ("d/chain", "d/x")] {
+            make(&dir);
+            let (code, said) = here.moves(&["-T", &format!("{url}{from}"), &format!("{url}{to}")]);
+            assert!(code == Some(1) && said.contains("symbolic link") && is_kept(&dir), "{url}: {code:?} {said}");
+        }
+        // Another file of the same size and time is one by itself.
+        make(&dir);
+        let time = fs::metadata(dir.join("x")).unwrap().modified().unwrap();
+        fs::write(dir.join("y"), fs::read(dir.join("x")).unwrap()).unwrap();
+        fs::File::options().write(true).open(dir.join("y")).unwrap().set_modified(time).unwrap();
+        let (code, said) = here.moves(&["-T", &format!("{url}d/y"), &format!("{url}d/x")]);
+        assert!(code == Some(0) && !dir.join("y").exists() && is_kept(&dir), "{url}: {said}");
+    }
+}
+
+#[test]
+fn two_sources_of_one_name_are_refused_before_anything_moves() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    for name in ["x/n", "y/n"] {
+        here.write(name);
+        write(&serve.path(name));
+    }
+    fs::create_dir(here.path("e")).unwrap();
+    fs::create_dir(serve.path("e")).unwrap();
+    let (far_x, far_y, far_e) = (serve.url("x/n"), serve.url("y/n"), serve.url("e"));
+    let there = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+    let elsewhere = there.path().display().to_string();
+    for arguments in [
+        &["x/n", "y/n", "e"][..],
+        &["x/n", "y/n", &elsewhere],
+        &["x/n", "y/n", &far_e],
+        &[&far_x, &far_y, "e"],
+        &[&far_x, &far_y, &far_e],
+        &["?/n", "e"],
+        &["-n", "x/n", "y/n", "e"],
+    ] {
+        let (code, said) = here.moves(arguments);
+        assert!(
+            code == Some(2) && said.contains("one of the two would be lost; nothing was moved"),
+            "{arguments:?}: {said}"
+        );
+        for path in [here.path("x/n"), here.path("y/n"), serve.path("x/n"), serve.path("y/n")] {
+            assert!(path.exists(), "{arguments:?}: {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn sticky_directories_stay_sticky() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    let there = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let set = |bits| fs::set_permissions(here.path("tree/a"), fs::Permissions::from_mode(bits)).unwrap();
+    set(0o1777);
+    fs::set_permissions(here.path("tree/g"), fs::Permissions::from_mode(0o4755)).unwrap();
+    // Away and back: by a server, and by another file system.
+    let elsewhere = there.path().join("tree").display().to_string();
+    for (to, path) in [(serve.url("tree"), serve.path("tree")), (elsewhere.clone(), elsewhere.into())] {
+        assert_eq!(here.moves(&["tree", &to]), (Some(0), String::new()));
+        assert_eq!((mode(&path.join("a")), mode(&path.join("g"))), (0o1777, 0o755));
+        assert_eq!(here.moves(&[&to, "tree"]), (Some(0), String::new()));
+        assert_eq!(mode(&here.path("tree/a")), 0o1777);
+    }
 }

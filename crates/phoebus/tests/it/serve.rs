@@ -9,13 +9,18 @@ use support::PATIENCE;
 use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run, with_input};
 
-/// Runs a script with a server's address as `HOST` and `PORT`, and a directory of its own as `DIR`.
+/// Runs a script with a server's address as `host` and `port`, and a directory of its own as `dir`.
 fn python(serve: &Serve, script: &str) -> Output {
+    run(&mut python_command(serve, script))
+}
+
+/// The command that does so.
+fn python_command(serve: &Serve, script: &str) -> Command {
     let before = "import ftplib, io, os, sys\nhost, port, dir = sys.argv[1], int(sys.argv[2]), sys.argv[3]\n\
         def login(name='anonymous', password='me@'):\n    f = ftplib.FTP(timeout=30)\n    f.connect(host, port)\n    f.login(name, password)\n    return f\n";
     let mut command = Command::new("python3");
     command.args(["-c", &[before, script].concat(), "127.0.0.1", &serve.port().to_string()]).arg(serve.local());
-    run(&mut command)
+    command
 }
 
 fn ok(output: &Output) -> String {
@@ -25,7 +30,7 @@ fn ok(output: &Output) -> String {
 }
 
 #[test]
-fn users_log_in_with_their_passwords_and_see_their_own() {
+fn users_log_in_by_password_and_see_their_own_root() {
     let mut hash = Command::new(env!("CARGO_BIN_EXE_phoebus"));
     let hashed = with_input(hash.args(["serve", "--hash-password"]), b"s3cret word\n");
     let config = format!(
@@ -47,10 +52,17 @@ except ftplib.error_perm as e: assert str(e).startswith('530'), e
     ok(&python(&serve, script));
     let log = serve.log();
     assert!(log.contains("jane") && !log.contains("s3cret"), "{log}");
+    // Names that the configuration lacks may be passwords.
+    let failed: Vec<_> = log.lines().filter(|line| line.contains(": a login failed")).collect();
+    assert_eq!(failed.len(), 3, "{log}");
+    for (line, user) in failed.iter().zip(["jane", "(unknown)", "(unknown)"]) {
+        let who = format!("user=\"{user}\" by=\"password\"");
+        assert!(line.contains(" peer=127.0.0.1:") && line.contains(&who), "{user}: {line}");
+    }
 }
 
 #[test]
-fn what_is_changed_is_in_the_log_and_no_name_is_more_than_a_name() {
+fn changes_are_logged_and_names_cannot_forge_lines() {
     let serve = Serve::writable();
     let script = r#"
 f = login(); f.encoding = 'latin-1'
@@ -76,7 +88,7 @@ except ftplib.error_perm: pass
 }
 
 #[test]
-fn a_server_that_is_told_to_end_lets_transfers_finish() {
+fn draining_server_lets_transfers_finish() {
     let serve = Serve::writable();
     let script = r#"
 import os, signal, time
@@ -93,7 +105,7 @@ assert f.voidresp().startswith('226'); assert f.file.readline().startswith('421'
 }
 
 #[test]
-fn a_server_that_ends_refuses_transfers_and_keeps_the_connection_for_what_was_begun() {
+fn draining_server_refuses_new_transfers() {
     let serve = Serve::writable();
     let script = r#"
 import os, signal, socket, time
@@ -107,6 +119,7 @@ os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGTERM)
 # Nobody comes in any more once it is told.
 while True:
     try: socket.create_connection((host, port), 30).close(); time.sleep(0.01)
+    except ConnectionResetError: pass # It was in the queue of the listener that was closed.
     except ConnectionRefusedError: break
 for line in 'RETR other', 'MLSD', 'STOR third':
     for _ in range(2):
@@ -121,7 +134,7 @@ for c in f, g: assert c.file.readline().startswith('421')
 }
 
 #[test]
-fn transfers_that_do_not_finish_are_stopped_and_put_away() {
+fn unfinished_transfers_are_stopped_after_the_drain_time() {
     let serve = Serve::configured("[limits]\ndrain = \"1s\"\n[anonymous]\nroot = \"ROOT\"\nread_only = false\n");
     let script = r#"
 import os, signal
@@ -137,7 +150,7 @@ for code in '426', '421':
 }
 
 #[test]
-fn the_example_can_be_used_and_what_cannot_is_named() {
+fn example_configuration_is_valid_and_faults_are_named() {
     let serve = |arguments: &[&str]| run(Command::new(env!("CARGO_BIN_EXE_phoebus")).arg("serve").args(arguments));
     // The example, with what it names in a directory of the test's.
     let lab = Lab::new();
@@ -171,6 +184,15 @@ fn the_example_can_be_used_and_what_cannot_is_named() {
     mode("stripes.secret", 0o600);
     let check = || serve(&["--config", &config, "--check"]);
     assert!(ok(&check()).contains("valid"));
+    // Who else can read what the configuration has of passwords.
+    for (bits, who) in [(0o644, Some("everybody on this host")), (0o640, Some("its group")), (0o600, None)] {
+        mode("serve.toml", bits);
+        let output = check();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told = who.map(|who| format!("{config}: {who} can read the password hashes in it (mode 0{bits:o})"));
+        assert!(ok(&output).contains("valid") && told.is_none_or(|told| text.contains(&told)), "{text}");
+        assert_eq!(text.contains(&format!("chmod 600 {config}")), who.is_some(), "{text}");
+    }
     let fails = |says: &[&str]| {
         let output = check();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -190,13 +212,25 @@ fn the_example_can_be_used_and_what_cannot_is_named() {
     // Whom the system does not let in there.
     fs::write(&config, example.replace("# account = \"jane\"", "account = \"daemon\"")).unwrap();
     mode("jane", 0o700);
-    fails(&["the root of jane", "ermission"]);
+    fails(&["the root of jane, ", "/jane: cannot be listed: ", "ermission"]);
     fs::write(&config, example.replace("[data]", "[data]\nstall = \"0s\"")).unwrap();
     fails(&["data.stall"]);
     fs::write(&config, "[anonymous]\nroot = \"public\"\n[data]\n  stal = \"1s\"\n").unwrap();
     let one_line = String::from_utf8_lossy(&check().stderr).into_owned();
     let expected = format!("phoebus: {config}:4:3: unknown field `stal`, expected one of ");
     assert!(one_line.starts_with(&expected) && one_line.lines().count() == 1, "{one_line}");
+    // A key that is another certificate's is named.
+    let other = ["genpkey", "-algorithm", "ed25519", "-out", &at("serve.key")];
+    ok(&run(Command::new("openssl").args(other)));
+    fs::write(&config, &example).unwrap();
+    fails(&["[tls]: ", "serve.key: is not the key of the certificate in "]);
+    fs::copy(lab.path("host.key"), lab.path("serve.key")).unwrap();
+    // What can be used and is hardly meant.
+    let clear = example.replace("[tls]", "[tls]\nrequired = false");
+    fs::write(&config, clear).unwrap();
+    let output = check();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.starts_with("phoebus: tls.required is false: users may log in"), "{text}");
     for (arguments, says) in [
         (&["--check"][..], "--root DIR with --anonymous"),
         (&["--root", "/gone", "--anonymous"], "/gone does not exist"),
@@ -210,7 +244,7 @@ fn the_example_can_be_used_and_what_cannot_is_named() {
 
 /// Between servers only: its client does not restart what it puts or gets itself, with the toolkit's own server neither.
 #[test]
-fn the_toolkits_client_goes_on_after_a_server_was_killed() {
+fn gct_client_resumes_after_a_server_was_killed() {
     // So slow that there is much of the file left to send when a marker is seen: six seconds.
     let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n[data]\nmarkers = \"20ms\"\n\
                   drivers = [\"tcp\", \"rate\"]\nstack = \"tcp,rate:rate=25mbit\"\n";
@@ -258,7 +292,7 @@ fn the_toolkits_client_goes_on_after_a_server_was_killed() {
 }
 
 #[test]
-fn sighup_reads_the_configuration_again_and_transfers_go_on() {
+fn sighup_reloads_the_configuration_during_transfers() {
     let everybody = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n";
     let serve = Serve::configured(everybody);
     let file = serve.local().parent().unwrap().join("serve.toml");
@@ -304,6 +338,56 @@ s.sendall(b'y' * 100000); s.close(); assert f.voidresp().startswith('226')
 }
 
 #[test]
+fn sighup_replaces_the_tls_certificate() {
+    let own = tempfile::tempdir().unwrap();
+    for name in ["first", "second"] {
+        let make = format!(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=localhost \
+             -keyout {name}.key -out {name}.pem -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+        );
+        ok(&run(Command::new("openssl").args(make.split_whitespace()).current_dir(own.path())));
+    }
+    for kind in ["pem", "key"] {
+        fs::copy(own.path().join(format!("first.{kind}")), own.path().join(format!("used.{kind}"))).unwrap();
+    }
+    fs::set_permissions(own.path().join("used.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    let used = own.path().join("used").display().to_string();
+    let serve = Serve::configured(&format!(
+        "[anonymous]\nroot = \"ROOT\"\nread_only = false\n\
+         [tls]\ncertificate = \"{used}.pem\"\nkey = \"{used}.key\"\ndata_must_resume = false\n"
+    ));
+    let script = r#"
+import shutil, signal, ssl, time
+own, log = sys.argv[4], os.path.join(dir, '../log')
+def tls():
+    f = ftplib.FTP_TLS(timeout=30, context=ssl._create_unverified_context())
+    f.connect(host, port); f.login(); f.prot_p(); f.voidcmd('TYPE I'); return f
+def pem(name): return ssl.PEM_cert_to_DER_cert(open(os.path.join(own, name + '.pem')).read())
+def shown(): f = tls(); seen = f.sock.getpeercert(True); f.quit(); return seen
+def replace(*kinds):
+    for kind in kinds: shutil.copy(os.path.join(own, 'second.' + kind), os.path.join(own, 'used.' + kind))
+def reload(says):
+    before = open(log).read().count(says)
+    os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGHUP)
+    until = time.time() + 60
+    while open(log).read().count(says) == before:
+        assert time.time() < until, open(log).read()
+        time.sleep(0.01)
+f = tls(); assert shown() == pem('first')
+s = f.transfercmd('STOR x'); s.sendall(b'x' * 100000)
+# A key that is another certificate's is in force for nobody.
+replace('key'); reload('nothing is changed'); assert shown() == pem('first')
+replace('pem'); reload('was read again'); assert shown() == pem('second')
+s.sendall(b'y' * 100000); s.unwrap(); s.close(); assert f.voidresp().startswith('226')
+f.storbinary('STOR y', io.BytesIO(b'y')); assert f.size('x') == 200000 and f.nlst() == ['x', 'y']
+f.quit()
+"#;
+    let mut command = python_command(&serve, script);
+    ok(&run(command.arg(own.path())));
+    assert_eq!(fs::metadata(serve.path("x")).unwrap().len(), 200_000);
+}
+
+#[test]
 fn signals_are_obeyed_while_the_configuration_is_read() {
     let serve = Serve::configured("[anonymous]\nroot = \"ROOT\"\n");
     let file = serve.local().parent().unwrap().join("serve.toml");
@@ -343,7 +427,7 @@ while True:
 }
 
 #[test]
-fn the_system_has_so_long_to_say_who_an_account_is() {
+fn lookup_of_an_account_has_a_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let (hangs, asked) = (dir.path().join("hangs"), dir.path().join("asked"));
     let [h, a] = [&hangs, &asked].map(|path| path.display());
@@ -391,7 +475,7 @@ fn the_system_has_so_long_to_say_who_an_account_is() {
 }
 
 #[test]
-fn who_is_refused_again_and_again_does_not_fill_the_log() {
+fn repeated_refused_logins_do_not_fill_the_log() {
     let config = "[anonymous]\nroot = \"ROOT\"\n[limits]\nper_address = 1\n[log]\nrepeats = 3\n";
     let serve = Serve::configured(config);
     let script = r#"
@@ -408,7 +492,30 @@ for n in range(10): f.cwd('/'); f.nlst()
 }
 
 #[test]
-fn the_log_tells_of_the_beginning_the_end_and_what_takes_a_restart() {
+fn repeated_refused_commands_do_not_fill_the_log() {
+    let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n[log]\nrepeats = 3\n";
+    let serve = Serve::configured(config);
+    let script = r#"
+def fails(do):
+    try: do()
+    except ftplib.error_perm: return
+    raise SystemExit('it is done')
+f = login(); f.mkd('there')
+for n in range(20):
+    fails(lambda: f.retrbinary('RETR nothing', print))
+    fails(lambda: f.delete('nothing'))
+    fails(lambda: f.mkd('there'))
+    f.storbinary('STOR x', io.BytesIO(b'x')); f.delete('x')
+"#;
+    ok(&python(&serve, script));
+    let log = serve.log();
+    let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((lines(": not transferred"), lines(": not changed")), (3, 3), "{log}");
+    assert_eq!((lines(": transferred"), lines(": changed")), (20, 21), "what was done is on record: {log}");
+}
+
+#[test]
+fn log_tells_start_end_and_settings_that_need_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (file, log) = (dir.path().join("serve.toml"), dir.path().join("log"));
     let write = |listen: &str, repeats: u32| {

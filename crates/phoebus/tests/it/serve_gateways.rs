@@ -45,7 +45,7 @@ fn ok(output: &Output) {
 const OPEN: &str = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n";
 
 #[test]
-fn data_connections_are_taken_from_gateways_that_are_configured() {
+fn configured_gateways_may_make_data_connections() {
     let gateway = Gateway::start("pg1", "");
     let serve = Serve::configured(&format!("{OPEN}[data]\ngateways = [\"127.0.0.1\"]\n"));
     let content = bytes(5_000_001);
@@ -67,7 +67,7 @@ os.kill(pid, signal.SIGKILL); r = end(f); assert r.startswith('426'), r
 }
 
 #[test]
-fn those_of_other_gateways_are_not() {
+fn other_gateways_may_make_no_data_connections() {
     let gateway = Gateway::start("pg1", "");
     let serve = Serve::configured(&format!("{OPEN}[data]\ngateways = [\"127.0.0.3\"]\npatience = \"1s\"\n"));
     let script = r#"
@@ -89,7 +89,7 @@ fn through(gateway: &Gateway) -> String {
 }
 
 #[test]
-fn the_server_connects_through_gateways_where_a_client_asks_for_it() {
+fn server_connects_through_gateways_on_request() {
     let gateway = Gateway::start("pg1", "");
     let serve = Serve::configured(&format!("{OPEN}{}", through(&gateway)));
     let content = bytes(5_000_001);
@@ -131,7 +131,7 @@ aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content;
 }
 
 #[test]
-fn the_toolkits_client_has_one_server_send_to_another_through_gateways() {
+fn gct_client_has_servers_send_through_gateways() {
     let (lab, gateway) = (Lab::new(), Gateway::start("pg1", ""));
     let shown = |name: &str| lab.path(name).display().to_string();
     let config = format!(

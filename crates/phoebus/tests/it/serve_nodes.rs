@@ -21,7 +21,7 @@ fn all_say(site: &Site, words: &str) {
 }
 
 #[test]
-fn files_go_between_sites_by_their_nodes() {
+fn data_nodes_carry_files_between_sites() {
     let (here, there) = (Site::new(), Site::new());
     let content = bytes(30_000_001);
     fs::write(here.path("x"), &content).unwrap();
@@ -47,7 +47,7 @@ fn files_go_between_sites_by_their_nodes() {
 }
 
 #[test]
-fn a_node_that_is_killed_is_named_and_nothing_of_its_file_is_there() {
+fn killed_data_node_is_named_and_leaves_no_file() {
     // For some seconds, in which a node is killed.
     let (here, mut there) = (Site::slow(), Site::new());
     let content = bytes(300_000_001);
@@ -122,7 +122,7 @@ fn cut_amid(content: &[u8], target: &Path, copy: impl Fn(&Site) -> Command) {
 }
 
 #[test]
-fn without_one_of_those_that_send_nothing_is_taken_for_whole() {
+fn transfer_without_one_sender_never_looks_complete() {
     let content = bytes(200_000_001);
     let dir = tempfile::tempdir().unwrap();
     let target = |name: &str| {

@@ -59,7 +59,7 @@ fn says(dir: &Path, redirection: &str, arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn a_result_that_nobody_gets_is_no_success() {
+fn unwritten_result_is_no_success() {
     for arguments in PRINTING {
         // What is asked for is right.
         let dir = place();
@@ -77,7 +77,7 @@ fn a_result_that_nobody_gets_is_no_success() {
 }
 
 #[test]
-fn nothing_is_begun_where_the_result_has_nowhere_to_go() {
+fn closed_output_stops_before_anything_begins() {
     for (arguments, made) in [
         (&["cp", "--json", "f", "copy"][..], "copy"),
         (&["cp", "-v", "f", "copy"], "copy"),
@@ -107,7 +107,7 @@ fn nothing_is_begun_where_the_result_has_nowhere_to_go() {
 }
 
 #[test]
-fn whoever_stops_reading_is_told_by_the_signals_code() {
+fn reader_that_stops_causes_the_code_of_sigpipe() {
     for arguments in PRINTING {
         let dir = place();
         // A pipe that nobody reads any more: the writer has its end open before the reader lets go of the other.
@@ -127,7 +127,7 @@ fn whoever_stops_reading_is_told_by_the_signals_code() {
 }
 
 #[test]
-fn standard_input_that_is_none_is_no_empty_file() {
+fn closed_standard_input_is_no_empty_file() {
     for arguments in [
         &["cp", "-", "dest"][..],
         &["cp", "--list", "-", "dest/"],
@@ -145,7 +145,7 @@ fn standard_input_that_is_none_is_no_empty_file() {
 }
 
 #[test]
-fn a_program_finds_the_streams_as_they_were() {
+fn program_finds_its_standard_streams_unchanged() {
     let dir = place();
     let cc =
         Command::new("cc").args(["-shared", "-o", "lib.so", "-x", "c", "/dev/null"]).current_dir(dir.path()).status();
@@ -170,7 +170,7 @@ fn until(stream: &mut impl Read, end: &str) {
 }
 
 #[test]
-fn a_terminal_is_asked_for_a_password_and_does_not_show_it() {
+fn terminal_is_asked_for_a_password_without_echo() {
     for (again, code) in [("secret", 0), ("other", 2)] {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();

@@ -16,13 +16,13 @@ fn where_nobody_is(name: &str) {
 }
 
 #[test]
-fn a_direct_connection_that_has_failed_already_says_why() {
-    where_nobody_is("connect::tests::a_neighbour_is_not_there");
+fn failed_direct_connection_reports_its_error() {
+    where_nobody_is("connect::tests::missing_neighbour_is_an_error");
 }
 
 #[test]
 #[ignore = "for a network of its own"]
-fn a_neighbour_is_not_there() {
+fn missing_neighbour_is_an_error() {
     let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
     let nobody = RawAddr::new(([192, 0, 2, 2], 9).into(), libc::AF_INET);
     socket::start_plain(fd, &nobody).unwrap();
@@ -39,7 +39,7 @@ fn a_neighbour_is_not_there() {
 }
 
 #[test]
-fn a_connection_that_was_given_up_says_so() {
+fn abandoned_connection_is_reported() {
     let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
     assert_eq!(fall_back(fd, sys::cookie(fd), &RawAddr::new(([127, 0, 0, 1], 9).into(), libc::AF_INET)), GIVEN_UP);
     sys::close(fd);

@@ -1,4 +1,4 @@
-//! How an attempt ends: what the program is told, and what stays known of its socket.
+//! The end of an attempt: the program's result, and what the table keeps of its socket.
 
 use super::Stage;
 use crate::config::Config;
@@ -6,31 +6,32 @@ use crate::record::Outcome;
 use crate::report::{self, Failure};
 use crate::sys::Errno;
 use crate::table::{Guard, State};
-use crate::{agent, config, epoll, socket};
+use crate::{gateways, registrations, socket};
 use libc::c_int;
 
-/// Ends an attempt that failed: returns the error for the program, or `None` when the socket connects to the destination
-/// itself instead.
-pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure) -> Option<Errno> {
+/// Ends an attempt that failed. Returns the error for the program, or `None` if the socket connects directly to the
+/// destination instead.
+pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure, direct: bool) -> Option<Errno> {
     let destination = guard.facts().destination;
-    // Of several addresses the program gets the error that says most.
+    // Of several addresses, the program gets the most informative error.
     let telling = guard.record().and_then(|record| record.attempt.as_ref()?.telling());
     let failure = match (failure, telling) {
         (Failure::Connect(_), Some((_, errno))) => &Failure::Connect(errno),
         (failure, _) => failure,
     };
-    let fallback = failure.is_unreachable() && config.settings.fallback && !agent::is_demanded(config);
+    let mut redirected = false;
     if let (Some(attempt), Some(to)) =
         (guard.record().and_then(|record| record.attempt.as_mut()), destination.socket_addr())
     {
-        report::failed(config, attempt, failure, to, fallback);
+        report::failed(config, attempt, failure, to, direct);
+        redirected = attempt.plan.redirected().is_some();
         attempt.handshake = None;
     }
-    if failure.is_unreachable() {
-        config::nobody_answered();
+    if failure.is_unreachable() && !redirected {
+        gateways::nobody_answered();
     }
     socket::reset(guard, fd);
-    let outcome = match fallback {
+    let outcome = match direct {
         true => socket::start_plain(fd, &destination).err().map_or(Outcome::Direct, Outcome::Failed),
         false => Outcome::Failed(failure.errno()),
     };
@@ -48,30 +49,30 @@ pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &F
 pub(super) fn settle(guard: &mut Guard, state: State) -> Stage {
     match state {
         State::Open => {
-            epoll::show(guard);
+            registrations::show(guard);
             guard.drop_record();
             guard.set_state(state);
             Stage::Plain
         }
         State::Failed => {
             guard.set_state(state);
-            epoll::fail(guard);
+            registrations::fail(guard);
             if !is_watched(guard) {
                 guard.drop_record();
             }
             Stage::Failed
         }
         _ => {
-            epoll::show(guard);
+            registrations::show(guard);
             guard.forget();
             Stage::Plain
         }
     }
 }
 
-/// Leaves nothing in the table but the epoll sets that an unconnected socket is in.
+/// Leaves in the table only the epoll sets of an unconnected socket.
 pub(super) fn withdraw(guard: &mut Guard) {
-    epoll::show(guard);
+    registrations::show(guard);
     if let Some(record) = guard.record().filter(|record| record.is_watched()) {
         record.attempt = None;
         guard.facts().errno = 0;

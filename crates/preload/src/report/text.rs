@@ -1,4 +1,4 @@
-//! Text without memory of its own: lines, words for errors, what stands inside JSON.
+//! Text in fixed memory: lines, words for errors, escapes inside JSON.
 
 use crate::sys::Errno;
 use std::fmt::{self, Write};
@@ -8,7 +8,7 @@ pub(crate) struct Reason(pub(crate) Errno);
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // strerror(3) allocates and translates; these are what a connect ends with.
+        // strerror(3) allocates and translates; these are the errors of a connect.
         let words = match self.0 {
             libc::ECONNREFUSED => "connection refused",
             libc::ETIMEDOUT => "timed out",
@@ -24,7 +24,22 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A line that is being written; what does not fit is left out.
+/// The name of the error number for a code of the session protocol, as in connect(2)'s manual.
+pub(super) fn name_of(errno: Errno) -> &'static str {
+    match errno {
+        libc::EACCES => "EACCES",
+        libc::EPROTO => "EPROTO",
+        libc::ENOBUFS => "ENOBUFS",
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
+        libc::ECONNREFUSED => "ECONNREFUSED",
+        libc::ECONNABORTED => "ECONNABORTED",
+        libc::ECONNRESET => "ECONNRESET",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        _ => "an error",
+    }
+}
+
+/// A line in progress; text that does not fit is left out.
 pub(super) struct Text<'a> {
     room: &'a mut [u8],
     pub(super) len: usize,

@@ -53,7 +53,8 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
     find_live(kept).unwrap().remove();
     assert!(is_quiet());
 
-    // What is known of a socket stays for as long as it has another descriptor, and goes some time after the last is closed.
+    // What is known of a socket stays for as long as it has another descriptor, and goes some time after the last is
+    // closed.
     for state in [State::Watched, State::Failed] {
         let (fd, other) = (socket(), 901);
         let mut guard = enter(fd, libc::AF_INET).unwrap();
@@ -81,7 +82,7 @@ fn close(fd: c_int) {
 }
 
 #[test]
-fn a_lock_that_fork_copied_is_free() {
+fn copied_lock_is_free_after_fork() {
     use crate::process::{acquire, try_acquire};
     let lock = AtomicU32::new(0);
     acquire(&lock);

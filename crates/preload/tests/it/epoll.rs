@@ -6,7 +6,7 @@ use common::{compile, preloaded, run};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-fn program() -> &'static PathBuf {
+pub fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("epoll", &[]))
 }

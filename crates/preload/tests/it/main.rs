@@ -8,5 +8,6 @@ mod epoll;
 mod families;
 mod killed;
 mod programs;
+mod redirects;
 mod rules;
 mod settings;

@@ -89,6 +89,40 @@ fn wget() {
     works("wget", "nginx", SHIM, "bytes errors");
 }
 
+/// Its connections begin with TCP fast open, and several threads make them.
+#[test]
+fn wget2() {
+    let gateways = Gateways::start();
+    let bytes = payload(&gateways.file("data"), 8 * MEGABYTE);
+    let (_server, url) = web(gateways.room.path(), gateways.room.path());
+    let wget2 = || {
+        let mut command = gateways.command(program("wget2"));
+        command.args(["-nv", "--tries=1", "--timeout=60"]);
+        command
+    };
+    let to = gateways.file("copy");
+    for fast_open in ["--tcp-fastopen", "--no-tcp-fastopen"] {
+        run(wget2().args([fast_open, "-O"]).arg(&to).arg(format!("{url}/data"))).ok();
+        assert!(fs::read(&to).unwrap() == bytes, "{fast_open}");
+        gateways.carried(1);
+    }
+    // Several at a time, each on a connection of its own.
+    let names: Vec<_> = (0..4).map(|n| format!("part{n}")).collect();
+    names.iter().for_each(|name| fs::write(gateways.file(name), &bytes).unwrap());
+    let to = gateways.file("many");
+    let mut many = wget2();
+    many.args(["--max-threads=4", "-P"]).arg(&to);
+    run(many.args(names.iter().map(|name| format!("{url}/{name}")))).ok();
+    for name in &names {
+        assert!(fs::read(to.join(name)).unwrap() == bytes, "{name}");
+    }
+    gateways.carried(4);
+    // Version 1.99.1 says so and exits with 0, without gateways too.
+    let refused = run(wget2().args(["-O", "/dev/null"]).arg(format!("http://{}/", nobody())));
+    assert!(refused.err.contains("Connection refused"), "{refused:?}");
+    works("wget2", "nginx", SHIM, "bytes many errors");
+}
+
 /// An OpenSSH server, with a key for who runs the test.
 struct Ssh {
     _server: Server,

@@ -36,9 +36,19 @@ macro_rules! rules {
     };
 }
 
-rules! { rules: blocking pending exact refusals refused_later selects selects_many untouched given_up fast_open fortified }
+rules! { rules: blocking pending exact refused_later selects selects_many untouched given_up fast_open fortified }
 rules! { signals: interrupted timed blocking_io jumps cancelled }
 rules! { copies: duplicated forked vforked threads shared }
+
+#[test]
+fn refusals() {
+    let peer = Peer::start("127.0.0.1");
+    let ended = run(&mut command(rules(), &peer, "refusals"));
+    // Only what no direct connection could meet is said unasked, and once.
+    assert_eq!(ended.err, "phoebus: 192.0.2.1:17: peer: it is \"closed\"; the program gets EACCES\n");
+    ended.ok();
+    assert!(!peer.asked().is_empty());
+}
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

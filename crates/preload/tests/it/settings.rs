@@ -1,7 +1,7 @@
 //! What users and administrators can set, and what they are told (`tests/c/client.c`).
 
 use crate::common;
-use common::peer::{self, CHALLENGE, ECHO, NOT_ALLOWED, Peer, REFUSED};
+use common::peer::{self, CHALLENGE, ECHO, GARBAGE, HANG_UP, NOT_ALLOWED, Peer, REFUSED};
 use common::{compile, plain, preloaded, program, run};
 use serde_json::Value;
 use std::fs;
@@ -53,7 +53,7 @@ fn reports(file: &Path) -> Vec<Value> {
 const NOBODY: SocketAddr = SocketAddr::new(LOOPBACK, 1);
 
 #[test]
-fn only_what_is_selected_goes_through_the_gateway() {
+fn only_selected_destinations_use_the_gateway() {
     let peer = Peer::start("127.0.0.1");
     let direct = peer::echo(LOOPBACK);
     let with = |only: &str, except: &str| {
@@ -88,7 +88,7 @@ fn destinations_are_selected_by_the_names_they_were_looked_up_by() {
 }
 
 #[test]
-fn a_gateway_has_several_addresses() {
+fn all_addresses_of_a_gateway_are_tried() {
     let room = tempfile::tempdir().unwrap();
     let peer = Peer::start("127.0.0.1");
     // Nobody listens at the first two of them on this port.
@@ -100,7 +100,7 @@ fn a_gateway_has_several_addresses() {
 }
 
 #[test]
-fn a_connection_that_is_left_direct_is_spoken_of() {
+fn direct_connection_is_reported() {
     let peer = Peer::start("127.0.0.1");
     let direct = peer::echo(LOOPBACK);
     let said = |only: &str, except: &str, why: &str| {
@@ -133,7 +133,7 @@ fn every_address_of_a_gateway_is_spoken_of_and_the_telling_one_first() {
 }
 
 #[test]
-fn a_gateway_that_does_not_resolve_is_said_once_to_everyone() {
+fn unresolvable_gateway_is_written_once_to_standard_error() {
     let room = tempfile::tempdir().unwrap();
     let mut command = with_hosts(room.path(), "");
     shim(&mut command, &[("PHOEBUS_GW", "gw.invalid")]);
@@ -144,7 +144,29 @@ fn a_gateway_that_does_not_resolve_is_said_once_to_everyone() {
 }
 
 #[test]
-fn a_gateway_that_does_not_resolve_is_an_error() {
+fn gateway_failure_is_written_once_to_standard_error() {
+    let peer = Peer::start("127.0.0.1");
+    let [not_allowed, garbage, challenge, hang_up, refused] =
+        [NOT_ALLOWED, GARBAGE, CHALLENGE, HANG_UP, REFUSED].map(|port| port.to_string());
+    let command = || preloaded(client(), peer.address);
+    for (port, out, begins, ends) in [
+        (&not_allowed, "Permission denied", "", "; the program gets EACCES\n"),
+        (&garbage, "Protocol error", "gateway 127.0.0.1:", "; the program gets EPROTO\n"),
+        (&challenge, "Permission denied", "gateway 127.0.0.1:", "; the program gets EACCES\n"),
+        (&hang_up, "Software caused connection abort", "gateway 127.0.0.1:", "; the program gets ECONNABORTED\n"),
+    ] {
+        let ended = run(command().args([FAR, port, FAR, port]));
+        assert_eq!(ended.out, format!("{out}\n{out}\n"), "{}", ended.err);
+        let begins = format!("phoebus: {FAR}:{port}: {begins}");
+        assert!(ended.err.starts_with(&begins) && ended.err.ends_with(ends), "{}", ended.err);
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    }
+    let ended = run(command().args([FAR, &refused]));
+    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("Connection refused\n", ""), "as without a gateway");
+}
+
+#[test]
+fn unresolvable_gateway_is_an_error() {
     let room = tempfile::tempdir().unwrap();
     let mut command = with_hosts(room.path(), "");
     shim(&mut command, &[("PHOEBUS_GW", "gw.invalid"), ("PHOEBUS_VERBOSE", "1")]);
@@ -158,7 +180,7 @@ fn a_gateway_that_does_not_resolve_is_an_error() {
 }
 
 #[test]
-fn the_whole_path_and_the_user_are_passed_on() {
+fn path_and_user_are_passed_on() {
     let peer = Peer::start("127.0.0.1");
     let mut command = preloaded(client(), "nowhere.invalid");
     let path = format!("{},pg2.example,[2001:db8::1]/7", peer.address);
@@ -196,21 +218,33 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("phoebus/client.conf");
     fs::create_dir(file.parent().unwrap()).unwrap();
-    fs::write(&file, "\nPHOEBUS_GATEWAY=pg1\n").unwrap();
-    let cases: [(&[(&str, &str)], &str); 3] = [
-        (&[("PHOEBUS_PATH", "pg1/x")], "phoebus: environment: PHOEBUS_PATH: \"pg1/x\" is not an endpoint with a port"),
-        (&[("PHOEBUS_ONLY", "10/8")], "phoebus: environment: PHOEBUS_ONLY: \"10/8\" is not a destination such as"),
+    let (own, file_of) = ("127.0.0.0/8", home.path().to_str().unwrap());
+    let no_setting = "client.conf, line 2: \"PHOEBUS_GATEWAY\" is no setting";
+    let no_path = "phoebus: environment: PHOEBUS_PATH: \"pg1/x\" is not an endpoint with a port";
+    // Whether this host's own may be concerned, by the environment or by the file.
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, bool);
+    let cases: [Case<'_>; 7] = [
+        (&[("PHOEBUS_PATH", "pg1/x")], "", no_path, false),
+        (&[("PHOEBUS_PATH", "pg1/x"), ("PHOEBUS_ONLY", " ")], "", no_path, false),
+        (&[("PHOEBUS_PATH", "pg1/x"), ("PHOEBUS_ONLY", own)], "", no_path, true),
         (
-            &[("XDG_CONFIG_HOME", home.path().to_str().unwrap())],
-            "client.conf, line 2: \"PHOEBUS_GATEWAY\" is no setting",
+            &[("PHOEBUS_ONLY", "127.0.0/8")],
+            "",
+            "phoebus: environment: PHOEBUS_ONLY: \"127.0.0/8\" is not a destination such as",
+            true,
         ),
+        (&[("XDG_CONFIG_HOME", file_of)], "", no_setting, false),
+        (&[("XDG_CONFIG_HOME", file_of), ("PHOEBUS_ONLY", own)], "", no_setting, true),
+        (&[("XDG_CONFIG_HOME", file_of)], " PHOEBUS_ONLY = 127.0.0.0/8\n", no_setting, true),
     ];
-    for (variables, expected) in cases {
+    for (variables, more, expected, is_own_concerned) in cases {
+        fs::write(&file, format!("\nPHOEBUS_GATEWAY=pg1\n{more}")).unwrap();
         let mut command = preloaded(client(), "127.0.0.1:1");
         command.envs(variables.iter().copied());
         let ended = run(command.args([FAR, "7", FAR, "7", "127.0.0.1", &direct.port().to_string()]));
         // What certainly is not meant to go through a gateway still works.
-        assert_eq!(ended.out, "Invalid argument\nInvalid argument\nconnected\n");
+        let last = if is_own_concerned { "Invalid argument" } else { "connected" };
+        assert_eq!(ended.out, format!("Invalid argument\nInvalid argument\n{last}\n"), "{variables:?} {more}");
         assert!(ended.err.contains(expected), "{}", ended.err);
         assert_eq!(ended.err.matches('\n').count(), 1, "one sentence, once: {}", ended.err);
     }
@@ -227,8 +261,9 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
             fs::write(&file, contents).unwrap();
         }
         let mut command = preloaded(client(), "127.0.0.1:1");
-        let ended = run(command.env("XDG_CONFIG_HOME", home.path()).args([FAR, "7"]));
-        assert_eq!(ended.out, "Invalid argument\n");
+        let own = ["127.0.0.1", &direct.port().to_string()];
+        let ended = run(command.env("XDG_CONFIG_HOME", home.path()).args([FAR, "7"]).args(own));
+        assert_eq!(ended.out, "Invalid argument\nInvalid argument\n");
         assert!(ended.err.contains(expected), "{}", ended.err);
     }
     // A program that does not connect is not bothered.
@@ -238,7 +273,7 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
 }
 
 #[test]
-fn without_the_gateway_nothing_goes_direct_unless_allowed() {
+fn direct_connection_needs_permission() {
     let direct = peer::echo(LOOPBACK);
     let room = tempfile::tempdir().unwrap();
     let report = room.path().join("report");
@@ -321,7 +356,7 @@ fn reports_say_what_a_session_got() {
 }
 
 #[test]
-fn the_programs_own_congestion_control_stays() {
+fn congestion_control_of_the_program_stays() {
     let peer = Peer::start("127.0.0.1");
     let room = tempfile::tempdir().unwrap();
     // A session each: with what was asked for, with the system's, and with what the program chose.
@@ -340,7 +375,7 @@ fn the_programs_own_congestion_control_stays() {
 }
 
 #[test]
-fn a_path_that_turned_out_short_is_bypassed() {
+fn short_path_is_bypassed() {
     let peer = Peer::start("127.0.0.1");
     let direct = peer::echo(LOOPBACK);
     let room = tempfile::tempdir().unwrap();
@@ -367,7 +402,7 @@ fn a_path_that_turned_out_short_is_bypassed() {
 /// The handshake rides in the SYN once the kernel has a cookie for the gateway. In a network namespace of its own, since
 /// servers take fast open only where that is switched on.
 #[test]
-fn the_handshake_rides_in_the_syn() {
+fn handshake_is_sent_in_the_syn() {
     let room = tempfile::tempdir().unwrap();
     let gateway = room.path().join("gateway.toml");
     fs::write(
@@ -399,7 +434,7 @@ fn the_handshake_rides_in_the_syn() {
 
 /// A gateway that is not there at all, in a network namespace where nobody answers.
 #[test]
-fn a_gateway_that_does_not_answer_is_given_up() {
+fn silent_gateway_is_given_up() {
     let script = "ip link set lo up; ip link add nowhere type veth peer name else; ip link set else up; ip addr add 198.51.100.1/24 dev nowhere; \
                   ip link set nowhere up; ip neigh add 198.51.100.2 lladdr 02:00:00:00:00:02 dev nowhere; \
                   ip route add default dev nowhere; exec \"$@\"";

@@ -1,15 +1,15 @@
-//! Addresses of data connections, in the three ways that FTP writes them.
+//! Addresses of data connections, in the three notations of FTP.
 //!
-//! `PORT` and the answer to `PASV` have six numbers (RFC 959); `EPRT` has a family, an address and a port between bars, and
-//! the answer to `EPSV` only the port (RFC 2428); `SPAS` and `SPOR` have lists of the first, and of the second for IPv6
-//! (GFD.20).
+//! - `PORT` and the reply to `PASV`: six numbers (RFC 959).
+//! - `EPRT`: family, address and port between bars; the reply to `EPSV`: only the port (RFC 2428).
+//! - `SPOR` and the reply to `SPAS`: lists of the first, and of the second for IPv6 (GFD.20).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// How many stripes a transfer may have.
+/// Most stripes of a transfer.
 pub const MAX_STRIPES: usize = 1024;
 
-/// Text that is no address.
+/// A text that does not parse as an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not {expected}")]
 pub struct AddressError {
@@ -21,10 +21,10 @@ fn error(text: &str, expected: &'static str) -> AddressError {
     AddressError { text: text.chars().take(100).collect(), expected }
 }
 
-/// Reads `127,0,0,1,209,205`.
+/// Parses `127,0,0,1,209,205`.
 ///
 /// # Errors
-/// It is not six numbers below 256.
+/// [`AddressError`] unless the text is six numbers below 256.
 pub fn parse_port(text: &str) -> Result<SocketAddr, AddressError> {
     const EXPECTED: &str = "an address and a port as six numbers with commas between";
     let numbers: Option<Vec<u8>> = text.trim().split(',').map(number).collect();
@@ -37,17 +37,17 @@ fn number(text: &str) -> Option<u8> {
     digits.then(|| text.parse().ok())?
 }
 
-/// Prints an IPv4 address as six numbers; one of IPv6 has no such form.
+/// Prints an IPv4 address as six numbers. Returns `None` for IPv6.
 pub fn print_port(addr: SocketAddr) -> Option<String> {
     let IpAddr::V4(ip) = addr.ip().to_canonical() else { return None };
     let ([a, b, c, d], [high, low]) = (ip.octets(), addr.port().to_be_bytes());
     Some(format!("{a},{b},{c},{d},{high},{low}"))
 }
 
-/// Reads `|1|132.235.1.2|6275|` or `|2|::1|5282|`, with any other character for the bar.
+/// Parses `|1|132.235.1.2|6275|` or `|2|::1|5282|`. Any other punctuation character may stand for the bar.
 ///
 /// # Errors
-/// It is none, or of a family that is neither.
+/// [`AddressError`] if the text is malformed, or if family and address do not match.
 pub fn parse_eprt(text: &str) -> Result<SocketAddr, AddressError> {
     let wrong = || error(text, "a family, an address and a port between bars");
     let bar = text.chars().next().filter(|c| c.is_ascii_graphic() && !c.is_ascii_alphanumeric()).ok_or_else(wrong)?;
@@ -61,26 +61,26 @@ pub fn parse_eprt(text: &str) -> Result<SocketAddr, AddressError> {
     }
 }
 
-/// Prints any address as [`parse_eprt`] reads it.
+/// Prints an address of any family in the form of [`parse_eprt`].
 pub fn print_eprt(addr: SocketAddr) -> String {
     let family = if addr.is_ipv4() { 1 } else { 2 };
     format!("|{family}|{}|{}|", addr.ip(), addr.port())
 }
 
-/// The address in the text of a 227, wherever in it: servers differ in what they write around it.
+/// Finds the address anywhere in the text of a 227 reply. Servers differ in the text around it.
 ///
 /// # Errors
-/// There is none.
+/// [`AddressError`] if there is none.
 pub fn find_pasv(text: &str) -> Result<SocketAddr, AddressError> {
     let candidates = text.split(|c: char| !(c.is_ascii_digit() || c == ','));
     let found = candidates.map(|word| word.trim_matches(',')).find_map(|word| parse_port(word).ok());
     found.ok_or_else(|| error(text, "an answer with an address of six numbers"))
 }
 
-/// The port in the text of a 229: `(|||6446|)`.
+/// Finds the port in the text of a 229 reply: `(|||6446|)`.
 ///
 /// # Errors
-/// There is none.
+/// [`AddressError`] if there is none.
 pub fn find_epsv(text: &str) -> Result<u16, AddressError> {
     let wrong = || error(text, "an answer with a port between bars");
     let inner = text.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(inner, _)| inner);
@@ -91,15 +91,15 @@ pub fn find_epsv(text: &str) -> Result<u16, AddressError> {
     port.parse().ok().filter(|&port| port != 0).ok_or_else(wrong)
 }
 
-/// Prints what [`find_epsv`] finds.
+/// Prints a port in the form of [`find_epsv`].
 pub fn print_epsv(port: u16) -> String {
     format!("(|||{port}|)")
 }
 
-/// Reads a list of addresses with blanks or line ends between, as `SPOR` and the answer to `SPAS` have it.
+/// Parses the list of addresses of `SPOR` and of the reply to `SPAS`, separated by blanks or line ends.
 ///
 /// # Errors
-/// One of them is none, there are none, or too many.
+/// [`AddressError`] if an address is malformed, or if there are none or more than [`MAX_STRIPES`].
 pub fn parse_stripes(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     let words: Vec<&str> = text.split_ascii_whitespace().take(MAX_STRIPES + 1).collect();
     if words.is_empty() || words.len() > MAX_STRIPES {
@@ -108,7 +108,7 @@ pub fn parse_stripes(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     words.into_iter().map(|word| if word.starts_with('|') { parse_eprt(word) } else { parse_port(word) }).collect()
 }
 
-/// Prints one of such a list.
+/// Prints one address of such a list.
 pub fn print_stripe(addr: SocketAddr) -> String {
     print_port(addr).filter(|_| addr.is_ipv4()).unwrap_or_else(|| print_eprt(addr))
 }
@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn addresses_are_found_as_servers_write_them() {
+    fn addresses_are_found_in_replies_of_various_servers() {
         let addr: SocketAddr = "127.0.0.1:53709".parse().unwrap();
         for text in [
             "Entering Passive Mode (127,0,0,1,209,205)",
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_no_address() {
+    fn malformed_addresses_are_refused() {
         for text in [
             "",
             "1,2,3,4,5",
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(ip: IpAddr, port in 1u16..) {
+        fn printed_addresses_parse_back(ip: IpAddr, port in 1u16..) {
             let addr = SocketAddr::new(ip, port);
             prop_assert_eq!(parse_eprt(&print_eprt(addr)), Ok(addr));
             prop_assert_eq!(find_epsv(&print_epsv(port)), Ok(port));
@@ -173,7 +173,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,40}") {
+        fn parsing_never_panics(text in ".{0,40}") {
             let _ = (parse_port(&text), parse_eprt(&text), find_pasv(&text), find_epsv(&text), parse_stripes(&text));
         }
     }

@@ -1,92 +1,93 @@
-//! Extended block mode, MODE E (GFD.20, section 3.4): blocks that say where they belong, over as many connections as there
-//! are.
+//! Extended block mode, MODE E (GFD.20, section 3.4): blocks with offsets, over any number of parallel connections.
 //!
-//! A block is `u8 descriptor | u64 count | u64 offset`, big-endian, and `count` bytes. Each connection ends with a block
-//! that has EOD; one block of the transfer has EOF, and in the place of its offset the number of EODs that there will be.
-//! The transfer is complete when that many have come, over connections that may be fewer (one that is used again) or were
-//! opened at any time. A connection whose last block has EOD without CLOSE may carry another transfer.
+//! A block is `u8 descriptor | u64 count | u64 offset`, big-endian, and `count` bytes of data. The last block of each
+//! connection has EOD. One block of the transfer has EOF, and its offset field contains the number of EODs to expect.
+//! The transfer is complete when that many EODs have arrived. The number of connections may be smaller, because a
+//! connection can be reused, and connections may be opened at any time. A connection whose last block has EOD without
+//! CLOSE may carry another transfer.
 //!
-//! [`Channel`] reads one connection, [`Tally`] counts over all of them, and [`Ending`] writes the ends.
+//! [`Channel`] parses one connection, [`Tally`] counts the EODs of all connections, and [`Ending`] produces the last
+//! blocks.
 
-/// The bytes before a block's own.
+/// Length of a block's header, in bytes.
 pub const HEADER: usize = 17;
 
-/// The descriptor's bits.
+/// Bits of the descriptor.
 pub mod flag {
-    /// The connection will be closed after this block.
+    /// The sender closes the connection after this block.
     pub const CLOSE: u8 = 4;
-    /// No more data comes over this connection in this transfer.
+    /// No more data of this transfer follows on this connection.
     pub const EOD: u8 = 8;
-    /// The block is a restart marker and no data.
+    /// The block is a restart marker without data.
     pub const RESTART: u8 = 16;
-    /// The sender suspects errors in it.
+    /// The sender suspects errors in the block.
     pub const ERROR: u8 = 32;
-    /// The offset is the number of EODs.
+    /// The offset field is the number of EODs.
     pub const EOF: u8 = 64;
-    /// The end of a record.
+    /// The block ends a record.
     pub const EOR: u8 = 128;
 }
 
-/// How many connections a transfer may have had.
+/// Most connections of a transfer.
 pub const MAX_CHANNELS: u64 = 1 << 16;
 
-/// Blocks that cannot be.
+/// Violations of extended block mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// The block reaches beyond what 64 bits can count.
+    /// The end of the block does not fit in 64 bits.
     #[error("a block of {count} bytes at {offset} reaches beyond 64 bits")]
     Range {
-        /// Its length.
+        /// Length of the block.
         count: u64,
-        /// Its offset.
+        /// Offset of the block.
         offset: u64,
     },
-    /// A block says how many ends there are and has data.
+    /// A block with EOF has data.
     #[error("a block with EOF has {0} bytes of data, and none were expected")]
     EofData(u64),
-    /// The number of ends that was announced cannot be.
+    /// The announced number of EODs is out of range.
     #[error("EOF says that {0} connections end, and 1 to 65536 were expected")]
     Ends(u64),
-    /// Two blocks say different numbers of ends, or more came than were announced.
+    /// Two blocks announce different numbers of EODs, or more EODs arrived than were announced.
     #[error("{found} connections end, and EOF said {announced}")]
     Disagree {
-        /// What came or was said last.
+        /// The number that arrived or was announced last.
         found: u64,
-        /// What was said first.
+        /// The number that was announced first.
         announced: u64,
     },
-    /// The sender says that the data is wrong.
+    /// The sender marks the data as wrong.
     #[error("the sender marks the block at {0} as damaged")]
     Damaged(u64),
-    /// A restart marker: nobody sends one in a data block, and what it would have to do is not known.
+    /// A restart marker. No known implementation sends one in a data block, and its meaning there is not defined.
     #[error("a data connection carries a restart marker, which is not known here")]
     Marker,
-    /// Something came after a connection's last block.
+    /// Bytes arrived after a connection's last block.
     #[error("a data connection goes on after its end")]
     AfterEnd,
-    /// The connection was closed before its last block had come.
+    /// The connection was closed before its last block.
     #[error("a data connection was closed before its end")]
     Cut,
 }
 
-/// What precedes a block.
+/// The header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Bits of [`flag`].
     pub flags: u8,
-    /// How many bytes follow.
+    /// Number of bytes of data that follow.
     pub count: u64,
-    /// Where they belong; with EOF, how many connections end.
+    /// Offset of the data in the file; with EOF, the number of EODs.
     pub offset: u64,
 }
 
 impl Header {
-    /// The header of a block of data.
+    /// The header of a data block.
     pub const fn data(offset: u64, count: u64) -> Self {
         Self { flags: 0, count, offset }
     }
 
-    /// As it is sent.
+    /// Encodes the header.
     pub fn encode(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[0] = self.flags;
@@ -95,7 +96,7 @@ impl Header {
         bytes
     }
 
-    /// As it was sent.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; HEADER]) -> Self {
         let [flags, c0, c1, c2, c3, c4, c5, c6, c7, offset @ ..] = *bytes;
         let count = u64::from_be_bytes([c0, c1, c2, c3, c4, c5, c6, c7]);
@@ -107,36 +108,36 @@ impl Header {
     }
 }
 
-/// What a connection that is read needs next.
+/// The input that a connection needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
-    /// So many bytes of a header, which go to [`Channel::header`].
+    /// This many bytes of a header, to be passed to [`Channel::header`].
     Header(usize),
-    /// So many bytes of data that belong at the offset. They may be read to wherever they are wanted, in parts, each of
-    /// which is told to [`Channel::took`].
+    /// Bytes of data. The caller reads them to their destination, in any number of parts, and calls [`Channel::took`]
+    /// for each part.
     Data {
-        /// Where the next byte belongs.
+        /// Offset of the next byte in the file.
         offset: u64,
-        /// How many there are.
+        /// Number of bytes.
         len: u64,
     },
-    /// Nothing: its part of the transfer has ended.
+    /// Nothing: this connection's part of the transfer has ended.
     Nothing,
 }
 
-/// What a header or the last byte of a block said beside its data.
+/// An event at the beginning or the end of a block, apart from its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
-    /// How many connections end in this transfer.
+pub enum Event {
+    /// EOF: the number of EODs in this transfer.
     Ends(u64),
-    /// This one has.
+    /// EOD: this connection's part of the transfer has ended.
     End {
-        /// Whether it is kept for another transfer.
+        /// Whether the connection stays open for another transfer.
         kept: bool,
     },
 }
 
-/// One connection, as it is read.
+/// The parser of one connection.
 #[derive(Debug, Clone)]
 pub struct Channel {
     header: [u8; HEADER],
@@ -163,7 +164,7 @@ impl Channel {
         Self { header: [0; HEADER], filled: 0, state: State::Header }
     }
 
-    /// What it needs next.
+    /// The input that the connection needs next.
     pub const fn wants(&self) -> Wants {
         match self.state {
             State::Header => Wants::Header(HEADER - self.filled),
@@ -172,12 +173,12 @@ impl Channel {
         }
     }
 
-    /// Takes bytes of a header, as many of `bytes` as it wants, and says how many and what the block said. What is said of
-    /// ends comes first, so that a block may say both.
+    /// Consumes bytes of a header, as many of `bytes` as it needs. Returns their number and the block's events. A block
+    /// may have both events; [`Event::Ends`] comes first.
     ///
     /// # Errors
-    /// The block cannot be, or no header is wanted.
-    pub fn header(&mut self, bytes: &[u8]) -> Result<(usize, Vec<Said>), BlockError> {
+    /// [`BlockError`] if the block is invalid, or if the connection has ended.
+    pub fn header(&mut self, bytes: &[u8]) -> Result<(usize, Vec<Event>), BlockError> {
         match self.state {
             State::Header => {}
             State::Ended { .. } if !bytes.is_empty() => return Err(BlockError::AfterEnd),
@@ -193,29 +194,29 @@ impl Channel {
         Ok((taken, self.begin(Header::decode(&self.header))?))
     }
 
-    /// Notes that `len` bytes of data were read, and says whether the connection ended with them.
-    pub fn took(&mut self, len: u64) -> Option<Said> {
+    /// Records that `len` bytes of data were read. Returns [`Event::End`] if the connection's part ended with them.
+    pub fn took(&mut self, len: u64) -> Option<Event> {
         let State::Data { offset, left, flags } = self.state else { return None };
         let len = len.min(left);
-        // The header was refused if its end did not fit.
+        // `begin` has checked that the end of the block fits in 64 bits.
         self.state = State::Data { offset: offset.saturating_add(len), left: left - len, flags };
         if len == left { self.finish(flags) } else { None }
     }
 
-    /// Notes that the connection was closed.
+    /// Checks that the connection may be closed now.
     ///
     /// # Errors
-    /// Its last block had not come. A connection that ends so has not ended well, whatever came before.
+    /// [`BlockError::Cut`] before its last block: the transfer is then incomplete, whatever has arrived.
     pub const fn closed(&self) -> Result<(), BlockError> {
         if matches!(self.state, State::Ended { .. }) { Ok(()) } else { Err(BlockError::Cut) }
     }
 
-    /// The same connection for another transfer, if it was kept.
+    /// The parser for the next transfer on this connection, if the connection was kept.
     pub const fn again(&self) -> Option<Self> {
         if matches!(self.state, State::Ended { kept: true }) { Some(Self::new()) } else { None }
     }
 
-    fn begin(&mut self, header: Header) -> Result<Vec<Said>, BlockError> {
+    fn begin(&mut self, header: Header) -> Result<Vec<Event>, BlockError> {
         let Header { flags, count, offset } = header;
         if header.has(flag::RESTART) {
             return Err(BlockError::Marker);
@@ -231,7 +232,7 @@ impl Channel {
             if !(1..=MAX_CHANNELS).contains(&offset) {
                 return Err(BlockError::Ends(offset));
             }
-            said.push(Said::Ends(offset));
+            said.push(Event::Ends(offset));
         } else if offset.checked_add(count).is_none() {
             return Err(BlockError::Range { count, offset });
         }
@@ -243,14 +244,14 @@ impl Channel {
         Ok(said)
     }
 
-    fn finish(&mut self, flags: u8) -> Option<Said> {
+    fn finish(&mut self, flags: u8) -> Option<Event> {
         let kept = flags & flag::CLOSE == 0;
         self.state = if flags & flag::EOD == 0 { State::Header } else { State::Ended { kept } };
-        (flags & flag::EOD != 0).then_some(Said::End { kept })
+        (flags & flag::EOD != 0).then_some(Event::End { kept })
     }
 }
 
-/// The ends of a transfer, over all its connections.
+/// Counts the EODs of a transfer over all its connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     ended: u64,
@@ -258,24 +259,24 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// None yet.
+    /// The count at the beginning of a transfer.
     pub const fn new() -> Self {
         Self { ended: 0, announced: None }
     }
 
-    /// Counts what a connection said.
+    /// Counts an event of a connection.
     ///
     /// # Errors
-    /// It contradicts what others said.
-    pub fn count(&mut self, said: Said) -> Result<(), BlockError> {
+    /// [`BlockError`] if the event contradicts earlier ones.
+    pub fn count(&mut self, said: Event) -> Result<(), BlockError> {
         match said {
-            Said::Ends(found) => match *self.announced.get_or_insert(found) {
+            Event::Ends(found) => match *self.announced.get_or_insert(found) {
                 announced if announced != found || self.ended > found => {
                     Err(BlockError::Disagree { found: found.max(self.ended), announced })
                 }
                 _ => Ok(()),
             },
-            Said::End { .. } => {
+            Event::End { .. } => {
                 self.ended += 1;
                 match self.announced {
                     Some(announced) if self.ended > announced => {
@@ -288,36 +289,36 @@ impl Tally {
         }
     }
 
-    /// Whether all data has come that was sent.
+    /// Whether all data has arrived.
     pub fn is_complete(&self) -> bool {
         self.announced == Some(self.ended)
     }
 }
 
-/// The ends of a transfer, as they are sent.
+/// Produces the last blocks of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
     channels: u64,
-    /// How many the last of them says that there are.
+    /// The number of EODs that the last block announces with EOF.
     announced: Option<u64>,
     sent: u64,
 }
 
 impl Ending {
-    /// Those of a transfer that used so many connections, at least one.
+    /// For a transfer over `channels` connections, at least one.
     pub fn new(channels: u64) -> Self {
         let channels = channels.clamp(1, MAX_CHANNELS);
         Self { channels, announced: Some(channels), sent: 0 }
     }
 
-    /// Those of one of several senders to the same place, which has so many connections of a transfer's. One of the senders has
-    /// `announced` how many connections all of them have; the others announce nothing.
-    pub fn among(channels: u64, announced: Option<u64>) -> Self {
+    /// For one of several senders to the same receiver, with `channels` connections of its own. One of the senders must
+    /// give in `announced` the number of connections of all senders; the others give `None`.
+    pub fn of_one_sender(channels: u64, announced: Option<u64>) -> Self {
         Self { announced, ..Self::new(channels) }
     }
 
-    /// The last block of the next connection, which is closed after it unless it is `kept`; none when all have theirs. The
-    /// last of them says how many there were, as GCT does.
+    /// The last block of the next connection. The connection is closed after it unless it is `kept`. `None` when all
+    /// connections have their block. The last of these blocks has EOF, as in GCT.
     pub fn next(&mut self, kept: bool) -> Option<Header> {
         self.sent = self.sent.checked_add(1).filter(|&sent| sent <= self.channels)?;
         let close = if kept { 0 } else { flag::CLOSE };
@@ -333,10 +334,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Data by offset, and what was said.
-    type Read = (Vec<(u64, u8)>, Vec<Said>);
+    /// Bytes of data with their offsets, and events.
+    type Read = (Vec<(u64, u8)>, Vec<Event>);
 
-    /// Reads all of `bytes`, in pieces of `piece`.
+    /// Parses all of `bytes`, in pieces of `piece` bytes.
     fn read(channel: &mut Channel, bytes: &[u8], piece: usize) -> Result<Read, BlockError> {
         let (mut data, mut said) = (Vec::new(), Vec::new());
         for mut bytes in bytes.chunks(piece) {
@@ -361,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_those_that_gct_sends() {
-        // Seen on four connections of its server: three of them, and one.
+    fn last_blocks_match_those_of_gct() {
+        // Captured from a GCT server with four connections: EOD on three of them, EOD and EOF on the last.
         let mut ending = Ending::new(4);
         let ends: Vec<_> = std::iter::from_fn(|| ending.next(true)).map(|h| (h.flags, h.count, h.offset)).collect();
         assert_eq!(ends, [(0x08, 0, 0), (0x08, 0, 0), (0x08, 0, 0), (0x48, 0, 4)]);
@@ -378,10 +379,10 @@ mod tests {
     }
 
     #[test]
-    fn several_senders_to_one_place_end_together() {
+    fn transfer_from_several_senders_is_complete_after_all_eods() {
         let mut tally = Tally::new();
         for (announced, last) in [(Some(5), (0x48, 5)), (None, (0x08, 0))] {
-            let mut ending = Ending::among(if announced.is_some() { 2 } else { 3 }, announced);
+            let mut ending = Ending::of_one_sender(if announced.is_some() { 2 } else { 3 }, announced);
             let ends: Vec<_> = std::iter::from_fn(|| ending.next(true)).collect();
             assert_eq!(ends.last().map(|h| (h.flags, h.offset)), Some(last));
             for end in ends {
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_blocks_and_contradictory_ends_are_refused() {
         let refused = |flags, count, offset| {
             read(&mut Channel::new(), &Header { flags, count, offset }.encode(), 17).unwrap_err()
         };
@@ -413,22 +414,22 @@ mod tests {
         read(&mut cut, &Header::data(0, 5).encode(), 17).unwrap();
         cut.took(4);
         assert_eq!(cut.closed(), Err(BlockError::Cut));
-        assert_eq!(Channel::new().closed(), Err(BlockError::Cut), "a connection over which nothing came");
+        assert_eq!(Channel::new().closed(), Err(BlockError::Cut), "a connection without any bytes");
 
         let mut tally = Tally::new();
-        tally.count(Said::Ends(1)).unwrap();
-        assert_eq!(tally.count(Said::Ends(2)), Err(BlockError::Disagree { found: 2, announced: 1 }));
-        tally.count(Said::End { kept: true }).unwrap();
-        assert_eq!(tally.count(Said::End { kept: true }), Err(BlockError::Disagree { found: 2, announced: 1 }));
+        tally.count(Event::Ends(1)).unwrap();
+        assert_eq!(tally.count(Event::Ends(2)), Err(BlockError::Disagree { found: 2, announced: 1 }));
+        tally.count(Event::End { kept: true }).unwrap();
+        assert_eq!(tally.count(Event::End { kept: true }), Err(BlockError::Disagree { found: 2, announced: 1 }));
         let mut late = Tally::new();
-        late.count(Said::End { kept: true }).unwrap();
-        late.count(Said::End { kept: true }).unwrap();
-        assert_eq!(late.count(Said::Ends(1)), Err(BlockError::Disagree { found: 2, announced: 1 }));
+        late.count(Event::End { kept: true }).unwrap();
+        late.count(Event::End { kept: true }).unwrap();
+        assert_eq!(late.count(Event::Ends(1)), Err(BlockError::Disagree { found: 2, announced: 1 }));
     }
 
     proptest! {
         #[test]
-        fn blocks_over_any_connections_in_any_pieces_give_the_object(
+        fn data_arrives_over_any_connections_in_any_pieces(
             blocks in proptest::collection::vec((0..3usize, 0..40u64), 0..30),
             piece in 1..50usize,
             last_has_data in any::<bool>(),
@@ -445,7 +446,7 @@ mod tests {
             for (i, stream) in streams.iter_mut().enumerate() {
                 let end = ending.next(i == 1).unwrap();
                 if last_has_data && i == 0 {
-                    // The end may come with data.
+                    // A block with EOD may have data.
                     stream.extend(Header { flags: end.flags, count: 1, offset: at }.encode());
                     stream.push(99);
                     expected.push((at, 99));
@@ -468,7 +469,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn parsing_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = read(&mut Channel::new(), &bytes, 13);
         }
     }

@@ -1,7 +1,7 @@
-//! What clients ask (RFC 959, 2228, 2389, 2428, 3659, GFD.20): a verb of letters, and after a blank what belongs to it.
+//! Commands of clients (RFC 959, 2228, 2389, 2428, 3659, GFD.20): a verb, and after a blank its parameter.
 //!
-//! A command is read into what it means, so that who carries it out meets no text. What cannot be understood is told apart
-//! from what is not known, since servers answer the two differently (501, 500).
+//! Parsing produces typed parameters, so that the code that executes a command handles no text. Errors distinguish
+//! invalid parameters from unknown commands, because servers answer them with different codes (501, 500).
 
 pub use super::parameter::{Cksm, CommandError, Dcau, Epsv, Eret, Esto, Mode, Path, Protection, Secret};
 
@@ -18,15 +18,15 @@ macro_rules! commands {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Command {
             $($(#[$doc])* $name $(($($of)?))?,)*
-            /// Sets buffers and the like.
+            /// A site-specific command.
             Site(Site),
         }
 
         impl Command {
-            /// Reads a line, without its end.
+            /// Parses a line without its line end.
             ///
             /// # Errors
-            /// It is not a command that is known, or not said as it should be.
+            /// [`CommandError::Unknown`] for an unknown verb, [`CommandError::Syntax`] for an invalid parameter.
             pub fn parse(line: &[u8]) -> Result<Self, CommandError> {
                 let (verb, rest) = two(line);
                 let verb = String::from_utf8_lossy(verb).to_ascii_uppercase();
@@ -62,139 +62,139 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Who the client is.
+    /// The user name.
     User(name String) = "USER",
     /// The password.
     Pass(secret Secret) = "PASS",
-    /// A further name for accounting.
+    /// The account, a further credential.
     Acct(secret Secret) = "ACCT",
-    /// The mechanism of security that follows: `GSSAPI`, `TLS`.
+    /// Selects the security mechanism: `GSSAPI`, `TLS`.
     Auth(word String) = "AUTH",
-    /// A token of it, in base64.
+    /// A token of the security mechanism, in base64.
     Adat(secret Secret) = "ADAT",
-    /// A command with its integrity protected, in base64.
+    /// A command with integrity protection, in base64.
     Mic(secret Secret) = "MIC",
-    /// One that is encrypted, and no more than that.
+    /// A command that is encrypted without integrity protection.
     Conf(secret Secret) = "CONF",
-    /// One that is encrypted.
+    /// A command that is encrypted with integrity protection.
     Enc(secret Secret) = "ENC",
-    /// No more protection of commands.
+    /// Ends the protection of commands.
     Ccc = "CCC",
     /// The longest protected block, in bytes.
     Pbsz(count u64) = "PBSZ",
-    /// How data is protected.
+    /// The protection level of data connections.
     Prot(protection Protection) = "PROT",
-    /// How data connections are authenticated.
+    /// The authentication of data connections.
     Dcau(dcau Dcau) = "DCAU",
-    /// The end.
+    /// Closes the control connection.
     Quit = "QUIT",
-    /// As if just connected.
+    /// Resets the control connection to its initial state.
     Rein = "REIN",
-    /// Nothing.
+    /// Does nothing.
     Noop = "NOOP",
-    /// What system this is.
+    /// Requests the server's operating system.
     Syst = "SYST",
-    /// What the server can do.
+    /// Requests the server's features.
     Feat = "FEAT",
-    /// Help, about a command perhaps.
+    /// Requests help, optionally about a command.
     Help(maybe_name Option<String>) = "HELP",
-    /// The language of answers.
+    /// The language of replies.
     Lang(maybe_name Option<String>) = "LANG",
-    /// What program the client is, as some say it.
+    /// The client's software, sent by some clients.
     Clnt(name String) = "CLNT",
     /// Options of a command.
     Opts(opts (String, String)) = "OPTS",
-    /// Goes to a directory.
+    /// Changes the working directory.
     Cwd(place Path) = "CWD",
-    /// Goes up.
+    /// Changes to the parent directory.
     Cdup = "CDUP",
-    /// Where the client is.
+    /// Requests the working directory.
     Pwd = "PWD",
-    /// The same, by its older name.
+    /// The older name of PWD.
     Xpwd = "XPWD",
-    /// Makes a directory.
+    /// Creates a directory.
     Mkd(place Path) = "MKD",
-    /// Removes one.
+    /// Removes a directory.
     Rmd(place Path) = "RMD",
     /// Removes a file.
     Dele(place Path) = "DELE",
-    /// What will be renamed.
+    /// The old name of a rename.
     Rnfr(place Path) = "RNFR",
-    /// To what.
+    /// The new name of a rename.
     Rnto(place Path) = "RNTO",
-    /// How many bytes there are.
+    /// Requests the size of a file.
     Size(place Path) = "SIZE",
-    /// When it was modified.
+    /// Requests the modification time.
     Mdtm(place Path) = "MDTM",
-    /// Sets that.
+    /// Sets the modification time.
     Mfmt(dated (Stamp, Path)) = "MFMT",
-    /// How things are, or a listing on the control channel.
+    /// Requests the status, or a listing on the control channel.
     Stat(maybe_place Option<Path>) = "STAT",
-    /// A listing for people.
+    /// Requests a listing for people.
     List(maybe_place Option<Path>) = "LIST",
-    /// Names.
+    /// Requests a list of names.
     Nlst(maybe_place Option<Path>) = "NLST",
-    /// Facts of one file.
+    /// Requests the facts of one file.
     Mlst(maybe_place Option<Path>) = "MLST",
-    /// Facts of what is in a directory.
+    /// Requests the facts of the entries of a directory.
     Mlsd(maybe_place Option<Path>) = "MLSD",
-    /// The same of all below it.
+    /// Like MLSD, recursively.
     Mlsr(maybe_place Option<Path>) = "MLSR",
-    /// The same as MLSD, on the control channel.
+    /// Like MLSD, on the control channel.
     Mlsc(maybe_place Option<Path>) = "MLSC",
-    /// A checksum.
+    /// Requests a checksum.
     Cksm(cksm Cksm) = "CKSM",
-    /// The checksum that the next file must have.
+    /// The checksum that the next uploaded file must have.
     Scks(pair (String, String)) = "SCKS",
-    /// How data is represented.
+    /// The representation type.
     Type(word String) = "TYPE",
-    /// How it is transmitted.
+    /// The transfer mode.
     Mode(mode Mode) = "MODE",
-    /// What structure files have.
+    /// The file structure.
     Stru(word String) = "STRU",
-    /// Where the client listens.
+    /// The IPv4 address on which the client listens.
     Port(port SocketAddr) = "PORT",
-    /// The same in any family.
+    /// The address of any family on which the client listens.
     Eprt(eprt SocketAddr) = "EPRT",
-    /// Asks the server to listen.
+    /// Asks the server to listen on an IPv4 address.
     Pasv = "PASV",
-    /// The same in any family.
+    /// Asks the server to listen on an address of any family.
     Epsv(epsv Epsv) = "EPSV",
-    /// Asks all its stripes to.
+    /// Asks all stripes of the server to listen.
     Spas = "SPAS",
-    /// Where all stripes listen.
+    /// The addresses on which the stripes of the other server listen.
     Spor(stripes Vec<SocketAddr>) = "SPOR",
-    /// What need not be sent.
+    /// The restart position, or the ranges that need no transfer.
     Rest(restart Restart) = "REST",
-    /// How many bytes will come.
+    /// The number of bytes of the next upload.
     Allo(count u64) = "ALLO",
-    /// Sends a file.
+    /// Downloads a file.
     Retr(place Path) = "RETR",
-    /// Receives one.
+    /// Uploads a file.
     Stor(place Path) = "STOR",
-    /// Receives what follows a file's end.
+    /// Appends to a file.
     Appe(place Path) = "APPE",
-    /// Receives one, and gives it a name.
+    /// Uploads a file under a name that the server chooses.
     Stou = "STOU",
-    /// Sends what a module makes of a file: `P offset length path`.
+    /// Downloads the output of a server module for a file: `P offset length path`.
     Eret(eret Eret) = "ERET",
-    /// Receives what a module makes a file of: `A offset path`.
+    /// Uploads a file as the input of a server module: `A offset path`.
     Esto(esto Esto) = "ESTO",
-    /// The buffers of sockets, in bytes.
+    /// Size of the socket buffers, in bytes.
     Sbuf(count u64) = "SBUF",
-    /// What events to tell of, and how often.
+    /// The events to report, and their interval.
     Trev(name String) = "TREV",
     /// A credential for data connections.
     Dcsc(secret Secret) = "DCSC",
-    /// Stops the transfer.
+    /// Aborts the transfer.
     Abor = "ABOR",
 }
 
 impl Command {
-    /// The line, with its end.
+    /// The line, with its line end.
     ///
     /// # Errors
-    /// [`CommandError::Line`].
+    /// [`CommandError::Line`] if the parameter contains a line end.
     pub fn encode(&self) -> Result<Vec<u8>, CommandError> {
         let argument = self.argument();
         if !is_line(&argument) {

@@ -1,12 +1,13 @@
-//! Facts of files, as `MLST` and `MLSD` list them (RFC 3659, section 7): `type=file;size=5;modify=20261121200000; name`.
+//! Facts of files in the listings of `MLST` and `MLSD` (RFC 3659, section 7): `type=file;size=5;modify=20261121200000;
+//! name`.
 
 use super::line::is_line;
 use super::time::Stamp;
 
-/// How many bytes of facts a line may have before its name.
+/// Most bytes of facts in a line.
 const MAX_FACTS: usize = 16 << 10;
 
-/// A line that lists nothing.
+/// A malformed line of a listing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{line}\" lists no file: {expected} was expected")]
 pub struct FactsError {
@@ -14,48 +15,48 @@ pub struct FactsError {
     expected: &'static str,
 }
 
-/// What a name is.
+/// Type of a directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
-    /// Bytes.
+    /// A regular file.
     File,
     /// A directory.
     Dir,
-    /// The directory that is listed.
+    /// The listed directory itself.
     Current,
-    /// The one above it.
+    /// The parent of the listed directory.
     Parent,
-    /// A symbolic link, and where it leads if that is told.
+    /// A symbolic link, with its target if the server reports it.
     Link(Option<Vec<u8>>),
-    /// Anything else, as the server calls it.
+    /// Any other type, by the server's name for it.
     Other(String),
 }
 
-/// What is told of a file. Facts are in what order the server likes; what it does not tell is none.
+/// Facts of a file. A fact that the server does not report is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// What it is.
+    /// Type of the entry.
     pub kind: Option<Type>,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: Option<u64>,
-    /// When it was modified.
+    /// Modification time.
     pub modify: Option<Stamp>,
-    /// What the client may do with it: letters of RFC 3659, section 7.5.5.
+    /// What the client may do with the file: letters of RFC 3659, section 7.5.5.
     pub perm: Option<String>,
-    /// What is the same for two names of one file.
+    /// An identifier that is equal for two names of the same file.
     pub unique: Option<String>,
-    /// Permissions, of twelve bits (`UNIX.mode`, in octal).
+    /// Permissions, twelve bits (`UNIX.mode`, in octal).
     pub mode: Option<u32>,
-    /// Names and values of all others, as they were written.
+    /// Unknown facts and facts with invalid values: names and values as written.
     pub others: Vec<(String, String)>,
 }
 
 impl Facts {
-    /// Reads a line: its facts, and the name, which is everything after the first blank. Facts that are not known, or whose
-    /// values make no sense, are kept as they are among the others: no file is lost for what is told of it.
+    /// Parses a line into its facts and the name, which is everything after the first blank. Unknown facts and facts
+    /// with invalid values go to [`others`](Self::others), so that they never hide a file.
     ///
     /// # Errors
-    /// There is no name, or the facts are too long.
+    /// [`FactsError`] if the name is missing, a fact is not `name=value`, or the facts are too long.
     pub fn parse(line: &[u8]) -> Result<(Self, Vec<u8>), FactsError> {
         let error = |expected| FactsError { line: String::from_utf8_lossy(line).chars().take(100).collect(), expected };
         let blank = line.iter().position(|&b| b == b' ').ok_or_else(|| error("a blank before its name"))?;
@@ -74,19 +75,19 @@ impl Facts {
             let text = String::from_utf8_lossy(value);
             match key.to_ascii_lowercase().as_str() {
                 "unix.slink" if !value.is_empty() => link = Some(value.to_vec()),
-                name if found.take(name, &text) => {}
+                name if found.set(name, &text) => {}
                 _ => found.others.push((key.into_owned(), text.into_owned())),
             }
         }
         if link.is_some() {
-            // GCT calls a link by what it leads to, and says beside it that it is one.
+            // GCT gives a link the type of its target, and adds UNIX.slink.
             found.kind = Some(Type::Link(link));
         }
         Ok((found, name.to_vec()))
     }
 
-    /// The line for `name`, with the facts that are known. A name or value with a line end in it has none, since nobody
-    /// could ask for it.
+    /// The line for `name` with the known facts. `None` if the line would contain a line end or the name is empty: such
+    /// a name cannot be listed.
     pub fn encode(&self, name: &[u8]) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         let mut add = |key: &str, value: &[u8]| {
@@ -118,16 +119,18 @@ impl Facts {
         (is_line(&line) && !name.is_empty()).then_some(line)
     }
 
-    /// Takes a fact that is known, if its value makes sense.
-    fn take(&mut self, name: &str, value: &str) -> bool {
+    /// Sets a known fact. Returns `false` if the fact is unknown or its value is invalid.
+    fn set(&mut self, name: &str, value: &str) -> bool {
         match name {
             "type" => self.kind = Some(kind(value)),
-            "size" => return set(&mut self.size, value.parse().ok()),
-            "modify" => return set(&mut self.modify, Stamp::parse(value)),
+            "size" => return set_some(&mut self.size, value.parse().ok()),
+            "modify" => return set_some(&mut self.modify, Stamp::parse(value)),
             "perm" => self.perm = Some(value.to_owned()),
             "unique" => self.unique = Some(value.to_owned()),
             "unix.mode" => {
-                return set(&mut self.mode, u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777));
+                // pyftpdlib writes the prefix "0o".
+                let value = value.strip_prefix("0o").unwrap_or(value);
+                return set_some(&mut self.mode, u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777));
             }
             _ => return false,
         }
@@ -135,7 +138,8 @@ impl Facts {
     }
 }
 
-fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
+/// Stores `value` if it is present. Returns whether it was.
+fn set_some<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     let found = value.is_some();
     if found {
         *place = value;
@@ -163,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn facts_are_read_as_servers_write_them() {
+    fn facts_are_parsed_as_servers_print_them() {
         let line = b"Type=file;Size=52428800;Modify=20261121093516;Perm=radfw;Charset=UTF-8;UNIX.mode=0644;Unique=fc01-2a; 50m .bin";
         let (facts, name) = Facts::parse(line).unwrap();
         assert_eq!((facts.kind, facts.size, facts.mode), (Some(Type::File), Some(52_428_800), Some(0o644)));
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_lists_nothing() {
+    fn malformed_lines_are_refused() {
         for line in ["", "file", "Size=1;", "Size=1; ", "Size; x"] {
             assert!(Facts::parse(line.as_bytes()).unwrap_err().to_string().ends_with("was expected"), "{line}");
         }
@@ -188,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(
+        fn printed_facts_parse_back(
             size: Option<u64>,
             seconds in proptest::option::of(0..4_000_000_000i64),
             mode in proptest::option::of(0..=0o7777u32),
@@ -204,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(line in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn parsing_never_panics_and_keeps_the_name(line in proptest::collection::vec(any::<u8>(), 0..60)) {
             if let Ok((facts, name)) = Facts::parse(&line)
                 && let Some(again) = facts.encode(&name)
             {

@@ -1,44 +1,46 @@
-//! Data connections inside another byte stream, such as one that SSH carries, one after the other (`docs/protocol/gridftp.md`, "Data
-//! inside SSH"): the frames of the stream, and the [`Ticket`] by which whoever opens a stream finds the server of a control connection.
+//! Data connections inside another byte stream, such as an SSH channel, one after the other
+//! (`docs/protocol/gridftp.md`, "Data inside SSH"): the frames of the stream, and the [`Ticket`] by which a stream is
+//! joined to the server process of its control connection.
 //!
 //! ```text
-//!   frame = kind (1 byte) | value (4 bytes, big-endian) | for Data: so many bytes
+//!   frame = kind (1 byte) | value (4 bytes, big-endian) | for Data: value bytes of data
 //! ```
 
 use super::reply::Reply;
+use crate::hex::{hex, unhex};
 use std::fmt;
 use std::str::FromStr;
 
-/// The driver that carries data so, as `SITE SETNETSTACK` names it.
+/// The name of this driver in `SITE SETNETSTACK`.
 pub const DRIVER: &str = "ssh";
 
-/// What the far side's relay says first, before anything else.
+/// The first bytes of the relay at the far side.
 pub const GREETING: &[u8] = b"phoebus-data/1\n";
 
-/// Bytes of a frame before its data.
+/// Length of a frame's header, in bytes.
 pub const HEAD: usize = 5;
 
-/// The most bytes of data in one frame: what either end has to have room for.
+/// Most bytes of data in one frame. Both ends need a buffer of this size.
 pub const MAX_DATA: usize = 64 << 10;
 
-/// The beginning of a frame.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
-    /// The client asks for a data connection to this port of the server.
+    /// The client requests a data connection to this port of the server.
     Open(u16),
-    /// The server has taken it; also the answer to a ticket.
+    /// The server has accepted the connection; also the answer to a valid ticket.
     Opened,
-    /// The server has not.
+    /// The server has refused the connection.
     Refused,
-    /// So many bytes follow.
+    /// This many bytes of data follow.
     Data(usize),
-    /// The sender has sent all.
+    /// The sender has sent all data.
     End,
-    /// The sender has given up: what was sent may not be all.
+    /// The sender has aborted the connection. The data may be incomplete.
     Reset,
 }
 
-/// What is no frame.
+/// A header with an invalid kind or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stream that carries data connections has a frame of kind {kind} and value {value}, which none has")]
 pub struct FrameError {
@@ -47,13 +49,13 @@ pub struct FrameError {
 }
 
 impl Frame {
-    /// As it is sent.
+    /// Encodes the header.
     pub fn encode(self) -> [u8; HEAD] {
         let (kind, value) = match self {
             Self::Open(port) => (1, u32::from(port)),
             Self::Opened => (2, 0),
             Self::Refused => (3, 0),
-            // A larger one is never sent.
+            // Callers send at most MAX_DATA bytes, so the length fits.
             Self::Data(len) => (4, len as u32),
             Self::End => (5, 0),
             Self::Reset => (6, 0),
@@ -62,10 +64,10 @@ impl Frame {
         [kind, a, b, c, d]
     }
 
-    /// What was sent.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// It is no frame, or announces more than [`MAX_DATA`].
+    /// [`FrameError`] if kind or value is invalid, or if the frame announces more than [`MAX_DATA`] bytes.
     pub fn decode(head: [u8; HEAD]) -> Result<Self, FrameError> {
         let [kind, a, b, c, d] = head;
         let value = u32::from_be_bytes([a, b, c, d]);
@@ -81,30 +83,31 @@ impl Frame {
     }
 }
 
-/// By what the server of a control connection is found at its host, and by what it knows that a stream is its client's.
+/// Joins a stream to a control connection: the name finds the server process on its host, and the secret proves that
+/// the stream belongs to the same client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    /// The server's name among those of its host. No secret.
+    /// The name of the server process on its host. Not secret.
     pub name: [u8; 16],
-    /// What only the client was told.
+    /// A secret that only the client has received.
     pub secret: [u8; 32],
 }
 
-/// What is no ticket.
+/// The reply does not contain a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server answers something else than 250 ssh:ticket=… to SITE SETNETSTACK ssh")]
 pub struct TicketError;
 
 impl Ticket {
-    /// What a server says after 250 to the driver.
+    /// The text of the server's 250 reply to `SITE SETNETSTACK`.
     pub fn answer(&self) -> String {
         format!("{DRIVER}:ticket={}-{}", hex(&self.name), hex(&self.secret))
     }
 
-    /// The server's, in its answer.
+    /// Parses the ticket in the server's reply.
     ///
     /// # Errors
-    /// It is another answer, which is not repeated: it may hold a secret.
+    /// [`TicketError`]. It does not quote the reply, which may contain a secret.
     pub fn of_answer(reply: &Reply) -> Result<Self, TicketError> {
         let line = match (&reply.lines[..], reply.code) {
             ([line], 250) => str::from_utf8(line).ok(),
@@ -114,14 +117,14 @@ impl Ticket {
         text.ok_or(TicketError)?.parse()
     }
 
-    /// The name as a line for the relay.
+    /// The line by which the client tells the relay the name.
     pub fn name_line(&self) -> String {
         format!("{}\n", hex(&self.name))
     }
 
-    /// The name in such a line, without its end.
+    /// Parses the name in such a line, without the line end.
     pub fn parse_name(text: &str) -> Option<[u8; 16]> {
-        unhex(text)
+        of_hex(text)
     }
 }
 
@@ -136,25 +139,15 @@ impl FromStr for Ticket {
 
     fn from_str(text: &str) -> Result<Self, TicketError> {
         let (name, secret) = text.split_once('-').ok_or(TicketError)?;
-        let ticket = unhex(name).zip(unhex(secret)).map(|(name, secret)| Self { name, secret });
+        let ticket = of_hex(name).zip(of_hex(secret)).map(|(name, secret)| Self { name, secret });
         ticket.ok_or(TicketError)
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if !digits || text.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
-    }
-    Some(bytes)
+/// The bytes that `text` writes in lower-case digits.
+fn of_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let is_lower = !text.bytes().any(|b| b.is_ascii_uppercase());
+    unhex(text).filter(|_| is_lower)?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -162,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_read_as_they_were_written() {
+    fn frames_decode_back_and_invalid_headers_are_refused() {
         let all = [Frame::Open(1), Frame::Open(65535), Frame::Opened, Frame::Refused, Frame::Data(1)];
         for frame in all.into_iter().chain([Frame::Data(MAX_DATA), Frame::End, Frame::Reset]) {
             assert_eq!(Frame::decode(frame.encode()), Ok(frame));
@@ -181,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_are_read_from_answers_and_shown_without_their_secrets() {
+    fn tickets_are_parsed_from_replies_and_printed_without_secrets() {
         let ticket = Ticket { name: [0xab; 16], secret: [7; 32] };
         let reply = |text: &str| Reply::new(250, text);
         assert_eq!(Ticket::of_answer(&reply(&ticket.answer())), Ok(ticket));

@@ -1,32 +1,34 @@
 //! Lines of the control channel (RFC 959, section 5.3; RFC 854).
 //!
-//! A line ends with CR LF; LF alone is taken, as many send it. Telnet's commands, which some clients send before `ABOR`, are
-//! dropped, as RFC 1123 (4.1.2.12) asks; CR NUL stands for CR.
+//! A line ends with CR LF. LF alone is accepted, because many programs send it. Telnet commands at the beginning of a
+//! line, which some clients send before `ABOR`, are dropped as RFC 1123 (4.1.2.12) requires. Within a line, the byte 255
+//! belongs to a name: many clients send it once, and RFC 854 has it sent twice. CR NUL means CR.
 
-/// The longest line that is taken, unless a connection says otherwise: a path of 4096 bytes with its command, and GSI's
-/// tokens, which come in base64 and hold chains of certificates.
+/// Default limit of the length of a line, in bytes: enough for a path of 4096 bytes and its command, and for GSI
+/// tokens, which contain certificate chains in base64.
 pub const MAX_LINE: usize = 64 << 10;
 
-/// A line that is longer than is taken.
+/// A line exceeds the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a line of more than {0} bytes")]
 pub struct LongLine(pub usize);
 
-/// The room that is kept when a line has been given: most need no more, and what a long one took is given back.
+/// Buffer capacity that is kept after a line was taken. Most lines need no more; the memory of a long line is released.
 const KEPT: usize = 4 << 10;
 
 /// Telnet's "interpret as command".
 const IAC: u8 = 255;
 
-/// Bytes that came in, and the lines in them.
+/// Splits received bytes into lines.
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// What came and was not yet given, without what Telnet means for itself.
+    /// Received bytes that were not taken yet, without Telnet commands.
     bytes: Vec<u8>,
-    /// Up to where there is no LF in them.
+    /// Length of the prefix that is known to contain no LF.
     searched: usize,
     telnet: Telnet,
-    /// How many bytes of Telnet's came since a line was given. They count as the line's: whoever sends nothing else sends no line.
+    /// Bytes of Telnet commands dropped since the last line. They count towards the limit, so that a peer that sends
+    /// nothing else does not go on for ever.
     dropped: usize,
     limit: usize,
 }
@@ -47,19 +49,29 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// None yet, of at most `limit` bytes each.
+    /// An empty buffer for lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { bytes: Vec::new(), searched: 0, telnet: Telnet::Text, dropped: 0, limit }
     }
 
-    /// Adds what came in.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let before = self.bytes.len();
         for &byte in bytes {
+            let within = self.bytes.last().is_some_and(|last| *last != b'\n');
             self.telnet = match (self.telnet, byte) {
                 (Telnet::Text, IAC) => Telnet::Command,
+                (Telnet::Command, IAC) if within => {
+                    self.bytes.push(IAC);
+                    Telnet::Text
+                }
+                (Telnet::Command, _) if within => {
+                    self.bytes.extend([IAC, byte]);
+                    Telnet::Text
+                }
                 (Telnet::Command, 251..=254) => Telnet::Option,
-                // The rest of a command that was sent as urgent data is not in the stream: what comes is text.
+                // If a command was sent as urgent data, its last byte may be missing from the stream: treat the byte as
+                // text.
                 (Telnet::Text, _) | (Telnet::Command, IAC | 0..128) => {
                     self.bytes.push(byte);
                     Telnet::Text
@@ -67,16 +79,16 @@ impl Lines {
                 (Telnet::Command | Telnet::Option, _) => Telnet::Text,
             };
         }
-        self.dropped += bytes.len() - (self.bytes.len() - before);
+        self.dropped += bytes.len().saturating_sub(self.bytes.len() - before);
     }
 
-    /// The next line without its end, if all of it is there.
+    /// Takes the next complete line, without its line end.
     ///
     /// # Errors
-    /// It is too long. There is no way to go on from there.
+    /// [`LongLine`]. The connection cannot be used any more.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, LongLine> {
         let found = self.bytes[self.searched..].iter().position(|&b| b == b'\n').map(|at| at + self.searched);
-        // CR LF comes on top of what a line may have.
+        // The limit does not include CR LF.
         if found.unwrap_or(self.bytes.len() + self.dropped) > self.limit + 1 {
             return Err(LongLine(self.limit));
         }
@@ -96,14 +108,15 @@ impl Lines {
         if line.len() > self.limit { Err(LongLine(self.limit)) } else { Ok(Some(line)) }
     }
 
-    /// What came after the last line that was given: what belongs to another protocol, as TLS after `AUTH TLS`. A client
-    /// that sends it before the answer cannot be trusted to have meant it so, and is better refused if there is any.
+    /// The bytes after the last line that was taken: they belong to the next protocol, such as TLS after `AUTH TLS`. A
+    /// server should refuse a client for which there are any: plaintext sent before the reply may have been injected.
     pub fn rest(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Whether `text` can be part of a line. Others would end it, and what follows would be taken for a command.
+/// Whether `text` can be part of a line: it must not contain a line end, after which the rest would be taken for a
+/// command.
 pub fn is_line(text: &[u8]) -> bool {
     !text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0))
 }
@@ -118,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_as_others_end_them() {
+    fn lines_are_found_with_all_line_ends_and_without_telnet_commands() {
         let mut lines = Lines::default();
         lines.push(b"USER a\r\nPASS b\nCWD \r\0x\r\n\r\n\xff\xf4\xff\xf2ABOR\r\n\xff\xfd\x01NOOP \xff\xff\r\n");
         lines.push(b"\xff\xf4\xffABOR\r\nrest");
@@ -127,7 +140,19 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_too_long_are_not_kept() {
+    fn bytes_of_names_are_no_telnet_commands() {
+        let mut lines = Lines::default();
+        for chunk in
+            [&b"DELE a\xff\r\nDELE b\xff\xf4\r\n"[..], b"DELE c\xff", b"\xfb\x01d\n\xff\xf4DELE e\xff", b"\xff\r\n"]
+        {
+            lines.push(chunk);
+        }
+        let expected = [&b"DELE a\xff"[..], b"DELE b\xff\xf4", b"DELE c\xff\xfb\x01d", b"DELE e\xff"];
+        assert_eq!(all(&mut lines), expected);
+    }
+
+    #[test]
+    fn lines_beyond_the_limit_are_refused() {
         for end in ["", "\n", "\r\n"] {
             let mut lines = Lines::new(5);
             lines.push(b"12345\r\n");
@@ -138,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_telnets_is_no_line_for_ever() {
+    fn telnet_commands_count_towards_the_limit() {
         let mut lines = Lines::new(20);
         for _ in 0..10 {
             lines.push(b"\xff\xf4\xff\xf2");
@@ -156,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_do_not_depend_on_how_they_come(texts in proptest::collection::vec("[^\r\n\0]{0,20}", 0..10), cut in 1..7usize) {
+        fn lines_do_not_depend_on_how_the_bytes_are_split(texts in proptest::collection::vec("[^\r\n\0]{0,20}", 0..10), cut in 1..7usize) {
             let (mut lines, mut found) = (Lines::default(), Vec::new());
             for chunk in texts.iter().map(|t| format!("{t}\r\n")).collect::<String>().as_bytes().chunks(cut) {
                 lines.push(chunk);

@@ -1,16 +1,16 @@
-//! Markers: which bytes have arrived, and how many (GFD.20, sections 3.2 and 6).
+//! Restart and performance markers (GFD.20, sections 3.2 and 6).
 //!
-//! `111 Range Marker 0-100,200-300` says what is safe at the receiver, each what came since the one before; the end of a
-//! range is not part of it. `REST` takes the same, or for stream mode one number. `112-Perf Marker` says how much each
-//! stripe has moved.
+//! `111 Range Marker 0-100,200-300` lists the ranges that the receiver has stored since the marker before. The end of a
+//! range is not included. `REST` has ranges in the same form, or one number in stream mode. `112-Perf Marker` reports
+//! how many bytes a stripe has transferred.
 
 use crate::range::{Extent, Ranges};
 use std::fmt;
 
-/// How many ranges one marker may have. GCT has been seen to send some hundreds.
+/// Most ranges in one marker. GCT sends up to some hundreds.
 pub const MAX_RANGES: usize = 1 << 16;
 
-/// Text that is no marker.
+/// A text that does not parse as a marker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not {expected}")]
 pub struct MarkerError {
@@ -22,20 +22,20 @@ fn error(text: &str, expected: &'static str) -> MarkerError {
     MarkerError { text: text.chars().take(100).collect(), expected }
 }
 
-/// Where a transfer goes on.
+/// Where a transfer resumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restart {
-    /// From this byte (RFC 3659, section 5).
+    /// Transfer from this byte on (RFC 3659, section 5).
     At(u64),
-    /// With all but these, in extended block mode.
+    /// Transfer everything except these ranges, in extended block mode.
     Without(Ranges),
 }
 
 impl Restart {
-    /// Reads what follows `REST`.
+    /// Parses the parameter of `REST`.
     ///
     /// # Errors
-    /// It is neither a number nor ranges.
+    /// [`MarkerError`] if the text is neither a number nor a list of ranges.
     pub fn parse(text: &str) -> Result<Self, MarkerError> {
         match text.trim() {
             number if is_number(number) => {
@@ -56,10 +56,10 @@ impl fmt::Display for Restart {
     }
 }
 
-/// Reads `0-100,200-300`.
+/// Parses `0-100,200-300`.
 ///
 /// # Errors
-/// It is not that, or has too many ranges.
+/// [`MarkerError`] if the text is malformed or has more than [`MAX_RANGES`] ranges.
 pub fn parse_ranges(text: &str) -> Result<Ranges, MarkerError> {
     let wrong = || error(text, "a list of ranges such as 0-100,200-300");
     let mut ranges = Ranges::new();
@@ -74,38 +74,38 @@ pub fn parse_ranges(text: &str) -> Result<Ranges, MarkerError> {
     Ok(ranges)
 }
 
-/// The ranges in the text of a 111, with whatever words before them.
+/// Finds the ranges in the text of a 111 reply, after any words.
 ///
 /// # Errors
-/// There are none.
+/// [`MarkerError`] if there are none.
 pub fn find_ranges(text: &str) -> Result<Ranges, MarkerError> {
     let from = text.find(|c: char| c.is_ascii_digit()).ok_or_else(|| error(text, "a range marker"))?;
     parse_ranges(text[from..].trim_end())
 }
 
-/// The text of a 111.
+/// The text of a 111 reply.
 pub fn print_ranges(ranges: &Ranges) -> String {
     format!("Range Marker {ranges}")
 }
 
-/// How far a stripe has come.
+/// A performance marker: the progress of a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Perf {
-    /// When this was so, in tenths of a second since 1970.
+    /// Time of the measurement, in tenths of a second since 1970.
     pub tenths: u64,
-    /// Which stripe, from 0.
+    /// Index of the stripe, from 0.
     pub stripe: u32,
-    /// How many bytes it has moved in all.
+    /// Bytes that the stripe has transferred in total.
     pub bytes: u64,
-    /// How many stripes there are.
+    /// Number of stripes.
     pub stripes: u32,
 }
 
 impl Perf {
-    /// Reads the lines of a 112. Names are taken in any case, and lines that are not known are passed over.
+    /// Parses the lines of a 112 reply. Names are case-insensitive. Unknown lines are ignored.
     ///
     /// # Errors
-    /// A value is missing or no number.
+    /// [`MarkerError`] if the number of bytes is missing or a value is not a number.
     pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Self, MarkerError> {
         let (mut tenths, mut stripe, mut bytes, mut stripes) = (None, None, None, None);
         for line in lines {
@@ -126,7 +126,7 @@ impl Perf {
             }
         }
         let missing = || error("112", "a performance marker with the bytes of a stripe");
-        // Some servers leave out which of one stripe it is.
+        // With a single stripe, some servers leave out its index.
         Ok(Self {
             tenths: tenths.unwrap_or(0),
             stripe: stripe.unwrap_or(0),
@@ -135,7 +135,7 @@ impl Perf {
         })
     }
 
-    /// The lines of a 112, first and last included.
+    /// The lines of a 112 reply, including the first and the last one.
     pub fn lines(&self) -> [String; 6] {
         [
             "Perf Marker".to_owned(),
@@ -158,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn markers_are_read_as_gct_writes_them() {
+    fn markers_are_parsed_as_gct_prints_them() {
         let ranges = find_ranges("Range Marker 502792192-503054336,503578624-974389248").unwrap();
         assert_eq!(ranges.to_string(), "502792192-503054336,503578624-974389248");
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_no_marker() {
+    fn malformed_markers_are_refused() {
         for text in ["", "-", "1-", "5-4", "1-2,", "1-2;3-4", "+1-2", "99999999999999999999", "0-99999999999999999999"]
         {
             assert!(Restart::parse(text).unwrap_err().to_string().starts_with('"'), "{text}");
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(parts in proptest::collection::vec((0..u64::MAX / 2, 1..u64::MAX / 4), 1..20), perf: (u32, u32, u64, u32)) {
+        fn printed_markers_parse_back(parts in proptest::collection::vec((0..u64::MAX / 2, 1..u64::MAX / 4), 1..20), perf: (u32, u32, u64, u32)) {
             let ranges: Ranges = parts.into_iter().filter_map(|(at, len)| Extent::new(at, len)).collect();
             prop_assert_eq!(find_ranges(&print_ranges(&ranges)), Ok(ranges));
             let perf = Perf { tenths: perf.0.into(), stripe: perf.1, bytes: perf.2, stripes: perf.3 };
@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,60}") {
+        fn parsing_never_panics(text in ".{0,60}") {
             let _ = (Restart::parse(&text), find_ranges(&text), Perf::parse(text.lines()));
         }
     }

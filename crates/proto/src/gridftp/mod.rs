@@ -1,16 +1,16 @@
-//! What GridFTP says, without anything that says it: RFC 959, 2228, 2389, 2428, 3659, GFD.20 and GFD.21, as the Grid
-//! Community Toolkit (GCT) speaks them.
+//! Codecs of GridFTP, without I/O: RFC 959, 2228, 2389, 2428, 3659, GFD.20 and GFD.21, as the Grid Community Toolkit
+//! (GCT) implements them.
 //!
-//! - [`mod@line`]: the control channel's lines, out of whatever the network gives.
-//! - [`command`] and [`site`]: what clients ask. [`options`] are what `OPTS RETR` changes.
-//! - [`reply`]: what servers answer. Of what is in answers: [`address`]es of data connections, [`features`], [`facts`] of
-//!   files, [`marker`]s of what has been transferred, [`time`]s. [`pin`]s are keys of data connections, which both say.
-//! - [`inside`]: data connections that another byte stream carries.
-//! - [`block`] and [`xblock`]: the data channel in extended block modes (E and X), block by block and, over all connections of a transfer,
-//!   to its end.
+//! - [`mod@line`]: splits the control channel's bytes into lines.
+//! - [`command`] and [`site`]: commands of clients. [`options`]: the options of `OPTS RETR`.
+//! - [`reply`]: replies of servers. Parts of replies: [`address`]es of data connections, [`features`], [`facts`] of
+//!   files, restart and performance [`marker`]s, [`time`]s. [`pin`]: the key of a data connection, which both ends
+//!   exchange.
+//! - [`inside`]: data connections inside another byte stream.
+//! - [`block`]: the data channel in extended block mode, and the end of a transfer over several connections.
 //!
-//! Everything that is read here was written by somebody else: it is bounded, and refused in words that can be sent back.
-//! What is printed here reads back as the same, and no name can break a line in two.
+//! All input is untrusted. Its size is bounded, and errors are phrased so that they can be sent back to the peer.
+//! Everything printed here parses back to the same value, and no name can contain a line end.
 
 pub mod address;
 pub mod block;
@@ -26,4 +26,3 @@ pub mod pin;
 pub mod reply;
 pub mod site;
 pub mod time;
-pub mod xblock;

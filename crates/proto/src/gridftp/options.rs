@@ -1,32 +1,32 @@
-//! What `OPTS RETR` and its like change of transfers (GFD.20, section 3.5):
+//! Transfer options of `OPTS RETR` and the like (GFD.20, section 3.5):
 //! `Parallelism=8,8,8;StripeLayout=Blocked;BlockSize=1048576;`.
 
 use std::fmt;
 
-/// How many connections a stripe may have.
+/// Most connections of a stripe.
 pub const MAX_PARALLELISM: u32 = 1024;
 
-/// Options of transfers. What is none was not said, and stays what it was.
+/// Transfer options. `None` leaves an option unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RetrOptions {
-    /// How many connections to begin with, at least and at most.
+    /// Number of connections: initial, minimum and maximum.
     pub parallelism: Option<(u32, u32, u32)>,
-    /// How data is divided among stripes.
+    /// Distribution of data among stripes.
     pub layout: Option<Layout>,
-    /// Seconds between performance markers; none are sent if it is 0.
+    /// Seconds between performance markers; 0 disables them.
     pub markers: Option<u32>,
 }
 
-/// How data is divided among stripes.
+/// Distribution of data among stripes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// Each has one range, all of nearly the same length.
+    /// Each stripe has one range; the ranges have nearly equal lengths.
     Partitioned,
-    /// They take turns, with blocks of so many bytes; of the server's choice if that is none.
+    /// The stripes take turns with blocks of this many bytes. `None`: the server chooses the size.
     Blocked(Option<u64>),
 }
 
-/// An option that is none.
+/// An unknown option, or an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{option}\" is no option here: {expected} was expected")]
 pub struct OptionError {
@@ -35,10 +35,10 @@ pub struct OptionError {
 }
 
 impl RetrOptions {
-    /// Reads what follows `OPTS RETR`.
+    /// Parses the parameter of `OPTS RETR`.
     ///
     /// # Errors
-    /// An option is not known, or its value makes no sense.
+    /// [`OptionError`] if an option is unknown or its value is invalid.
     pub fn parse(text: &str) -> Result<Self, OptionError> {
         let (mut options, mut block) = (Self::default(), None);
         for option in text.split(';').map(str::trim).filter(|option| !option.is_empty()) {
@@ -84,7 +84,7 @@ impl RetrOptions {
     }
 }
 
-/// As [`RetrOptions::parse`] reads it.
+/// The form that [`RetrOptions::parse`] reads.
 impl fmt::Display for RetrOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((start, least, most)) = self.parallelism {
@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn options_are_read_as_clients_write_them() {
+    fn options_are_parsed_as_clients_send_them() {
         let options =
             RetrOptions::parse("StripeLayout=Blocked;BlockSize=1048576; parallelism=4,1,8;markers=2").unwrap();
         let expected = RetrOptions {
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(
+        fn printed_options_parse_back(
             parallelism in proptest::option::of((1..20u32, 20..30u32).prop_map(|(a, b)| (a, 1, b))),
             layout in proptest::option::of(proptest::option::of(proptest::option::of(1..u64::MAX))),
             markers: Option<u32>,

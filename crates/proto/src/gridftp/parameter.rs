@@ -1,4 +1,4 @@
-//! What belongs to commands: each sort of parameter, as it is read and printed.
+//! Parameters of commands: parsing and printing of each kind.
 
 use super::address::{parse_eprt, parse_port, parse_stripes, print_eprt, print_port, print_stripe};
 use super::marker::Restart;
@@ -6,10 +6,10 @@ use super::time::Stamp;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A path as it was written: bytes, which may be no text.
+/// A path as sent by the client: bytes, not necessarily UTF-8.
 pub type Path = Vec<u8>;
 
-/// What nobody should see in a log.
+/// A secret. Its debug form does not print it, so that it never reaches a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub Vec<u8>);
 
@@ -19,116 +19,114 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a line is no command.
+/// Why a line is not a valid command.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// No such command is known.
+    /// The command is unknown.
     #[error("{0} is not a command that is known here")]
     Unknown(String),
-    /// What follows the verb makes no sense.
+    /// The parameter is invalid.
     #[error("{verb}: {expected} was expected")]
     Syntax {
         /// The verb.
         verb: &'static str,
-        /// What should follow it.
+        /// The expected parameter.
         expected: &'static str,
     },
-    /// A parameter would end the line, and begin another command.
+    /// A parameter contains a line end, after which another command would begin.
     #[error("a parameter of {0} has the end of a line in it")]
     Line(String),
 }
 
 impl CommandError {
-    /// The code of the answer.
+    /// The code of the server's reply.
     pub fn code(&self) -> u16 {
         if matches!(self, Self::Unknown(_)) { 500 } else { 501 }
     }
 }
 
-/// How data is protected (RFC 2228, section 3).
+/// Protection level of data connections (RFC 2228, section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
-    /// Not at all.
+    /// No protection.
     Clear,
-    /// Against change.
+    /// Integrity only.
     Safe,
-    /// Against reading, and no more than that.
+    /// Confidentiality only.
     Confidential,
-    /// Against both.
+    /// Integrity and confidentiality.
     Private,
 }
 
-/// How the ends of a data connection authenticate each other (GFD.20, section 3.1).
+/// Authentication of data connections (GFD.20, section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dcau {
-    /// They do not.
+    /// No authentication.
     None,
-    /// Both are the user.
+    /// Each end must have the user's identity.
     Own,
-    /// The other end is this subject.
+    /// The other end must have this subject.
     Subject(String),
 }
 
-/// How data is transmitted.
+/// Transfer mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// As a stream, which ends with its connection.
+    /// A stream that ends with its connection.
     Stream,
-    /// In blocks.
+    /// Blocks.
     Block,
     /// Compressed.
     Compressed,
-    /// In extended blocks.
+    /// Extended blocks.
     Extended,
-    /// In extended blocks that either end may send (GFD.47).
-    ExtendedBoth,
 }
 
-/// What is asked with `EPSV`.
+/// Parameter of `EPSV`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epsv {
-    /// In the control connection's family.
+    /// The address family of the control connection.
     Same,
     /// IPv4.
     V4,
     /// IPv6.
     V6,
-    /// Nothing but EPSV follows, so that devices on the way need not look.
+    /// The client will use only EPSV from now on, so that a NAT need not inspect its commands (RFC 2428, section 4).
     All,
 }
 
-/// A checksum that is asked for.
+/// Parameter of `CKSM`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cksm {
-    /// Its name, as written.
+    /// Name of the algorithm, as sent.
     pub algorithm: String,
-    /// From which byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Over how many; to the end if that is none (-1 on the wire).
+    /// Number of bytes. `None`: up to the end of the file (-1 on the wire).
     pub length: Option<u64>,
-    /// Of what.
+    /// The file.
     pub path: Path,
 }
 
-/// A file to be sent by a module.
+/// Parameter of `ERET`: a file that a server module sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Eret {
-    /// A part of it: offset and length. In the blocks that are sent, offsets begin at 0.
+    /// A part of the file: offset and length. The offsets of the blocks on the data channel begin at 0.
     Partial(u64, u64, Path),
-    /// What another module makes of it: its name, its parameters, the path.
+    /// The output of another module: its name, its parameters, the path.
     Module(String, String, Path),
 }
 
-/// A file to be received by a module.
+/// Parameter of `ESTO`: a file that a server module receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Esto {
-    /// Into it, from an offset on.
+    /// Written to the file from this offset on.
     Adjusted(u64, Path),
-    /// By another module: its name, its parameters, the path.
+    /// The input of another module: its name, its parameters, the path.
     Module(String, String, Path),
 }
 
-/// The first word and what follows the blank after it.
+/// Splits at the first blank: the first word, and the rest.
 pub(in super::super) fn two(line: &[u8]) -> (&[u8], &[u8]) {
     match line.iter().position(|&b| b == b' ') {
         Some(blank) => (&line[..blank], &line[blank + 1..]),
@@ -136,18 +134,18 @@ pub(in super::super) fn two(line: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Text that is UTF-8, if it is any at all, without blanks at its ends.
+/// The text without leading and trailing blanks. `None` if it is empty or not UTF-8.
 pub(in super::super) fn text(bytes: &[u8]) -> Option<String> {
     let text = str::from_utf8(bytes).ok()?.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A number of decimal digits.
+/// Parses a number of decimal digits.
 pub(in super::super) fn number(bytes: &[u8]) -> Option<u64> {
     text(bytes).filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
 }
 
-/// A path: whatever follows.
+/// Parses a path: all bytes of the parameter, at least one.
 pub(in super::super) fn path(verb: &'static str, bytes: &[u8]) -> Result<Path, CommandError> {
     if bytes.is_empty() { Err(CommandError::Syntax { verb, expected: "a path" }) } else { Ok(bytes.to_vec()) }
 }
@@ -156,7 +154,7 @@ fn syntax<T>(verb: &'static str, expected: &'static str, found: Option<T>) -> Re
     found.ok_or(CommandError::Syntax { verb, expected })
 }
 
-/// Defines how each sort of parameter is read and printed.
+/// Defines parser and printer of each kind of parameter, as a module.
 macro_rules! kinds {
     ($($kind:ident: $of:ty, |$verb:ident, $rest:ident| $parse:expr, |$value:ident| $print:expr;)*) => {
         $(pub(super) mod $kind {
@@ -179,7 +177,7 @@ kinds! {
     maybe_name: Option<String>, |_verb, rest| Ok(text(rest)), |value| value.clone().unwrap_or_default().into_bytes();
     secret: Secret, |_verb, rest| Ok(Secret(rest.to_vec())), |value| value.0.clone();
     count: u64,
-        // ALLO may name the longest record, too; there are none.
+        // ALLO may be followed by the length of the longest record, which does not apply here.
         |verb, rest| syntax(verb, "a number", number(two(rest).0)),
         |value| value.to_string().into_bytes();
     place: Path, |verb, rest| path(verb, rest), |value| value.clone();
@@ -235,12 +233,11 @@ kinds! {
             Dcau::Subject(subject) => format!("S {subject}").into_bytes(),
         };
     mode: Mode,
-        |verb, rest| syntax(verb, "S, B, C, E or X", match rest.to_ascii_uppercase().trim_ascii() {
+        |verb, rest| syntax(verb, "S, B, C or E", match rest.to_ascii_uppercase().trim_ascii() {
             b"S" => Some(Mode::Stream),
             b"B" => Some(Mode::Block),
             b"C" => Some(Mode::Compressed),
             b"E" => Some(Mode::Extended),
-            b"X" => Some(Mode::ExtendedBoth),
             _ => None,
         }),
         |value| match value {
@@ -248,11 +245,10 @@ kinds! {
             Mode::Block => b"B".to_vec(),
             Mode::Compressed => b"C".to_vec(),
             Mode::Extended => b"E".to_vec(),
-            Mode::ExtendedBoth => b"X".to_vec(),
         };
     port: SocketAddr,
         |verb, rest| syntax(verb, "six numbers with commas between", text(rest).and_then(|t| parse_port(&t).ok())),
-        // Another family has no such form, and EPRT says the same.
+        // IPv6 has no such form: print the form of EPRT.
         |value| print_port(*value).unwrap_or_else(|| print_eprt(*value)).into_bytes();
     eprt: SocketAddr,
         |verb, rest| syntax(verb, "a family, an address and a port between bars", text(rest).and_then(|t| parse_eprt(&t).ok())),
@@ -328,7 +324,7 @@ kinds! {
         };
 }
 
-/// Reads `name="parameters" ` and gives what follows.
+/// Parses `name="parameters" ` and returns name, parameters and the rest.
 fn module(rest: &[u8]) -> Option<(String, String, &[u8])> {
     let equals = rest.windows(2).position(|w| w == b"=\"")?;
     let name = text(&rest[..equals]).filter(|name| !name.contains(char::is_whitespace))?;

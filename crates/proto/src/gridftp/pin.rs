@@ -1,43 +1,44 @@
-//! Keys of data connections, as the two ends of a control connection tell them to each other (`docs/protocol/gridftp.md`): the
-//! SHA-256 of a certificate that is made for the purpose, in an option of a driver, `quic:key=sha256-…`, and in its answer.
+//! Certificate pins of data connections, which both ends exchange over the control connection
+//! (`docs/protocol/gridftp.md`). A pin is the SHA-256 of a certificate made for the purpose. It is sent in a driver option,
+//! `quic:key=sha256-…`, and in its reply.
 
 use super::reply::Reply;
 use std::fmt;
 use std::str::FromStr;
 
-/// How it begins, which says what it is.
-const SORT: &str = "sha256-";
+/// Prefix of a pin's text form: the hash algorithm.
+const PREFIX: &str = "sha256-";
 
-/// The SHA-256 of an end's certificate, as it is encoded.
+/// The SHA-256 of an end's certificate in DER.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pin(pub [u8; 32]);
 
-/// What is no such thing.
+/// A text or reply without a valid pin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
-    /// The text is another.
+    /// The text is malformed.
     #[error("a key was expected as sha256- and 64 hexadecimal digits in lower case")]
     Text,
-    /// The answer to what asked for a stack is another.
+    /// The reply to `SITE SETNETSTACK` does not contain a pin.
     #[error("the server answers \"{said}\", and 250 {driver}:key=sha256-… was expected")]
     Answer {
-        /// What it says.
+        /// The server's reply.
         said: String,
-        /// The driver that was asked for.
+        /// The requested driver.
         driver: &'static str,
     },
 }
 
 impl Pin {
-    /// What a server says after 250 to a stack with `driver`, the key being its own.
+    /// The text of the server's 250 reply to a stack with `driver`, with its own pin.
     pub fn answer(self, driver: &str) -> String {
         format!("{driver}:key={self}")
     }
 
-    /// The server's key, in its answer to a stack with `driver`: this line and no other.
+    /// Parses the server's pin in its reply to a stack with `driver`. The reply must consist of this line only.
     ///
     /// # Errors
-    /// [`PinError::Answer`]. Whoever goes on without it would not know whom data goes to.
+    /// [`PinError::Answer`]. The caller must not go on: without a pin, the data connection's peer is not authenticated.
     pub fn of_answer(driver: &'static str, reply: &Reply) -> Result<Self, PinError> {
         let line = match (&reply.lines[..], reply.code) {
             ([line], 250) => str::from_utf8(line).ok(),
@@ -50,7 +51,7 @@ impl Pin {
 
 impl fmt::Display for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(SORT)?;
+        f.write_str(PREFIX)?;
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -65,7 +66,7 @@ impl FromStr for Pin {
     type Err = PinError;
 
     fn from_str(text: &str) -> Result<Self, PinError> {
-        let digits = text.strip_prefix(SORT).ok_or(PinError::Text)?.as_bytes();
+        let digits = text.strip_prefix(PREFIX).ok_or(PinError::Text)?.as_bytes();
         if digits.len() != 64 || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(PinError::Text);
         }
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_is_printed_and_not_otherwise() {
+    fn pin_parses_only_in_its_printed_form() {
         let pin = Pin(std::array::from_fn(|i| i as u8 * 7));
         let text = pin.to_string();
         assert_eq!((text.parse(), text.len()), (Ok(pin), 71));

@@ -1,57 +1,57 @@
-//! Answers of servers (RFC 959, section 4.2): a code of three digits and text, on one line or on several.
+//! Replies of servers (RFC 959, section 4.2): a code of three digits and text, on one line or several lines.
 //!
-//! The first line of several has `-` after the code, and the last one the code and a blank; between them is anything, and a
-//! line that would be taken for the last begins with a blank instead.
+//! The first of several lines has `-` after the code, and the last one a blank after the same code. The lines between
+//! them are arbitrary. A line that would look like the last one gets a leading blank.
 
 use super::line::{Lines, LongLine, MAX_LINE, is_line};
 use std::fmt;
 
-/// How many bytes an answer may have that lists something, such as those to `STAT` and `SITE DRAFTS`.
+/// Most bytes of a reply that contains a listing, such as those to `STAT` and `SITE DRAFTS`.
 pub const MAX_REPLY: usize = 64 << 20;
 
-/// How many lines it may have: each costs memory beside its bytes.
+/// Most lines of such a reply. Each line costs memory beside its bytes.
 pub const MAX_LINES: usize = 1 << 20;
 
-/// How many bytes any other answer may have: two of the longest lines. Greetings, messages of the day and lists of features have some
-/// thousand.
+/// Most bytes of any other reply: two of the longest lines. Greetings, messages of the day and lists of features have
+/// some thousand bytes.
 pub const MAX_SHORT: usize = 2 * MAX_LINE;
 
-/// How many lines any other answer may have.
+/// Most lines of any other reply.
 pub const MAX_SHORT_LINES: usize = 2048;
 
-/// An answer.
+/// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// From 100 to 699: 6xx are protected answers (RFC 2228).
+    /// From 100 to 699: 6xx are protected replies (RFC 2228).
     pub code: u16,
-    /// The text, line by line, without codes: at least one line, empty perhaps. Bytes, since names are in them.
+    /// The lines of the text without codes, at least one. Bytes, because they may contain file names.
     pub lines: Vec<Vec<u8>>,
 }
 
-/// What is no answer.
+/// Why received bytes are not a valid reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// A line is too long.
     #[error("the server answers with {0}")]
     Line(#[from] LongLine),
-    /// A line does not begin as answers do.
+    /// The first line does not begin with a code.
     #[error("the server answers with \"{0}\", and a code of three digits was expected")]
     Code(String),
-    /// The answer does not end.
+    /// The reply has too many bytes.
     #[error("the server answers with more than {0} bytes")]
     Long(usize),
-    /// The same, by its lines.
+    /// The reply has too many lines.
     #[error("the server answers with more than {0} lines")]
     Lines(usize),
 }
 
 impl Reply {
-    /// An answer of one line.
+    /// A reply of one line.
     pub fn new(code: u16, text: impl AsRef<[u8]>) -> Self {
         Self { code, lines: vec![text.as_ref().to_vec()] }
     }
 
-    /// One of several lines.
+    /// A reply of several lines.
     pub fn of_lines<L: AsRef<[u8]>>(code: u16, lines: impl IntoIterator<Item = L>) -> Self {
         let mut lines: Vec<Vec<u8>> = lines.into_iter().map(|line| line.as_ref().to_vec()).collect();
         if lines.is_empty() {
@@ -60,33 +60,33 @@ impl Reply {
         Self { code, lines }
     }
 
-    /// Whether another answer to the same command follows.
+    /// Whether another reply to the same command follows (1xx).
     pub fn is_preliminary(&self) -> bool {
         self.code / 100 == 1
     }
 
-    /// Whether what was asked for is done.
+    /// Whether the command has succeeded (2xx).
     pub fn is_success(&self) -> bool {
         self.code / 100 == 2
     }
 
-    /// Whether the next command completes what was asked for.
+    /// Whether another command is needed to complete the request (3xx).
     pub fn is_intermediate(&self) -> bool {
         self.code / 100 == 3
     }
 
-    /// Whether it failed, and the same may succeed later.
-    pub fn is_passing_failure(&self) -> bool {
+    /// Whether the command has failed but may succeed later (4xx).
+    pub fn is_transient_failure(&self) -> bool {
         self.code / 100 == 4
     }
 
-    /// Its text for people: all lines, with what is no text replaced.
+    /// The text for people: all lines, with invalid UTF-8 replaced.
     pub fn text(&self) -> String {
         let lines: Vec<_> = self.lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
         lines.join("\n")
     }
 
-    /// As it is sent.
+    /// Encodes the reply.
     pub fn encode(&self) -> Vec<u8> {
         let (mut out, last) = (Vec::new(), self.lines.len().saturating_sub(1));
         for (i, line) in self.lines.iter().enumerate() {
@@ -96,7 +96,7 @@ impl Reply {
                 _ if line.starts_with(format!("{:03} ", self.code).as_bytes()) => out.push(b' '),
                 _ => {}
             }
-            // A name with a line end in it would be taken for an answer of its own.
+            // Replace line ends in names: the rest would be taken for a reply of its own.
             out.extend(line.iter().map(|&byte| if is_line(&[byte]) { byte } else { b'?' }));
             out.extend(b"\r\n");
         }
@@ -104,14 +104,14 @@ impl Reply {
     }
 }
 
-/// The code, and the text.
+/// The code and the text, with control characters escaped.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.code, self.text().escape_debug())
     }
 }
 
-/// Reads answers.
+/// Parses replies.
 #[derive(Debug, Clone, Default)]
 pub struct Replies {
     lines: Lines,
@@ -121,25 +121,25 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// None yet.
+    /// A parser without input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether answers may be as long as listings from here on. They are short before this is called.
+    /// Sets whether the next replies may be as long as listings. Initially they may not.
     pub fn expect_long(&mut self, long: bool) {
         self.long = long;
     }
 
-    /// Adds what came in.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.lines.push(bytes);
     }
 
-    /// The next answer, if all of it is there.
+    /// Takes the next complete reply.
     ///
     /// # Errors
-    /// What came is no answer. There is no way to go on from there.
+    /// [`ReplyError`]. The connection cannot be used any more.
     pub fn take(&mut self) -> Result<Option<Reply>, ReplyError> {
         while let Some(line) = self.lines.take()? {
             let start = code(&line);
@@ -175,19 +175,19 @@ impl Replies {
         Ok(None)
     }
 
-    /// Whether part of an answer has come.
-    pub fn is_amid(&self) -> bool {
+    /// Whether a reply of several lines is incomplete.
+    pub fn is_incomplete(&self) -> bool {
         self.open.is_some()
     }
 
-    /// What came after the last answer that was given: what belongs to another protocol, as TLS after the answer to `AUTH
-    /// TLS`.
+    /// The bytes after the last reply that was taken: they belong to the next protocol, such as TLS after the reply to
+    /// `AUTH TLS`.
     pub fn rest(self) -> Vec<u8> {
         self.lines.rest()
     }
 }
 
-/// The code that a line begins with, and whether lines follow.
+/// The code at the beginning of a line, and whether more lines follow.
 fn code(line: &[u8]) -> Option<(u16, bool)> {
     let (digits, rest) = line.split_at_checked(3)?;
     let more = match rest.first() {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_as_servers_write_them() {
+    fn replies_are_parsed_as_servers_send_them() {
         let bytes = b"220 ready\r\n211-Extensions\r\n MLST a*;\r\n 211 not the end\r\n211 End.\r\n\
             112-Perf Marker\r\n Stripe Index: 0\r\n112 End.\r\n200\r\n250-a\r\n250-b\r\n250 c\r\n";
         let replies = read(bytes).unwrap();
@@ -225,7 +225,7 @@ mod tests {
         assert!(replies[2].is_preliminary() && replies[0].is_success());
     }
 
-    /// Feeds `line` for ever after the first line of an answer; how it ends, and how many bytes were taken.
+    /// Feeds `line` for ever after the first line of a reply. Returns the error, and the number of bytes before it.
     fn endless(mut replies: Replies, line: &[u8]) -> (ReplyError, usize) {
         replies.push(b"220-hello\r\n");
         let block = line.repeat((16 << 10) / line.len());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_end_are_given_up_soon() {
+    fn endless_replies_are_refused_at_the_limit() {
         let short = || Replies::new();
         assert_eq!(endless(short(), b"\r\n").0, ReplyError::Lines(MAX_SHORT_LINES));
         assert_eq!(endless(short(), b"220-a\r\n").0, ReplyError::Lines(MAX_SHORT_LINES));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn listings_are_long_where_they_are_expected() {
+    fn long_replies_are_accepted_only_if_expected() {
         let lines: Vec<String> = (0..10_000).map(|n| format!(" type=file; name{n}")).collect();
         let bytes = Reply::of_lines(250, &lines).encode();
         let mut replies = Replies::new();
@@ -269,18 +269,18 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_no_answer() {
+    fn lines_without_a_code_are_refused() {
         for line in ["hello", "2200 x", "22 x", "+20 x", "700 x", "099 x", "", "220x"] {
             assert_eq!(read(format!("{line}\r\n").as_bytes()), Err(ReplyError::Code(line.into())));
         }
         let mut replies = Replies::new();
         replies.push(b"150-x\r\n");
-        assert_eq!((replies.take(), replies.is_amid()), (Ok(None), true));
+        assert_eq!((replies.take(), replies.is_incomplete()), (Ok(None), true));
     }
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back_and_no_line_becomes_two(
+        fn encoded_replies_parse_back_and_lines_are_never_split(
             code in 100..700u16,
             texts in proptest::collection::vec("([1-6]{3} )?.{0,10}[\r\n]?.{0,10}", 1..5),
         ) {
@@ -291,7 +291,7 @@ mod tests {
             for (found, text) in read[0].lines.iter().zip(&texts) {
                 let clean = text.replace(['\r', '\n', '\0'], "?");
                 let found = String::from_utf8(found.clone()).unwrap();
-                // A line in the middle that begins with the same code and a dash is taken without it.
+                // A middle line that begins with the same code and a dash is parsed without them.
                 let repeated = clean.strip_prefix(&format!("{code}-"));
                 let indented = found.strip_prefix(' ') == Some(&clean);
                 prop_assert!(found == clean || indented || Some(found.as_str()) == repeated);
@@ -299,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn answers_do_not_depend_on_how_they_come(bytes in "([1-3][0-9]{2}[ -]?.{0,5}\r\n){0,8}", cut in 1..9usize) {
+        fn replies_do_not_depend_on_how_the_bytes_are_split(bytes in "([1-3][0-9]{2}[ -]?.{0,5}\r\n){0,8}", cut in 1..9usize) {
             let (mut replies, mut found) = (Replies::new(), Vec::new());
             let mut failed = None;
             for chunk in bytes.as_bytes().chunks(cut) {

@@ -1,63 +1,64 @@
-//! What is asked with `SITE`: what no standard has and GridFTP needs.
+//! Commands of `SITE`, which no standard defines and GridFTP needs.
 
 use super::parameter::{CommandError, Path, number, path, text, two};
 use super::time::Stamp;
 
-/// A command of this site. Names are those of GCT, and one of the paper on UDT as a driver (U12).
+/// A site-specific command. The names are GCT's, and one is from the paper on UDT as a driver (U12).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Site {
-    /// `HELP`, about a command perhaps.
+    /// `HELP`, optionally about a command.
     Help(Option<String>),
-    /// The drivers of data connections, bottom first, as written: `SETNETSTACK`, or `SETDCSTACK` as the paper has it.
+    /// Sets the driver stack of data connections, the lowest driver first, as sent: `SETNETSTACK`, or `SETDCSTACK` as
+    /// in the paper.
     NetStack(String),
-    /// The drivers of files.
+    /// Sets the driver stack of files.
     DiskStack(String),
-    /// The buffers of sockets, in bytes.
+    /// Sets the socket buffers, in bytes.
     Buffer(Buffer, u64),
-    /// Permissions of a path, in octal.
+    /// Sets the permissions of a path.
     Chmod(u32, Path),
-    /// The group of a path.
+    /// Sets the group of a path.
     Chgrp(String, Path),
-    /// When a path was modified.
+    /// Sets the modification time of a path.
     Utime(Stamp, Path),
-    /// What a symbolic link will lead to.
+    /// The target of a new symbolic link.
     SymlinkFrom(Path),
-    /// The link itself.
+    /// The path of the new symbolic link.
     SymlinkTo(Path),
-    /// Removes a directory with all that is in it.
+    /// Removes a directory recursively.
     Rdel(Path),
-    /// Cuts a file to a length.
+    /// Truncates a file to a length.
     Truncate(u64, Path),
-    /// Which task of a transfer service this is, for logs.
+    /// The task of a transfer service, for logs.
     TaskId(String),
-    /// What the client says of itself, for logs.
+    /// Information about the client, for logs.
     ClientInfo(String),
-    /// What transfers that were cut have left in a directory: Phoebus's own.
+    /// Lists the partial files that interrupted transfers have left in a directory. An extension of Phoebus.
     Drafts(Option<Path>),
-    /// Who the client is mapped to.
+    /// Requests the local user to whom the client is mapped.
     WhoAmI,
-    /// The server's version.
+    /// Requests the server's version.
     Version,
-    /// Anything else: a name in capitals, and what follows it.
+    /// Any other command: its name in upper case, and its parameter.
     Other(String, Vec<u8>),
 }
 
-/// Which buffers, and by which name they were asked for.
+/// The socket buffers to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buffer {
-    /// Both: `SBUF`, `BUFSIZE`.
+    /// Both buffers: `SBUF`, `BUFSIZE`.
     Both,
-    /// Of data that the server sends: `RETRBUFSIZE`, `RBUFSZ`, `RBUFSIZ`.
+    /// The buffer for data that the server sends: `RETRBUFSIZE`, `RBUFSZ`, `RBUFSIZ`.
     Retrieve,
-    /// Of data that the server receives: `STORBUFSIZE`, `SBUFSZ`, `SBUFSIZ`.
+    /// The buffer for data that the server receives: `STORBUFSIZE`, `SBUFSZ`, `SBUFSIZ`.
     Store,
 }
 
 impl Site {
-    /// Reads what follows `SITE`.
+    /// Parses the parameter of `SITE`.
     ///
     /// # Errors
-    /// It is a command that is known, and its parameters make no sense.
+    /// [`CommandError::Syntax`] if a known command has an invalid parameter.
     pub fn parse(argument: &[u8]) -> Result<Self, CommandError> {
         let (verb, rest) = two(argument);
         let verb = String::from_utf8_lossy(verb).to_ascii_uppercase();
@@ -95,7 +96,7 @@ impl Site {
                 Self::Truncate(number(length).ok_or_else(|| syntax("a length and a path"))?, path("SITE", name)?)
             }
             "TASKID" => Self::TaskId(text(rest).ok_or_else(|| syntax("a task"))?),
-            "CLIENTINFO" => Self::ClientInfo(text(rest).ok_or_else(|| syntax("what the client says of itself"))?),
+            "CLIENTINFO" => Self::ClientInfo(text(rest).ok_or_else(|| syntax("information about the client"))?),
             "DRAFTS" if rest.is_empty() => Self::Drafts(None),
             "DRAFTS" => Self::Drafts(Some(path("SITE", rest)?)),
             "WHOAMI" => Self::WhoAmI,
@@ -105,7 +106,7 @@ impl Site {
         })
     }
 
-    /// What follows `SITE`.
+    /// The parameter of `SITE`.
     pub(super) fn encode(&self) -> Vec<u8> {
         let with = |verb: &str, rest: &[u8]| [verb.as_bytes(), rest].join(&b' ');
         let both = |verb: &str, first: &str, name: &Path| [verb.as_bytes(), first.as_bytes(), name].join(&b' ');
@@ -141,8 +142,8 @@ impl Site {
     }
 }
 
-/// The other form of UTIME, which ProFTPD and Pure-FTPd take and lftp sends: a path, when it was accessed, modified and
-/// changed, and `UTC`. When it was accessed and changed is not set by those either.
+/// The other form of UTIME, which lftp sends and ProFTPD and Pure-FTPd accept: a path, the times of access,
+/// modification and change, and `UTC`. Like those servers, this one ignores the times of access and change.
 fn utime_of_five(rest: &[u8]) -> Option<(Stamp, &[u8])> {
     let mut words = rest.rsplitn(5, |&b| b == b' ');
     let [zone, changed, modified, accessed, name] = std::array::from_fn(|_| words.next().unwrap_or_default());
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_set_in_either_form() {
+    fn utime_is_parsed_in_both_forms() {
         let time = Stamp::parse("20200102030405").unwrap();
         let parse = |text: &str| Site::parse(text.as_bytes());
         assert_eq!(parse("UTIME 20200102030405 a b"), Ok(Site::Utime(time, b"a b".to_vec())));

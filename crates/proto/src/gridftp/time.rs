@@ -1,11 +1,11 @@
-//! Times as FTP writes them: `YYYYMMDDHHMMSS`, with a fraction perhaps, in UTC (RFC 3659, section 2.3).
+//! Time stamps of FTP: `YYYYMMDDHHMMSS` with an optional fraction, in UTC (RFC 3659, section 2.3).
 
 use std::fmt;
 
-/// A moment, in seconds and nanoseconds since 1970.
+/// A time stamp, in seconds and nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// Seconds since 1970, negative before. Years have four digits: what lies outside them prints as the nearest of them.
+    /// Seconds since 1970, negative before. Times outside the years 0 to 9999 print as the nearest time within them.
     pub seconds: i64,
     /// Nanoseconds, below 10^9.
     pub nanos: u32,
@@ -15,7 +15,7 @@ pub struct Stamp {
 const RANGE: (i64, i64) = (-62_167_219_200, 253_402_300_799);
 
 impl Stamp {
-    /// Reads `20261121200000` or `20261121200000.123`.
+    /// Parses `20261121200000` or `20261121200000.123`.
     pub fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
@@ -26,7 +26,7 @@ impl Stamp {
         let (year, month, day) = (field(0, 4)?, field(4, 6)?, field(6, 8)?);
         let (hour, minute, second) = (field(8, 10)?, field(10, 12)?, field(12, 14)?);
         let days = days_of(year, month, day);
-        // A day that does not exist is another day when it is counted back. A leap second is the next second.
+        // A day that does not exist converts back to another day. A leap second counts as the next second.
         if hour > 23 || minute > 59 || second > 60 || date_of(days) != (year, month, day) {
             return None;
         }
@@ -35,7 +35,7 @@ impl Stamp {
     }
 }
 
-/// The fraction is printed only if there is one, and as short as it is.
+/// Prints the fraction only if it is not zero, without trailing zeros.
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.seconds.clamp(RANGE.0, RANGE.1);
@@ -49,14 +49,15 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Days since 1970 of a date in the Gregorian calendar, in which years are counted from March and 400 of them are an era.
+/// Days since 1970 of a date in the Gregorian calendar. Years are counted from March, so that leap days are at their
+/// end, and 400 years are an era.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
-/// The date of a day that is counted from 1970.
+/// The date (year, month, day) of a day number counted from 1970.
 fn date_of(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -74,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times_are_those_that_date_prints() {
+    fn times_agree_with_the_output_of_date() {
         for (text, seconds, nanos) in [
             ("19700101000000", 0, 0),
             ("20000229235959", 951_868_799, 0),
@@ -100,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(seconds in RANGE.0..=RANGE.1, nanos in 0..1_000_000_000u32) {
+        fn printed_times_parse_back(seconds in RANGE.0..=RANGE.1, nanos in 0..1_000_000_000u32) {
             let stamp = Stamp { seconds, nanos };
             prop_assert_eq!(Stamp::parse(&stamp.to_string()), Some(stamp));
         }

@@ -1,15 +1,15 @@
-//! The end of a hop that is asked: it reads HELLO, AUTH and OPEN, and its owner decides (`docs/protocol/session.md` §5).
+//! The acceptor of a hop: reads HELLO, AUTH, OPEN and ATTACH, and the caller decides (`docs/protocol/session.md` §5).
 //!
 //! ```text
 //!            HELLO in            OPEN or ATTACH in           opened
 //!   Greeting ────────► Greeted ───────────────────► Asked ──────────► Opened
 //!                       ▲  │ AUTH in                  │                 │
 //!                       │  ▼                 refuse   │    next_session │
-//!                       │ Asked ── challenge ──► Challenged (all but AUTH is skipped)
+//!                       │ Asked ── challenge ──► Challenged (OPEN and ATTACH are skipped)
 //!                       └── accept_auth ──────────────┴─────────────────┘
 //! ```
 //!
-//! The caller moves bytes and owns the deadline, as for the [initiator](super::initiator).
+//! The caller does the I/O and owns the deadline, as for the [initiator](super::initiator).
 
 use super::inbox::Inbox;
 use super::initiator::check_hello;
@@ -17,38 +17,38 @@ use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refu
 use super::wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
 use super::{Code, Mode};
 
-/// Where the handshake stands.
+/// State of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Waiting for the peer's HELLO.
     Greeting,
     /// Waiting for AUTH, OPEN or ATTACH.
     Greeted,
-    /// A challenge was sent; all but AUTH is skipped.
+    /// A challenge was sent; OPEN and ATTACH are skipped until AUTH arrives.
     Challenged,
-    /// [`Acceptor::request`] waits for a decision.
+    /// [`Acceptor::request`] waits for the caller's decision.
     Asked,
     /// The session is open; the next byte belongs to the stream.
     Opened(Mode),
 }
 
-/// Most messages that are skipped behind one challenge. 16: a peer sends OPEN along with the AUTH that is not enough, and not many
-/// times, as it has to wait for the challenge first.
+/// Most messages skipped after one challenge. An initiator sends OPEN along with an insufficient AUTH, but only a few
+/// such requests before it has to wait for the challenge.
 const SKIPPED_MAX: u8 = 16;
-/// Most bytes that may wait to be sent when one more message is added: a greeting and two answers, whatever their length.
+/// Most bytes that may wait to be sent when one more message is queued: two messages of the maximum length.
 const OUTGOING_MAX: usize = 2 * (PREFIX_LEN + MESSAGE_MAX);
 
-/// What the peer asks for.
+/// A request of the peer, on which the caller decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Request<'a> {
-    /// To be believed who it is.
+    /// The peer authenticates.
     Auth(Auth<'a>),
-    /// A session.
+    /// The peer requests a session.
     Open(Open<'a>),
-    /// To join a session.
+    /// The peer requests to join a session.
     Attach(Attach<'a>),
-    /// A session that requires features which this version does not know: these bits of [`Open::required`]. It can only be
-    /// refused, with [`Code::Feature`].
+    /// The peer requests a session that requires unknown features: these bits of [`Open::required`]. The caller can
+    /// only refuse it, with [`Code::Feature`].
     Unsupported(u64),
 }
 
@@ -70,7 +70,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Waits for a peer's greeting; `name` is what this end calls itself.
+    /// An acceptor that expects a peer's HELLO. `name` is the name of this end in its own HELLO.
     pub fn new(name: &str) -> Self {
         Self {
             inbox: Inbox::new(Vec::new()),
@@ -87,43 +87,43 @@ impl Acceptor {
         }
     }
 
-    /// The same, by the process of that name which is this one ([`Hello::instance`]). To be said before the greeting.
+    /// Sets this process's instance number ([`Hello::instance`]). Must be called before the peer's HELLO is processed.
     #[must_use]
     pub fn with_instance(self, instance: u64) -> Self {
         Self { instance, ..self }
     }
 
-    /// Where the handshake stands.
+    /// The state of the handshake.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// What the peer calls itself; empty for a client. Not proven by anything.
+    /// The name in the peer's HELLO; empty for a client. The handshake does not verify it.
     pub fn peer_name(&self) -> &str {
         &self.peer_name
     }
 
-    /// Features that the peer and this end have in common.
+    /// Features that both ends support; 0 before the peer's HELLO.
     pub fn peer_features(&self) -> u64 {
         self.peer_features
     }
 
-    /// Whether the peer has called this connection a beacon ([`Hello::beacon`]).
+    /// Whether the peer's HELLO declares this connection a beacon ([`Hello::beacon`]).
     pub fn peer_is_beacon(&self) -> bool {
         self.peer_is_beacon
     }
 
-    /// Which process of its name the peer is; 0 if it has not said ([`Hello::instance`]).
+    /// The instance number of the peer's process ([`Hello::instance`]); 0 if not given.
     pub fn peer_instance(&self) -> u64 {
         self.peer_instance
     }
 
-    /// What is still to be sent.
+    /// Bytes to send next.
     pub fn outgoing(&self) -> &[u8] {
         &self.out[self.sent..]
     }
 
-    /// Says that the first `n` bytes of [`Acceptor::outgoing`] were sent.
+    /// Records that the first `n` bytes of [`Acceptor::outgoing`] were sent.
     pub fn sent(&mut self, n: usize) {
         self.sent += n.min(self.out.len() - self.sent);
         if self.sent == self.out.len() {
@@ -131,23 +131,24 @@ impl Acceptor {
         }
     }
 
-    /// How many bytes may be read next; 0 while a decision is due or a session is open.
+    /// Number of bytes that may be read next. 0 while a decision is pending or a session is open.
     pub fn want(&self) -> usize {
         if self.waiting() { self.inbox.want() } else { 0 }
     }
 
-    /// Where to read the next bytes to; empty when nothing is expected.
+    /// The buffer for the next read. Empty if nothing is expected.
     ///
     /// # Errors
-    /// None today; kept for storages that are bounded.
+    /// None at present: the acceptor's buffer grows up to the longest message.
     pub fn space(&mut self) -> Result<&mut [u8], ProtocolError> {
         if self.waiting() { self.inbox.space() } else { Ok(&mut []) }
     }
 
-    /// Says that `n` bytes were read into [`Acceptor::space`]; look at [`Acceptor::state`] afterwards.
+    /// Records that `n` bytes were read into [`Acceptor::space`]. Check [`Acceptor::state`] afterwards.
     ///
     /// # Errors
-    /// What the peer did wrong. A REFUSED that says so is among [`Acceptor::outgoing`]; send it and close.
+    /// How the peer broke the protocol. [`Acceptor::outgoing`] then ends with a REFUSED; send it and close the
+    /// connection.
     pub fn received(&mut self, n: usize) -> Result<(), ProtocolError> {
         if !self.waiting() {
             return Ok(());
@@ -162,7 +163,7 @@ impl Acceptor {
         })
     }
 
-    /// What is to be decided, in state [`State::Asked`].
+    /// The request that waits for a decision, in state [`State::Asked`].
     pub fn request(&self) -> Option<Request<'_>> {
         if self.state != State::Asked {
             return None;
@@ -178,7 +179,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes the peer's word in AUTH.
+    /// Accepts the peer's AUTH.
     pub fn accept_auth(&mut self) {
         if matches!(self.request(), Some(Request::Auth(_))) {
             self.inbox.next();
@@ -186,12 +187,12 @@ impl Acceptor {
         }
     }
 
-    /// Asks for (another) AUTH. What was sent along with the one before is skipped.
+    /// Requests AUTH. The OPEN and ATTACH messages sent along with an insufficient AUTH are skipped.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] when nothing was asked, [`ProtocolError::NoRoom`] when the challenge is too long.
+    /// [`ProtocolError::Unexpected`] without a pending request, [`ProtocolError::NoRoom`] if the challenge is too long.
     pub fn challenge(&mut self, challenge: &Challenge) -> Result<(), ProtocolError> {
-        self.decide()?;
+        self.take_request()?;
         self.queue(Message::Challenge(*challenge))?;
         (self.state, self.skipped) = (State::Challenged, 0);
         Ok(())
@@ -200,33 +201,33 @@ impl Acceptor {
     /// Grants the session.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] when nothing was asked, [`ProtocolError::Feature`] for [`Request::Unsupported`],
-    /// [`ProtocolError::NoRoom`] when the report is too long.
+    /// [`ProtocolError::Unexpected`] without a pending request, [`ProtocolError::Feature`] for
+    /// [`Request::Unsupported`], [`ProtocolError::NoRoom`] if the hop reports are too long.
     pub fn opened(&mut self, opened: &Opened) -> Result<(), ProtocolError> {
         if let Some(Request::Unsupported(unknown)) = self.request() {
             return Err(ProtocolError::Feature(unknown));
         }
-        self.decide()?;
+        self.take_request()?;
         self.queue(Message::Opened(*opened))?;
         self.state = State::Opened(opened.mode);
         Ok(())
     }
 
-    /// Refuses what was asked; the peer may ask for something else.
+    /// Refuses the request. The peer may send another one.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] when nothing was asked, [`ProtocolError::NoRoom`] when the reason is too long.
+    /// [`ProtocolError::Unexpected`] without a pending request, [`ProtocolError::NoRoom`] if the reason is too long.
     pub fn refuse(&mut self, refused: &Refused) -> Result<(), ProtocolError> {
-        self.decide()?;
+        self.take_request()?;
         self.queue(Message::Refused(*refused))?;
         self.state = State::Greeted;
         Ok(())
     }
 
-    /// Says that a framed session has ended on both sides and the connection is free ([`super::frame::Exchange::reusable`]).
+    /// Expects the next request after a framed session: call it when [`super::frame::FrameState::reusable`] is true.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] when no framed session was open.
+    /// [`ProtocolError::Unexpected`] if no framed session was open.
     pub fn next_session(&mut self) -> Result<(), ProtocolError> {
         if self.state != State::Opened(Mode::Framed) {
             return Err(ProtocolError::Unexpected { got: "the end of a session", expected: "a framed session" });
@@ -235,14 +236,15 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Says to the peer that this connection ends, whatever the state: a time-out, say, or a broken protocol.
+    /// Queues a REFUSED in any state, before the caller closes the connection: after a time-out or a protocol error,
+    /// for example.
     pub fn refuse_because(&mut self, code: Code, reason: &str) {
         if self.state == State::Greeting && self.out.is_empty() {
             self.out.extend_from_slice(&PREFACE);
         }
         let name = self.name.clone();
         let refused = Refused { code, reason, hop: &name, limits: Requirements::default(), redirect: None };
-        // A reason that does not fit is left out rather than the refusal.
+        // If the reason does not fit, the refusal is sent without it.
         if self.queue(Message::Refused(refused)).is_err() {
             let _ = self.queue(Message::Refused(Refused { reason: "", ..refused }));
         }
@@ -285,7 +287,8 @@ impl Acceptor {
         }
     }
 
-    fn decide(&mut self) -> Result<(), ProtocolError> {
+    /// Consumes the pending request.
+    fn take_request(&mut self) -> Result<(), ProtocolError> {
         if self.state != State::Asked {
             return Err(ProtocolError::Unexpected { got: "a decision", expected: "a request first" });
         }

@@ -1,9 +1,9 @@
-//! Bundles: one session over several connections of a hop, where one alone would not fill the path (P9, P13, S1;
-//! `docs/protocol/session.md` §6.7).
+//! Bundles: one session over several parallel connections of a hop, for paths that a single connection does not fill
+//! (P9, P13, S1; `docs/protocol/session.md` §6.7).
 //!
-//! Each connection of a bundle is a lane: a framed connection with an [`Exchange`](super::frame::Exchange) of its own,
-//! [striped](super::frame::Exchange::striped), its own SHUTDOWN, acknowledgement and RESET, and free for the next session as
-//! soon as its own exchange says so. What the lanes share is where the stream stands:
+//! Each connection of a bundle is a lane: a framed connection with its own [striped](super::frame::FrameState::striped)
+//! frame state ([`FrameState`](super::frame::FrameState)), SHUTDOWN, ACK and RESET. A lane is free for the next session as
+//! soon as its own frame state says so. The lanes share the offsets of the stream:
 //!
 //! ```text
 //!             ┌─► lane 0: [0, 100) ········· [300, 400) ─► SHUTDOWN 500 ─┐
@@ -11,52 +11,51 @@
 //!             └─► lane 2: ········ [200, 300) [400, 500) ─► SHUTDOWN 500 ─┘
 //! ```
 //!
-//! [`Scatter`] gives the next bytes of the stream to the lane that will have delivered them first. So offsets ascend on every lane, and the bytes
-//! that are next in the stream are always the first on one of them: those before them on that lane lie before them in the
-//! stream, and have been taken. [`Gather`] therefore needs no memory to put the stream together: it reads every lane up to the
-//! header of its next frame, and goes on with the one that continues the stream. What lies ahead stays where the transport keeps
-//! it, within the transport's bounds, and holds up its sender there. That cannot come to a standstill: the lane that the stream
-//! waits for is read, so that its sender can go on; and a sender that gives a lane a frame finishes it before all later ones.
+//! [`Scatter`] assigns the next bytes of the stream to the lane that is expected to deliver them first. Offsets
+//! therefore ascend on every lane, and the next bytes of the stream are always the first unread bytes of some lane:
+//! everything before them on that lane lies earlier in the stream and was read already. So [`Gather`] needs no
+//! reordering buffer. It reads every lane up to the header of its next frame, and then reads the payload that continues
+//! the stream. Later data stays in the transport's bounded buffers, whose back-pressure stops its sender.
 //!
-//! Nor may it come near one: every byte that waits on a slow lane holds up all lanes, for as long as their transports have room
-//! for what is ahead. So nothing is given to a lane before its turn is near ([`Load`]).
-//!
-//! Nothing here knows sockets, so that any end of a hop can use it.
+//! This cannot deadlock: the receiver reads the lane that the stream waits for, so that its sender can go on, and a
+//! sender finishes a frame that it has begun on a lane before any later frame. But every byte that waits on a slow lane
+//! holds up all other lanes once their transports' buffers are full. The sender therefore keeps the queue of every lane
+//! short ([`Load`]).
 
 mod scatter;
 
 pub use scatter::{Load, Scatter};
 
-/// Most connections that anyone may ask for in one bundle: more than the slowest control needs on the longest path.
+/// Most connections in one bundle: more than the slowest congestion control needs on the longest path.
 pub const STREAMS_MAX: u16 = 64;
-/// Bytes of a [`super::message::Opened::token`]: too many to guess.
+/// Length of [`super::message::Opened::token`] in bytes: 128 random bits cannot be guessed.
 pub const TOKEN_LEN: usize = 16;
 
 /// How a peer broke the rules of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
-    /// A connection carries again what another one carried, or what lies behind the end.
+    /// A lane carries bytes that were received already, or bytes after the end of the stream.
     #[error("a frame at offset {got} of a bundle; expected one from {expected} on and before the end")]
     Overlap {
         /// The frame's offset.
         got: u64,
-        /// Where the stream stands.
+        /// The offset of the next byte of the stream.
         expected: u64,
     },
     /// No connection carries the next bytes, and none can any more.
-    #[error("a bundle of connections without the bytes from offset {0} on")]
+    #[error("a bundle in which no connection carries the bytes from offset {0} on")]
     Gap(u64),
-    /// Connections do not agree about the end.
-    #[error("ends of a bundle at offsets {got} and {expected}")]
+    /// Lanes disagree about the end of the stream.
+    #[error("an end of a bundle's stream at offset {got}; expected {expected}")]
     End {
-        /// What one says.
+        /// The end according to this lane.
         got: u64,
-        /// What another one has said, or how far the stream has come already.
+        /// The end according to another lane, or the end of the data announced so far.
         expected: u64,
     },
 }
 
-/// The receiving half: which lane continues the stream.
+/// The receiving half: tells which lane continues the stream.
 #[derive(Debug, Clone, Default)]
 pub struct Gather {
     position: u64,
@@ -66,50 +65,51 @@ pub struct Gather {
     last: usize,
 }
 
-/// What is next on a lane.
+/// What comes next on a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lane {
     /// A header that has not arrived yet.
-    Unknown,
-    /// Bytes of the stream.
+    AwaitsHeader,
+    /// `left` bytes of the stream from `offset` on.
     Data { offset: u64, left: u32 },
-    /// Nothing more.
+    /// Nothing: SHUTDOWN has arrived.
     Ended,
-    /// Nothing more: it has failed.
-    Gone,
+    /// Nothing: the lane has failed.
+    Failed,
 }
 
-/// What a bundle brings next.
+/// What the receiver does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Bytes of the stream: `len` on `lane`.
+    /// Read the next bytes of the stream.
     Payload {
-        /// Where they are.
+        /// The lane to read from.
         lane: usize,
-        /// How many, at least 1.
+        /// Most bytes to read, at least 1.
         len: u32,
     },
-    /// The end of the stream.
+    /// The stream has ended.
     End,
-    /// Nothing before more headers have arrived, on lanes for which [`Gather::wants`] them.
+    /// Wait for headers on the lanes for which [`Gather::wants`] is true.
     Wait,
 }
 
 impl Gather {
-    /// Adds a lane, and returns its number: 0 for the first, and so on.
+    /// Adds a lane and returns its index, counted from 0.
     pub fn join(&mut self) -> usize {
-        self.lanes.push(Lane::Unknown);
+        self.lanes.push(Lane::AwaitsHeader);
         self.lanes.len() - 1
     }
 
-    /// Where the stream stands: how many of its bytes were taken.
+    /// Number of bytes of the stream that were read.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Whether the next header on `lane` is to be read: what was there before was taken, and was not the end.
+    /// Whether to read the next header on `lane`: the payload before it was read, and the lane has neither ended nor
+    /// failed.
     pub fn wants(&self, lane: usize) -> bool {
-        self.lanes.get(lane) == Some(&Lane::Unknown)
+        self.lanes.get(lane) == Some(&Lane::AwaitsHeader)
     }
 
     /// Whether SHUTDOWN has arrived on `lane`.
@@ -117,40 +117,40 @@ impl Gather {
         self.lanes.get(lane) == Some(&Lane::Ended)
     }
 
-    /// Whether bytes that were announced on `lane` were not taken yet.
-    pub fn awaits(&self, lane: usize) -> bool {
+    /// Whether `lane` has announced bytes that were not read yet.
+    pub fn has_unread(&self, lane: usize) -> bool {
         matches!(self.lanes.get(lane), Some(Lane::Data { .. }))
     }
 
-    /// Says that nothing more comes on `lane`, which has failed. Where it was to bring the next bytes, [`Gather::next`] says so once no
-    /// other lane can.
+    /// Records that `lane` has failed. If the stream cannot continue without it, [`Gather::next`] returns an error once
+    /// no other lane can deliver the missing bytes.
     pub fn leave(&mut self, lane: usize) {
-        self.set(lane, Lane::Gone);
+        self.set(lane, Lane::Failed);
     }
 
-    /// Says that the header of a DATA frame has arrived on `lane`: `len` bytes from `offset` on.
+    /// Records a DATA header on `lane`: `len` bytes from `offset` on.
     ///
     /// # Errors
-    /// [`BundleError::Overlap`] where they can be no part of the stream.
+    /// [`BundleError::Overlap`] if the bytes lie before the current position or after the end of the stream.
     pub fn data(&mut self, lane: usize, offset: u64, len: u32) -> Result<(), BundleError> {
-        let behind = self.end.is_some_and(|end| offset.saturating_add(len.into()) > end);
-        if behind || offset < self.position || len == 0 {
+        let beyond_end = self.end.is_some_and(|end| offset.saturating_add(len.into()) > end);
+        if beyond_end || offset < self.position || len == 0 {
             return Err(BundleError::Overlap { got: offset, expected: self.position });
         }
         self.set(lane, Lane::Data { offset, left: len });
         Ok(())
     }
 
-    /// Says that SHUTDOWN has arrived on `lane`: the stream ends at `offset`.
+    /// Records SHUTDOWN on `lane`: the stream ends at `offset`.
     ///
     /// # Errors
-    /// [`BundleError::End`] where it cannot.
+    /// [`BundleError::End`] if another lane gave another end, or if data after `offset` was announced.
     pub fn shutdown(&mut self, lane: usize, offset: u64) -> Result<(), BundleError> {
-        let known = |lane: &Lane| match lane {
+        let announced = |lane: &Lane| match lane {
             Lane::Data { offset, left } => offset.saturating_add((*left).into()),
-            Lane::Unknown | Lane::Ended | Lane::Gone => 0,
+            Lane::AwaitsHeader | Lane::Ended | Lane::Failed => 0,
         };
-        let least = self.lanes.iter().map(known).max().unwrap_or(0).max(self.position);
+        let least = self.lanes.iter().map(announced).max().unwrap_or(0).max(self.position);
         match self.end {
             Some(end) if end != offset => return Err(BundleError::End { got: offset, expected: end }),
             None if offset < least => return Err(BundleError::End { got: offset, expected: least }),
@@ -160,17 +160,17 @@ impl Gather {
         Ok(())
     }
 
-    /// What continues the stream. `complete` says that no lane will be added any more.
+    /// Tells what continues the stream. `complete` means that no lane will be added any more.
     ///
     /// # Errors
-    /// [`BundleError::Overlap`] where a lane brings again what was taken; [`BundleError::Gap`] where nothing that could still come
-    /// continues the stream.
+    /// [`BundleError::Overlap`] if a lane repeats bytes that were read; [`BundleError::Gap`] if no lane can deliver the
+    /// next bytes any more.
     pub fn next(&self, complete: bool) -> Result<Next, BundleError> {
         if self.end == Some(self.position) {
             return Ok(Next::End);
         }
         let mut open = !complete;
-        // The lane that was read last often has more of the same frame.
+        // Start with the lane that was read last: it often has more of the same frame.
         let (before, from) = self.lanes.split_at(self.last.min(self.lanes.len()));
         let numbered = (self.last..).zip(from).chain((0..).zip(before));
         for (lane, state) in numbered {
@@ -179,14 +179,14 @@ impl Gather {
                 Lane::Data { offset, .. } if offset < self.position => {
                     return Err(BundleError::Overlap { got: offset, expected: self.position });
                 }
-                Lane::Unknown => open = true,
-                Lane::Data { .. } | Lane::Ended | Lane::Gone => {}
+                Lane::AwaitsHeader => open = true,
+                Lane::Data { .. } | Lane::Ended | Lane::Failed => {}
             }
         }
         if open { Ok(Next::Wait) } else { Err(BundleError::Gap(self.position)) }
     }
 
-    /// Says that `n` bytes were taken from `lane`, of those that [`Gather::next`] told of.
+    /// Records that `n` bytes of the payload that [`Gather::next`] returned were read from `lane`.
     pub fn took(&mut self, lane: usize, n: u32) {
         let Some(Lane::Data { offset, left }) = self.lanes.get_mut(lane) else { return };
         let n = n.min(*left);
@@ -195,7 +195,7 @@ impl Gather {
         self.position += u64::from(n);
         self.last = lane;
         if *left == 0 {
-            self.set(lane, Lane::Unknown);
+            self.set(lane, Lane::AwaitsHeader);
         }
     }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lane_that_continues_the_stream_is_next() {
+    fn lane_that_continues_the_stream_is_read_next() {
         let mut gather = gather(2);
         gather.data(1, 10, 5).unwrap();
         assert_eq!(gather.next(true), Ok(Next::Wait));
@@ -236,23 +236,23 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_has_gone_takes_nothing_with_it_or_leaves_a_gap() {
+    fn failed_lane_ends_the_stream_only_if_its_bytes_are_missing() {
         let mut gather = gather(2);
         gather.data(0, 0, 10).unwrap();
-        assert!(gather.awaits(0) && !gather.awaits(1));
+        assert!(gather.has_unread(0) && !gather.has_unread(1));
         gather.leave(1);
         assert!(!gather.wants(1) && !gather.has_ended(1));
         gather.took(0, 10);
         assert_eq!(gather.next(true), Ok(Next::Wait));
         let mut ends_early = gather.clone();
         ends_early.shutdown(0, 20).unwrap();
-        assert_eq!(ends_early.next(true), Err(BundleError::Gap(10)), "what it had is missing");
+        assert_eq!(ends_early.next(true), Err(BundleError::Gap(10)), "the failed lane's bytes are missing");
         gather.shutdown(0, 10).unwrap();
         assert_eq!(gather.next(true), Ok(Next::End));
     }
 
     #[test]
-    fn what_is_no_stream_is_told() {
+    fn overlaps_gaps_and_contradictory_ends_are_errors() {
         let mut overlap = gather(2);
         overlap.data(0, 0, 10).unwrap();
         overlap.data(1, 5, 10).unwrap();
@@ -263,7 +263,7 @@ mod tests {
         let mut gap = gather(2);
         gap.data(0, 10, 1).unwrap();
         gap.data(1, 20, 1).unwrap();
-        assert_eq!(gap.next(false), Ok(Next::Wait), "another lane may bring it");
+        assert_eq!(gap.next(false), Ok(Next::Wait), "a lane that joins later may deliver the bytes");
         assert_eq!(gap.next(true), Err(BundleError::Gap(0)));
         assert_eq!(gap.shutdown(0, 20), Err(BundleError::End { got: 20, expected: 21 }));
 

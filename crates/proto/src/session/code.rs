@@ -33,8 +33,8 @@ macro_rules! codes {
                 }
             }
 
-            /// The Linux `errno` that a program which connects without knowing of Phoebus is to see (P18): the one a
-            /// direct connection would have given where there is one.
+            /// The Linux `errno` reported to a program that does not know of Phoebus (P18): the one that a direct
+            /// connection would have returned, if there is one.
             pub const fn errno(self) -> i32 {
                 match self {
                     $(Self::$name => $errno,)+
@@ -53,7 +53,7 @@ macro_rules! codes {
 }
 
 // errno: EACCES 13, EPROTO 71, ENETUNREACH 101, ECONNABORTED 103, ECONNRESET 104, ENOBUFS 105, ETIMEDOUT 110,
-// ECONNREFUSED 111, EHOSTUNREACH 113. Policy is EACCES, what connect(2) gives when a local firewall rule forbids.
+// ECONNREFUSED 111, EHOSTUNREACH 113. Policy is EACCES, as connect(2) returns it if a local firewall rule forbids.
 codes! {
     /// The peer broke the protocol.
     Protocol = 1, 71, "the session protocol was violated";
@@ -87,7 +87,7 @@ codes! {
     Terminated = 15, 104, "the session was ended by the gateway";
     /// No byte passed for longer than the idle limit.
     Idle = 16, 110, "the session was idle for too long";
-    /// There is no session that this connection may join: it has ended, or the token is wrong, or the place is taken.
+    /// The connection may join no session: the session has ended, the token is wrong, or the index is taken.
     NoSession = 17, 71, "no session that this connection may join";
     /// The next hop refused the connection.
     Refused = 32, 111, "connection refused";
@@ -106,7 +106,8 @@ codes! {
 }
 
 impl Code {
-    /// The code for a connect or transfer error with this Linux `errno`.
+    /// The code for a connect or transfer error with this Linux `errno`. ENETDOWN (100) counts as ENETUNREACH,
+    /// EHOSTDOWN (112) as EHOSTUNREACH, and EPIPE (32) as ECONNRESET.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             111 => Self::Refused,
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_distinct_and_read_back() {
+    fn numbers_are_distinct_and_map_back_to_their_codes() {
         for (i, code) in Code::ALL.iter().enumerate() {
             assert_eq!(Code::from_number(code.number()), *code);
             assert!(Code::ALL[..i].iter().all(|other| other.number() != code.number()), "{code:?}");
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_error_reaches_the_client_unchanged() {
+    fn connect_errors_keep_their_errno() {
         for errno in [111, 101, 113, 110, 104] {
             assert_eq!(Code::from_errno(errno).errno(), errno);
         }

@@ -1,8 +1,8 @@
 //! The CBOR form of the messages (`docs/protocol/session.md` §4; RFC 8949).
 //!
-//! A message is a length prefix and a CBOR map with ascending unsigned keys; key 0 tells the type. Keys that are not known
-//! are skipped, so that later versions can add fields; what must not be skipped is announced as a required feature. Only
-//! definite lengths occur, so that nothing has to be allocated or recursed into to skip a field.
+//! A message is a length prefix and a CBOR map with ascending unsigned keys. Key 0 is the message type. The decoder
+//! skips unknown keys, so that later versions can add fields; a field that must not be skipped is announced as a
+//! required feature. Only definite lengths occur, so that skipping a field needs no allocation and no recursion.
 
 mod items;
 
@@ -15,16 +15,16 @@ use minicbor::decode::Decoder;
 use minicbor::encode::write::Cursor;
 use minicbor::encode::{Encoder, Write};
 
-/// Most mechanisms that a CHALLENGE offers.
+/// Most mechanisms in a CHALLENGE.
 const MECHANISMS_MAX: usize = 16;
-/// What [`Open::padding`] consists of, and how much of it there can be.
+/// The bytes of [`Open::padding`], at its maximum length.
 static PADDING: [u8; Open::PADDING_MAX as usize] = [0; Open::PADDING_MAX as usize];
 
 impl<'a> Message<'a> {
-    /// Writes the message with its prefix to the start of `out` and returns its length there.
+    /// Writes the prefix and the message to the start of `out` and returns the length of both.
     ///
     /// # Errors
-    /// [`ProtocolError::NoRoom`] when `out` is too short or the message is longer than [`MESSAGE_MAX`].
+    /// [`ProtocolError::NoRoom`] if `out` is too short or the message is longer than [`MESSAGE_MAX`].
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, ProtocolError> {
         let room = out.len();
         let body = out.get_mut(PREFIX_LEN..).ok_or(ProtocolError::NoRoom(room))?;
@@ -36,7 +36,7 @@ impl<'a> Message<'a> {
         Ok(PREFIX_LEN + len)
     }
 
-    /// The message in `body`, the bytes after a prefix.
+    /// Decodes the message in `body`, the bytes after the prefix.
     ///
     /// # Errors
     /// [`ProtocolError::Malformed`], naming the message and the field.
@@ -133,12 +133,12 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Bytes without meaning.
+/// `len` padding bytes, at most [`Open::PADDING_MAX`].
 fn padding(len: u16) -> &'static [u8] {
     &PADDING[..len.min(Open::PADDING_MAX).into()]
 }
 
-/// What is wrong with a field; the message's name is added by [`Message::decode`].
+/// The error tells what is wrong with a field. [`Message::decode`] adds the message's name.
 type Read<T> = Result<T, &'static str>;
 
 /// The fields of a map, in ascending order of their keys.
@@ -154,13 +154,13 @@ impl<'a> Fields<'a> {
         Ok(Self { d, left, last: 0 })
     }
 
-    /// The next key, or `None` after the last. Its value must be read, or skipped with [`Fields::skip`].
+    /// The next key, or `None` after the last. The caller must then read its value or call [`Fields::skip`].
     fn next(&mut self) -> Read<Option<u64>> {
         if self.left == 0 {
             return Ok(None);
         }
         self.left -= 1;
-        let key = self.d.u64().map_err(|_| "a key is no unsigned number")?;
+        let key = self.d.u64().map_err(|_| "a key is not an unsigned number")?;
         if key <= self.last {
             return Err("the keys do not ascend");
         }
@@ -192,9 +192,9 @@ impl<'a> Fields<'a> {
         self.d.bool().map_err(|_| "true or false was expected")
     }
 
-    /// How many connections: at least one.
+    /// A number of connections, at least 1.
     fn streams(&mut self) -> Read<u16> {
-        Some(self.u16()?).filter(|streams| *streams > 0).ok_or("0 is no number of connections")
+        Some(self.u16()?).filter(|streams| *streams > 0).ok_or("the number of connections is 0")
     }
 
     fn padding(&mut self) -> Read<u16> {
@@ -202,7 +202,7 @@ impl<'a> Fields<'a> {
     }
 
     fn session(&mut self) -> Read<SessionId> {
-        self.bytes()?.try_into().map(SessionId).map_err(|_| "the session identifier has not 16 bytes")
+        self.bytes()?.try_into().map(SessionId).map_err(|_| "the session identifier does not have 16 bytes")
     }
 
     fn mode(&mut self) -> Read<Mode> {
@@ -221,7 +221,7 @@ const fn mode_number(mode: Mode) -> u8 {
     }
 }
 
-/// A text of bounded length that can be printed and logged as it is.
+/// A text of bounded length and without control characters, which can be printed and logged as it is.
 fn text<'a>(d: &mut Decoder<'a>) -> Read<&'a str> {
     let text = d.str().map_err(|_| "a text was expected")?;
     if text.len() > TEXT_MAX {

@@ -1,4 +1,4 @@
-//! The framed mode: how a stream is carried on a hop whose connection outlives it, or has no half-close of its own (S22).
+//! The framed mode: carries a stream on a connection that outlives the session or has no half-close of its own (S22).
 //!
 //! Every frame begins with a header of 16 bytes, big-endian:
 //!
@@ -9,19 +9,20 @@
 //! └────────┴──────────┴─────────┴───────────────┴───────────────────────────────┘
 //! ```
 //!
-//! `direction` is 0 from initiator to acceptor and 1 back, so that a frame which went the wrong way shows. An [`Exchange`]
-//! follows one session on one connection and says when the connection may carry another: when both sides have shut down
-//! and each has confirmed that the other's bytes and shutdown went on to the next hop, or when both have sent RESET. Without
-//! the confirmation the next OPEN could stand behind a session whose receiver has stopped reading.
+//! `direction` is 0 from initiator to acceptor and 1 back, so that a reflected frame is detected. A [`FrameState`] is
+//! the frame state of one session on one connection. It tells when the connection may carry another session: when both
+//! sides have sent SHUTDOWN and each has acknowledged that the other's bytes and SHUTDOWN went on to the next hop, or
+//! when both have sent RESET. Without the acknowledgements, the next OPEN could queue behind a session whose receiver
+//! has stopped reading.
 //!
-//! Where a hop is a [bundle](super::bundle) of connections, each of them has an exchange of its own, which is
-//! [striped](Exchange::striped): it carries parts of the stream, so that its offsets may leave some out, but never go back.
+//! If a hop is a [bundle](super::bundle) of connections, each connection has a [striped](FrameState::striped) frame
+//! state: the connection carries parts of the stream, so that its offsets may skip bytes but never go back.
 
 use super::wire::MESSAGE_MAX;
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 16;
-/// Longest payload of a DATA frame: what a relay moves in one go, with room to spare.
+/// Longest payload of a DATA frame, in bytes: more than a relay moves at a time.
 pub const DATA_MAX: u32 = 16 << 20;
 
 /// Which end of the connection sends.
@@ -45,11 +46,11 @@ pub enum Frame {
     Shutdown,
     /// Everything before `offset` went on to the next hop. The shutdown counts as one byte after the last.
     Ack {
-        /// The first position that was not yet passed on.
+        /// The first offset that was not yet forwarded.
         offset: u64,
     },
-    /// The session has failed; a REFUSED message of `len` bytes (without prefix) says why. The sender's last frame of the
-    /// session; the receiver answers with its own.
+    /// The session has failed. A REFUSED message of `len` bytes (without prefix) gives the reason. RESET is the
+    /// sender's last frame of the session. The receiver answers with a RESET of its own.
     Reset {
         /// Bytes that follow, at most [`MESSAGE_MAX`].
         len: u32,
@@ -61,7 +62,7 @@ pub enum Frame {
     },
     /// Answers a PING.
     Pong {
-        /// From the PING.
+        /// The token of the PING.
         token: u64,
     },
 }
@@ -69,13 +70,13 @@ pub enum Frame {
 /// How a peer broke the framed mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The type is not known.
+    /// The frame type is not known.
     #[error("a frame of unknown type {0}")]
     Kind(u8),
-    /// The direction is not the sender's, or a reserved field is not 0.
+    /// The direction is not the peer's, or a reserved field is not 0.
     #[error("a frame with a wrong direction or reserved field")]
     Header,
-    /// The length is not one that this type may have.
+    /// The length is not allowed for the frame type.
     #[error("a frame of type {kind} with a length of {len}")]
     Length {
         /// The frame's type.
@@ -88,26 +89,26 @@ pub enum FrameError {
     Offset {
         /// The frame's offset.
         got: u64,
-        /// Where the stream stands.
+        /// The offset that continues the stream.
         expected: u64,
     },
     /// DATA or SHUTDOWN after SHUTDOWN.
     #[error("a frame after the end of the stream")]
     AfterShutdown,
-    /// Anything after RESET.
-    #[error("a frame after it had given the session up")]
+    /// Any frame after RESET.
+    #[error("a frame after RESET")]
     AfterReset,
-    /// RESET after SHUTDOWN and the confirmation of the peer's.
-    #[error("a reset after it had confirmed the end of the session")]
+    /// RESET after SHUTDOWN and after the acknowledgement of the peer's SHUTDOWN.
+    #[error("a reset after the acknowledged end of the session")]
     Settled,
-    /// An acknowledgement of what was never sent, or of less than before.
+    /// An acknowledgement of bytes that were never sent, or of less than an earlier one.
     #[error("an acknowledgement of offset {got}; expected {min} to {max}")]
     Ack {
-        /// The offset acknowledged.
+        /// The acknowledged offset.
         got: u64,
-        /// The offset acknowledged before.
+        /// The offset of the acknowledgement before.
         min: u64,
-        /// All that was sent.
+        /// The end of everything that was sent.
         max: u64,
     },
 }
@@ -119,17 +120,17 @@ const RESET: u8 = 4;
 const PING: u8 = 5;
 const PONG: u8 = 6;
 
-/// One session on one framed connection: positions, shutdowns and acknowledgements of both directions.
+/// The frame state of one session on one connection: offsets, shutdowns and acknowledgements of both directions.
 #[derive(Debug, Clone)]
-pub struct Exchange {
+pub struct FrameState {
     role: Role,
-    /// Whether others carry what is left out here.
+    /// Whether offsets may skip bytes, which other connections of the bundle carry.
     striped: bool,
     out: Stream,
     inc: Stream,
 }
 
-/// One direction. `end` is 1 after the shutdown, so that `position + end` numbers it like one more byte.
+/// One direction. `end` is 1 after the shutdown, so that `position + end` counts the shutdown as one more byte.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     position: u64,
@@ -139,8 +140,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// Whether it may go on.
-    fn open(self) -> Result<(), FrameError> {
+    /// Checks that neither SHUTDOWN nor RESET was sent in this direction.
+    fn check_open(self) -> Result<(), FrameError> {
         match self {
             Self { reset: true, .. } => Err(FrameError::AfterReset),
             Self { end: 1, .. } => Err(FrameError::AfterShutdown),
@@ -153,40 +154,42 @@ impl Stream {
     }
 }
 
-impl Exchange {
-    /// A session that has just been opened.
+impl FrameState {
+    /// The state of a session that has just been opened.
     pub fn new(role: Role) -> Self {
         Self { role, striped: false, out: Stream::default(), inc: Stream::default() }
     }
 
-    /// A session's part on one connection of a bundle.
+    /// The state of one connection of a bundle, which carries parts of the session's stream.
     pub fn striped(role: Role) -> Self {
         Self { striped: true, ..Self::new(role) }
     }
 
-    /// Which end this is.
+    /// The role of this end.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The header of a DATA frame of `len` bytes, which are to follow.
+    /// The header of a DATA frame. The caller sends `len` bytes of payload after it.
     ///
     /// # Errors
-    /// [`FrameError::AfterShutdown`], [`FrameError::AfterReset`]; [`FrameError::Length`] for 0 or more than [`DATA_MAX`].
+    /// [`FrameError::AfterShutdown`], [`FrameError::AfterReset`]; [`FrameError::Length`] for 0 or more than
+    /// [`DATA_MAX`].
     pub fn data(&mut self, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
         self.data_at(self.out.position, len)
     }
 
-    /// The same for bytes from `offset` of the stream on, where others may carry what lies before.
+    /// The header of a DATA frame with the bytes from `offset` on. On a striped connection, other connections may carry
+    /// the bytes before `offset`.
     ///
     /// # Errors
-    /// As [`Exchange::data`]; [`FrameError::Offset`] where `offset` does not continue what this connection carries.
+    /// As [`FrameState::data`]; [`FrameError::Offset`] if `offset` does not continue what this connection carries.
     pub fn data_at(&mut self, offset: u64, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
-        self.out.open()?;
+        self.out.check_open()?;
         if !(1..=DATA_MAX).contains(&len) {
             return Err(FrameError::Length { kind: DATA, len });
         }
-        let end = self.continues(self.out, offset, len)?;
+        let end = self.end_of(self.out, offset, len)?;
         let header = self.header(DATA, len, offset);
         self.out.position = end;
         Ok(header)
@@ -195,35 +198,36 @@ impl Exchange {
     /// The SHUTDOWN frame: this side's stream has ended.
     ///
     /// # Errors
-    /// [`FrameError::AfterShutdown`] the second time, [`FrameError::AfterReset`].
+    /// [`FrameError::AfterShutdown`] on a second call, [`FrameError::AfterReset`].
     pub fn shutdown(&mut self) -> Result<[u8; HEADER_LEN], FrameError> {
         self.shutdown_at(self.out.position)
     }
 
-    /// The same for a stream that ends at `offset`, the last bytes of which others may carry.
+    /// The SHUTDOWN frame of a stream that ends at `offset`. On a striped connection, other connections may carry the
+    /// last bytes before `offset`.
     ///
     /// # Errors
-    /// As [`Exchange::shutdown`]; [`FrameError::Offset`] where `offset` does not continue what this connection carries.
+    /// As [`FrameState::shutdown`]; [`FrameError::Offset`] if `offset` does not continue what this connection carries.
     pub fn shutdown_at(&mut self, offset: u64) -> Result<[u8; HEADER_LEN], FrameError> {
-        self.out.open()?;
-        self.out.position = self.continues(self.out, offset, 0)?;
+        self.out.check_open()?;
+        self.out.position = self.end_of(self.out, offset, 0)?;
         self.out.end = 1;
         Ok(self.header(SHUTDOWN, 0, offset))
     }
 
-    /// An ACK frame for all that was received, to be sent when all of it, the shutdown included if it came, went on to the
-    /// next hop.
+    /// An ACK frame for everything received so far. The caller sends it once all of that, including a received
+    /// SHUTDOWN, went on to the next hop.
     pub fn ack(&mut self) -> [u8; HEADER_LEN] {
         self.inc.acked = self.inc.position + self.inc.end;
         self.header(ACK, 0, self.inc.acked)
     }
 
-    /// The header of a RESET frame with a reason of `len` bytes: this side gives the session up, or confirms that the peer
-    /// did. Nothing of the session may follow it, acknowledgements and answers to PING included.
+    /// The header of a RESET frame with a reason of `len` bytes: this side aborts the session, or answers the peer's
+    /// RESET. No other frame of the session may follow it, including ACK and PONG.
     ///
     /// # Errors
-    /// [`FrameError::AfterReset`] the second time; [`FrameError::Settled`] where the peer may have taken the session for
-    /// ended already, and would take this for the next one; [`FrameError::Length`] for more than [`MESSAGE_MAX`].
+    /// [`FrameError::AfterReset`] on a second call; [`FrameError::Settled`] if the peer may regard the session as ended
+    /// and would take RESET for a message of the next one; [`FrameError::Length`] for more than [`MESSAGE_MAX`].
     pub fn reset(&mut self, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
         if self.out.reset {
             return Err(FrameError::AfterReset);
@@ -238,20 +242,20 @@ impl Exchange {
         Ok(self.header(RESET, len, 0))
     }
 
-    /// A PING.
+    /// A PING frame.
     pub fn ping(&self, token: u64) -> [u8; HEADER_LEN] {
         self.header(PING, 0, token)
     }
 
-    /// The answer to a PING.
+    /// A PONG frame, the answer to the PING with this token.
     pub fn pong(&self, token: u64) -> [u8; HEADER_LEN] {
         self.header(PONG, 0, token)
     }
 
-    /// Takes a header that the peer has sent.
+    /// Processes a header that the peer has sent.
     ///
     /// # Errors
-    /// How the peer broke the framed mode; the connection is of no use any more.
+    /// How the peer broke the framed mode. The connection cannot be used any more.
     pub fn receive(&mut self, header: &[u8; HEADER_LEN]) -> Result<Frame, FrameError> {
         let (kind, len, number) = self.fields(header)?;
         if self.inc.reset {
@@ -267,8 +271,8 @@ impl Exchange {
         }
         match kind {
             DATA | SHUTDOWN => {
-                self.inc.open()?;
-                self.inc.position = self.continues(self.inc, number, len)?;
+                self.inc.check_open()?;
+                self.inc.position = self.end_of(self.inc, number, len)?;
                 self.inc.end = u64::from(kind == SHUTDOWN);
                 Ok(if kind == DATA { Frame::Data { len } } else { Frame::Shutdown })
             }
@@ -290,33 +294,34 @@ impl Exchange {
         }
     }
 
-    /// Whether this side has sent its shutdown.
+    /// Whether this side has sent SHUTDOWN.
     pub fn shutdown_sent(&self) -> bool {
         self.out.end == 1
     }
 
-    /// Whether the peer has sent its shutdown.
+    /// Whether the peer has sent SHUTDOWN.
     pub fn shutdown_received(&self) -> bool {
         self.inc.end == 1
     }
 
-    /// Whether the peer has confirmed that all of this side's bytes and the shutdown went on.
+    /// Whether the peer has acknowledged that all of this side's bytes and its SHUTDOWN went on to the next hop.
     pub fn delivered(&self) -> bool {
         self.out.all_acked()
     }
 
-    /// Whether this side has said all there is: its shutdown, and that the peer's went on. The peer is free as soon as it
-    /// has heard that and said the same.
+    /// Whether this side has sent SHUTDOWN and acknowledged the peer's SHUTDOWN. The peer may then reuse the connection
+    /// as soon as it has received both and has sent the same.
     pub fn settled(&self) -> bool {
         self.out.end == 1 && self.inc.all_acked()
     }
 
-    /// Whether the peer has given the session up.
+    /// Whether the peer has sent RESET.
     pub fn reset_received(&self) -> bool {
         self.inc.reset
     }
 
-    /// Whether the session is over and the connection may carry another: it ended on both sides, or both gave it up.
+    /// Whether the session is over and the connection may carry another: both sides have sent and acknowledged
+    /// SHUTDOWN, or both have sent RESET.
     pub fn reusable(&self) -> bool {
         match (self.out.reset, self.inc.reset) {
             (false, false) => self.out.all_acked() && self.inc.all_acked(),
@@ -324,14 +329,15 @@ impl Exchange {
         }
     }
 
-    /// Where the streams stand that are sent and received: how many bytes that is, or where the last part ends that this
-    /// connection of a bundle carried.
+    /// The offsets that the sent and the received stream have reached on this connection. Unless the connection is
+    /// striped, these are the numbers of bytes sent and received.
     pub fn bytes(&self) -> (u64, u64) {
         (self.out.position, self.inc.position)
     }
 
-    /// Where `stream` stands after `len` bytes at `offset`. One less than all there could be, so that its end has a number too.
-    fn continues(&self, stream: Stream, offset: u64, len: u32) -> Result<u64, FrameError> {
+    /// The offset of `stream` after `len` bytes at `offset`. It stays below `u64::MAX`, so that the shutdown has a
+    /// number too.
+    fn end_of(&self, stream: Stream, offset: u64, len: u32) -> Result<u64, FrameError> {
         let expected = stream.position;
         let fits = if self.striped { offset >= expected } else { offset == expected };
         let end = offset.checked_add(len.into()).filter(|end| fits && *end < u64::MAX);

@@ -1,20 +1,21 @@
-//! Reads one message exactly: never a byte more than the preface, the prefix or the body that is due.
+//! Reads exactly one message: never a byte beyond the preface, the prefix or the body that comes next.
 //!
-//! The bytes after OPENED belong to the program, so whoever reads the handshake must stop at its last byte. An [`Inbox`]
-//! offers just as much space as may be read next.
+//! The bytes after OPENED belong to the program, so the handshake's reader must stop at its last byte. An [`Inbox`]
+//! offers exactly as much space as the caller may read next.
 
 use super::message::Message;
 use super::wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
 
-/// Where an inbox keeps what it has read.
+/// The buffer of an [`Inbox`].
 pub trait Storage {
-    /// At least the first `min` and at most the first `max` bytes, earlier contents kept; `None` when there is no room.
+    /// Returns at least the first `min` and at most the first `max` bytes of the buffer. Keeps earlier contents.
+    /// Returns `None` if the buffer cannot hold `min` bytes.
     fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]>;
-    /// The bytes given out so far.
+    /// All bytes of the buffer that [`Storage::room`] has returned so far.
     fn bytes(&self) -> &[u8];
 }
 
-/// A buffer that never grows, such as the preload shim's.
+/// A buffer of fixed size, such as the preload shim's.
 impl Storage for &mut [u8] {
     fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]> {
         let end = max.min(self.len());
@@ -26,7 +27,8 @@ impl Storage for &mut [u8] {
     }
 }
 
-/// A buffer that grows as bytes arrive: a peer that announces much and sends little makes nobody hold much.
+/// A buffer that grows as bytes arrive: a peer that announces a long message and sends little of it ties up little
+/// memory.
 impl Storage for Vec<u8> {
     fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]> {
         const STEP: usize = 1024;
@@ -42,7 +44,7 @@ impl Storage for Vec<u8> {
     }
 }
 
-/// Reads messages, one after another, exactly.
+/// Reads messages one after another, and no byte beyond the current one.
 #[derive(Debug)]
 pub struct Inbox<B> {
     buffer: B,
@@ -52,7 +54,7 @@ pub struct Inbox<B> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The preface, and the prefix of HELLO that always follows it.
+    /// The preface, together with the prefix of HELLO, which always follows it.
     Preface,
     Prefix,
     Body(usize),
@@ -62,30 +64,30 @@ enum Phase {
 const GREETING_LEN: usize = PREFACE.len() + PREFIX_LEN;
 
 impl<B: Storage> Inbox<B> {
-    /// Waits for a preface and a first message.
+    /// An inbox that expects a preface and the first message.
     pub fn new(buffer: B) -> Self {
         Self { buffer, filled: 0, phase: Phase::Preface }
     }
 
-    /// How many bytes may be read next; 0 when a message is complete.
+    /// Number of bytes that may be read next. 0 when a message is complete.
     pub fn want(&self) -> usize {
-        self.due() - self.filled
+        self.expected_len() - self.filled
     }
 
-    /// Where to read the next bytes to; at most [`Inbox::want`], and empty when a message is complete.
+    /// The buffer for the next read: at most [`Inbox::want`] bytes, and empty when a message is complete.
     ///
     /// # Errors
-    /// [`ProtocolError::NoRoom`] when the storage cannot hold the message.
+    /// [`ProtocolError::NoRoom`] if the storage cannot hold the message.
     pub fn space(&mut self) -> Result<&mut [u8], ProtocolError> {
-        let (due, filled) = (self.due(), self.filled);
-        if due == filled {
+        let (expected, filled) = (self.expected_len(), self.filled);
+        if expected == filled {
             return Ok(&mut []);
         }
-        let room = self.buffer.room(filled + 1, due).ok_or(ProtocolError::NoRoom(due))?;
+        let room = self.buffer.room(filled + 1, expected).ok_or(ProtocolError::NoRoom(expected))?;
         Ok(&mut room[filled..])
     }
 
-    /// Says that `n` bytes were read into [`Inbox::space`].
+    /// Records that `n` bytes were read into [`Inbox::space`].
     ///
     /// # Errors
     /// [`ProtocolError::Preface`] and [`ProtocolError::TooLong`].
@@ -94,7 +96,7 @@ impl<B: Storage> Inbox<B> {
         if self.phase == Phase::Preface {
             self.check_preface()?;
         }
-        if self.filled < self.due() {
+        if self.filled < self.expected_len() {
             return Ok(());
         }
         match self.phase {
@@ -108,7 +110,7 @@ impl<B: Storage> Inbox<B> {
         }
     }
 
-    /// Takes what it may from `input` and returns how much that was; never a byte beyond the message that is due.
+    /// Consumes bytes of `input` up to the end of the current message, and returns their number.
     ///
     /// # Errors
     /// Those of [`Inbox::space`] and [`Inbox::filled`].
@@ -135,7 +137,7 @@ impl<B: Storage> Inbox<B> {
         }
     }
 
-    /// Forgets the complete message and waits for the next.
+    /// Discards the complete message and expects the next one.
     pub fn next(&mut self) {
         if matches!(self.phase, Phase::Complete(_)) {
             self.phase = Phase::Prefix;
@@ -143,7 +145,8 @@ impl<B: Storage> Inbox<B> {
         }
     }
 
-    fn due(&self) -> usize {
+    /// Length of the part that is being read.
+    fn expected_len(&self) -> usize {
         match self.phase {
             Phase::Preface => GREETING_LEN,
             Phase::Prefix => PREFIX_LEN,
@@ -151,7 +154,7 @@ impl<B: Storage> Inbox<B> {
         }
     }
 
-    /// Refuses a stranger at the first wrong byte: one who sends less than a greeting would otherwise be waited for.
+    /// Refuses a peer at its first wrong byte. Otherwise a peer that sends less than a greeting would be waited for.
     fn check_preface(&self) -> Result<(), ProtocolError> {
         let seen = self.filled.min(PREFACE.len());
         let got = &self.buffer.bytes()[..seen];
@@ -169,7 +172,7 @@ impl<B: Storage> Inbox<B> {
         let len = u32::from_be_bytes(prefix);
         self.filled = 0;
         match usize::try_from(len).ok().filter(|len| *len <= MESSAGE_MAX) {
-            // An empty body is no map, and decoding says so.
+            // An empty body is not a map, and decoding reports that.
             Some(0) => self.phase = Phase::Complete(0),
             Some(len) => self.phase = Phase::Body(len),
             None => return Err(ProtocolError::TooLong(len)),

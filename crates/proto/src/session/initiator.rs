@@ -1,4 +1,4 @@
-//! The end of a hop that asks: HELLO, AUTH, OPEN, and what comes back (`docs/protocol/session.md` §5).
+//! The initiator of a hop: sends HELLO, AUTH and OPEN, and processes the answers (`docs/protocol/session.md` §5).
 //!
 //! ```text
 //!            greet               HELLO in             open              OPENED in
@@ -9,28 +9,28 @@
 //!                              (state Refused)┘       authenticate  Challenged
 //! ```
 //!
-//! The caller moves bytes: it sends [`Initiator::outgoing`], reads into [`Initiator::space`], and looks at
-//! [`Initiator::state`]. It owns the deadline.
+//! The caller does the I/O: it sends [`Initiator::outgoing`], reads into [`Initiator::space`], and checks
+//! [`Initiator::state`]. It also owns the deadline of the handshake.
 
 use super::inbox::{Inbox, Storage};
 use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, feature};
 use super::wire::{PREFACE, ProtocolError};
 use super::{Mode, SessionId, VERSION};
 
-/// Where the handshake stands.
+/// State of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Waiting for the peer's HELLO, with no session asked for yet.
+    /// Waiting for the peer's HELLO; no session was requested yet.
     Greeting,
-    /// The peer has answered; [`Initiator::open`] may be called.
+    /// The connection is idle: [`Initiator::open`] and [`Initiator::attach`] may be called.
     Ready,
-    /// A session was asked for.
+    /// A session was requested; waiting for the answer.
     Opening,
-    /// The peer wants authentication: see [`Initiator::challenge`].
+    /// The peer requires authentication: see [`Initiator::challenge`].
     Challenged,
     /// The session is connected: see [`Initiator::opened`]. The next byte belongs to the stream.
     Opened,
-    /// The session was refused: see [`Initiator::refused`]. Another may be asked for.
+    /// The session was refused: see [`Initiator::refused`]. Another may be requested.
     Refused,
 }
 
@@ -43,39 +43,39 @@ pub struct Initiator<O, B> {
     inbox: Inbox<B>,
     state: State,
     greeted: bool,
-    asked: Option<(SessionId, Mode)>,
+    requested: Option<(SessionId, Mode)>,
     peer_features: u64,
 }
 
 impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
-    /// Greets the peer and asks for a session at once, in one flight.
+    /// Sends HELLO, AUTH (if given) and OPEN in one flight.
     ///
     /// # Errors
-    /// [`ProtocolError::NoRoom`] when `out` cannot hold the messages.
+    /// [`ProtocolError::NoRoom`] if `out` cannot hold the messages.
     pub fn connect(out: O, inbox: B, hello: &Hello, auth: Option<&Auth>, open: &Open) -> Result<Self, ProtocolError> {
         let mut initiator = Self::greet(out, inbox, hello, auth)?;
         initiator.queue(Message::Open(*open))?;
-        initiator.asked = Some((open.session, open.mode));
+        initiator.requested = Some((open.session, open.mode));
         initiator.state = State::Opening;
         Ok(initiator)
     }
 
-    /// Greets the peer and asks to join a session at once, in one flight. The answer is OPENED or REFUSED, as for OPEN.
+    /// Sends HELLO, AUTH (if given) and ATTACH in one flight. The answer is OPENED or REFUSED, as for OPEN.
     ///
     /// # Errors
-    /// [`ProtocolError::NoRoom`] when `out` cannot hold the messages.
+    /// [`ProtocolError::NoRoom`] if `out` cannot hold the messages.
     pub fn join(out: O, inbox: B, hello: &Hello, auth: Option<&Auth>, attach: &Attach) -> Result<Self, ProtocolError> {
         let mut initiator = Self::greet(out, inbox, hello, auth)?;
         initiator.queue(Message::Attach(*attach))?;
-        initiator.asked = Some((attach.session, Mode::Framed));
+        initiator.requested = Some((attach.session, Mode::Framed));
         initiator.state = State::Opening;
         Ok(initiator)
     }
 
-    /// Only greets, to have a connection at hand for later sessions.
+    /// Sends HELLO and AUTH (if given) only, to prepare a connection for later sessions.
     ///
     /// # Errors
-    /// [`ProtocolError::NoRoom`] when `out` cannot hold the messages.
+    /// [`ProtocolError::NoRoom`] if `out` cannot hold the messages.
     pub fn greet(mut out: O, inbox: B, hello: &Hello, auth: Option<&Auth>) -> Result<Self, ProtocolError> {
         let room = out.as_mut().get_mut(..PREFACE.len()).ok_or(ProtocolError::NoRoom(PREFACE.len()))?;
         room.copy_from_slice(&PREFACE);
@@ -86,7 +86,7 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
             inbox: Inbox::new(inbox),
             state: State::Greeting,
             greeted: false,
-            asked: None,
+            requested: None,
             peer_features: 0,
         };
         initiator.queue(Message::Hello(*hello))?;
@@ -96,26 +96,26 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
         Ok(initiator)
     }
 
-    /// Asks for a session on a connection that is [`State::Ready`] or has [`State::Refused`] one.
+    /// Requests a session, in state [`State::Ready`] or [`State::Refused`].
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] in another state, [`ProtocolError::NoRoom`] when OPEN does not fit.
+    /// [`ProtocolError::Unexpected`] in another state, [`ProtocolError::NoRoom`] if OPEN does not fit.
     pub fn open(&mut self, open: &Open) -> Result<(), ProtocolError> {
-        self.ask(Message::Open(*open), (open.session, open.mode))
+        self.request(Message::Open(*open), (open.session, open.mode))
     }
 
-    /// Asks to join a session, on a connection that is [`State::Ready`] or was [`State::Refused`] something.
+    /// Requests to join a session's bundle, in state [`State::Ready`] or [`State::Refused`].
     ///
     /// # Errors
     /// As [`Initiator::open`].
     pub fn attach(&mut self, attach: &Attach) -> Result<(), ProtocolError> {
-        self.ask(Message::Attach(*attach), (attach.session, Mode::Framed))
+        self.request(Message::Attach(*attach), (attach.session, Mode::Framed))
     }
 
-    /// Answers a challenge, and asks again for the session: what was sent before AUTH was not looked at.
+    /// Answers a challenge and sends OPEN again: the acceptor ignores every OPEN before a sufficient AUTH.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] without a challenge, [`ProtocolError::NoRoom`] when the messages do not fit.
+    /// [`ProtocolError::Unexpected`] without a challenge, [`ProtocolError::NoRoom`] if the messages do not fit.
     pub fn authenticate(&mut self, auth: &Auth, open: &Open) -> Result<(), ProtocolError> {
         if self.state != State::Challenged {
             return Err(ProtocolError::Unexpected { got: "credentials", expected: "CHALLENGE first" });
@@ -123,17 +123,17 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
         self.inbox.next();
         self.queue(Message::Auth(*auth))?;
         self.queue(Message::Open(*open))?;
-        self.asked = Some((open.session, open.mode));
+        self.requested = Some((open.session, open.mode));
         self.state = State::Opening;
         Ok(())
     }
 
-    /// Says that a framed session has ended on both sides and the connection is free ([`super::frame::Exchange::reusable`]).
+    /// Returns to [`State::Ready`] after a framed session: call it when [`super::frame::FrameState::reusable`] is true.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] when no framed session was open.
+    /// [`ProtocolError::Unexpected`] if no framed session was open.
     pub fn next_session(&mut self) -> Result<(), ProtocolError> {
-        if self.state != State::Opened || self.asked.is_none_or(|(_, mode)| mode != Mode::Framed) {
+        if self.state != State::Opened || self.requested.is_none_or(|(_, mode)| mode != Mode::Framed) {
             return Err(ProtocolError::Unexpected { got: "the end of a session", expected: "a framed session" });
         }
         self.inbox.next();
@@ -141,43 +141,43 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
         Ok(())
     }
 
-    /// Where the handshake stands.
+    /// The state of the handshake.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Features of the peer, known after its HELLO.
+    /// Features that both ends support; 0 before the peer's HELLO.
     pub fn peer_features(&self) -> u64 {
         self.peer_features
     }
 
-    /// What is still to be sent.
+    /// Bytes to send next.
     pub fn outgoing(&self) -> &[u8] {
         &self.out.as_ref()[self.sent..self.out_len]
     }
 
-    /// Says that the first `n` bytes of [`Initiator::outgoing`] were sent.
+    /// Records that the first `n` bytes of [`Initiator::outgoing`] were sent.
     pub fn sent(&mut self, n: usize) {
         self.sent += n.min(self.out_len - self.sent);
     }
 
-    /// How many bytes may be read next; 0 when nothing is expected.
+    /// Number of bytes that may be read next. 0 if nothing is expected.
     pub fn want(&self) -> usize {
         if self.waiting() { self.inbox.want() } else { 0 }
     }
 
-    /// Where to read the next bytes to; empty when nothing is expected.
+    /// The buffer for the next read. Empty if nothing is expected.
     ///
     /// # Errors
-    /// [`ProtocolError::NoRoom`] when the storage cannot hold the peer's message.
+    /// [`ProtocolError::NoRoom`] if the storage cannot hold the peer's message.
     pub fn space(&mut self) -> Result<&mut [u8], ProtocolError> {
         if self.waiting() { self.inbox.space() } else { Ok(&mut []) }
     }
 
-    /// Says that `n` bytes were read into [`Initiator::space`]; look at [`Initiator::state`] afterwards.
+    /// Records that `n` bytes were read into [`Initiator::space`]. Check [`Initiator::state`] afterwards.
     ///
     /// # Errors
-    /// What the peer did wrong. The connection is of no use any more.
+    /// How the peer broke the protocol. The connection cannot be used any more.
     pub fn received(&mut self, n: usize) -> Result<(), ProtocolError> {
         if !self.waiting() {
             return Ok(());
@@ -190,13 +190,13 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
                     self.peer_features = check_hello(&hello)?;
                     self.greeted = true;
                     match self.state {
-                        // HELLO stays readable until a session is asked for.
+                        // HELLO stays readable until a session is requested.
                         State::Greeting => self.state = State::Ready,
                         _ => self.inbox.next(),
                     }
                     Ok(())
                 }
-                // A version that has nothing in common with ours says so before it could say HELLO.
+                // An acceptor without a common version sends REFUSED instead of HELLO.
                 Message::Refused(_) => {
                     self.state = State::Refused;
                     Ok(())
@@ -204,7 +204,7 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
                 other => Err(ProtocolError::Unexpected { got: other.name(), expected: "HELLO" }),
             };
         }
-        self.state = match (message, self.asked) {
+        self.state = match (message, self.requested) {
             (Message::Opened(opened), Some((session, mode))) => {
                 if opened.session != session {
                     return Err(ProtocolError::WrongSession);
@@ -221,7 +221,7 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
         Ok(())
     }
 
-    /// The peer's HELLO, while the connection is [`State::Ready`] and has carried no session.
+    /// The peer's HELLO, in state [`State::Ready`] before the first session.
     pub fn hello(&self) -> Option<Hello<'_>> {
         match self.inbox.message() {
             Ok(Some(Message::Hello(hello))) => Some(hello),
@@ -253,13 +253,13 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
         }
     }
 
-    fn ask(&mut self, request: Message, asked: (SessionId, Mode)) -> Result<(), ProtocolError> {
+    fn request(&mut self, request: Message, requested: (SessionId, Mode)) -> Result<(), ProtocolError> {
         if !matches!(self.state, State::Ready | State::Refused) {
             return Err(ProtocolError::Unexpected { got: "another request", expected: "an idle connection" });
         }
         self.inbox.next();
         self.queue(request)?;
-        self.asked = Some(asked);
+        self.requested = Some(requested);
         self.state = State::Opening;
         Ok(())
     }
@@ -278,7 +278,7 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
     }
 }
 
-/// The features of a peer whose HELLO we can live with.
+/// Checks version and required features of the peer's HELLO, and returns the features that both ends support.
 pub(super) fn check_hello(hello: &Hello) -> Result<u64, ProtocolError> {
     if !(hello.version_min..=hello.version_max).contains(&VERSION) {
         return Err(ProtocolError::Version { min: hello.version_min, max: hello.version_max });

@@ -1,9 +1,9 @@
-//! Lists inside messages, read where they lie: no allocation, each item decoded as it is asked for.
+//! Lists inside messages, decoded in place: each item is decoded on iteration, without allocation.
 
 use minicbor::decode::Decoder;
 use minicbor::encode::{Encoder, Write};
 
-/// A list in a message: a slice to be encoded, or the validated bytes of one that was received.
+/// A list in a message: a slice to encode, or the validated bytes of a received list.
 #[derive(Debug, Clone, Copy)]
 pub struct List<'a, T>(Repr<'a, T>);
 
@@ -20,7 +20,7 @@ pub(super) trait Item<'a>: Copy {
 }
 
 impl<'a, T> List<'a, T> {
-    /// The list of these items.
+    /// A list of `items`, to be encoded.
     pub const fn new(items: &'a [T]) -> Self {
         Self(Repr::Items(items))
     }
@@ -33,7 +33,7 @@ impl<'a, T> List<'a, T> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the list has no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -54,7 +54,7 @@ impl<'a, T: Item<'a>> List<'a, T> {
             Repr::Encoded { bytes, len } => (&[][..], bytes, len),
         };
         let mut decoder = Decoder::new(bytes);
-        // Every item was decoded once when the message was, so that none can fail here.
+        // Decoding the message has decoded every item once, so that no item can fail here.
         items.iter().copied().chain((0..len).map_while(move |_| T::decode(&mut decoder).ok()))
     }
 

@@ -1,4 +1,4 @@
-//! The messages of the handshake, as borrowed views (`docs/protocol/session.md` §4). Their form on the wire is in `codec`.
+//! The messages of the handshake, as borrowed views (`docs/protocol/session.md` §4). `codec` defines their wire format.
 
 use super::list::List;
 use super::{Code, Mode, SessionId, VERSION};
@@ -9,9 +9,10 @@ use std::fmt;
 pub mod feature {
     /// The framed mode.
     pub const FRAMED: u64 = 1 << 0;
-    /// Of an OPEN: the destination takes part. Whoever connects to it asks it for the session, in the raw mode (S5).
+    /// Used in OPEN: the destination speaks the session protocol. The gateway that connects to it sends it an OPEN, in
+    /// the raw mode (S5).
     pub const AWARE: u64 = 1 << 1;
-    /// What this version can do.
+    /// All features of this version.
     pub const KNOWN: u64 = FRAMED | AWARE;
 }
 
@@ -20,45 +21,45 @@ pub mod feature {
 pub enum Message<'a> {
     /// The first message of each side.
     Hello(Hello<'a>),
-    /// What authentication the acceptor wants.
+    /// The acceptor requires authentication.
     Challenge(Challenge<'a>),
-    /// Who the initiator is.
+    /// The initiator authenticates.
     Auth(Auth<'a>),
     /// The request for a session.
     Open(Open<'a>),
     /// The session is connected to its destination.
     Opened(Opened<'a>),
-    /// It is not, and why.
+    /// The session is refused, with the reason.
     Refused(Refused<'a>),
-    /// One more connection of a bundle.
+    /// The request to join a bundle with one more connection.
     Attach(Attach<'a>),
 }
 
 /// HELLO: versions and features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// Lowest version that the sender speaks.
+    /// Lowest version that the sender supports.
     pub version_min: u16,
-    /// Highest version that the sender speaks.
+    /// Highest version that the sender supports.
     pub version_max: u16,
-    /// Features that the sender has, bits of [`feature`].
+    /// Features that the sender supports, bits of [`feature`].
     pub features: u64,
-    /// Features without which the sender will not go on.
+    /// Features that the sender requires of the receiver.
     pub required: u64,
     /// The sender's name: a gateway's configured name, empty for a client.
     pub name: &'a str,
     /// The sender's software and version, for logs.
     pub software: &'a str,
-    /// Whether the connection is a beacon: it carries no sessions, and its reset says that the sender's process has died, with
-    /// all that it carried over transports that do not show it.
+    /// Whether the connection is a beacon. A beacon carries no sessions. Its reset raises the suspicion that the
+    /// sender's process has died, which transports over UDP do not show (`docs/protocol/session.md` §6.6).
     pub beacon: bool,
-    /// Which process of that name the sender is, a random number: so a process that was restarted is told from the one before,
-    /// and a client's beacon from another's. 0: not said.
+    /// A random number that identifies the sender's process. It distinguishes a restarted process from the one before,
+    /// and one client's beacon from another's. 0: not given.
     pub instance: u64,
 }
 
 impl<'a> Hello<'a> {
-    /// The greeting of this software, under this name.
+    /// The HELLO of this software under `name`.
     pub const fn of(name: &'a str) -> Self {
         Self {
             version_min: VERSION,
@@ -82,7 +83,7 @@ pub struct Challenge<'a> {
     pub data: &'a [u8],
 }
 
-/// AUTH: a mechanism and what it has to say.
+/// AUTH: a mechanism and its data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
     /// The mechanism, such as [`Auth::ANONYMOUS`].
@@ -94,7 +95,7 @@ pub struct Auth<'a> {
 impl Auth<'_> {
     /// No proof of identity, only an e-mail address (P26; RFC 4505).
     pub const ANONYMOUS: &'static str = "anonymous";
-    /// Programs of one user towards their agent ([`crate::agent`]); the data is the agent's secret.
+    /// Authenticates a user's programs to the user's agent (`phoebus_config::agent`). The data is the agent's secret.
     pub const AGENT: &'static str = "agent";
 }
 
@@ -109,39 +110,39 @@ impl fmt::Debug for Auth<'_> {
 pub struct Open<'a> {
     /// Chosen by the client, the same on every hop.
     pub session: SessionId,
-    /// Where the session is to end; a name is resolved by the last gateway.
+    /// The far end of the session. The last gateway resolves a name.
     pub destination: EndpointRef<'a>,
-    /// The gateways still to be visited after the receiver (P38). Empty: the receiver's routes decide.
+    /// The gateways still to visit after the receiver (P38). Empty: the receiver's routes decide.
     pub path: List<'a, EndpointRef<'a>>,
-    /// Names of the gateways visited so far, the first one first. A gateway that finds its own name refuses.
+    /// Names of the gateways visited so far, the first one first. A gateway that finds its own name here refuses.
     pub visited: List<'a, &'a str>,
     /// The client's address as the first gateway saw it.
     pub origin: Option<EndpointRef<'a>>,
-    /// On whose behalf an upstream gateway asks (P12), empty for nobody in particular.
+    /// The identity on whose behalf an upstream gateway requests the session (P12). Empty: none.
     pub identity: &'a str,
-    /// How the stream is to be carried on this hop.
+    /// The requested mode of the stream on this hop.
     pub mode: Mode,
-    /// What the session needs (P9, P13).
+    /// Requirements of the session on each hop (P9, P13).
     pub requirements: Requirements,
-    /// Whether the session is to survive the loss of a hop's connection.
+    /// Whether the session must survive the loss of a hop's connection.
     pub resumable: bool,
-    /// Features without which the session is of no use, bits of [`feature`].
+    /// Features that the session requires, bits of [`feature`].
     pub required: u64,
-    /// Bytes without meaning by which the message is longer. A sender whose connection has been idle fills a segment with
-    /// them: the acknowledgement of a short one tells a congestion control nothing about the path. At most
-    /// [`Open::PADDING_MAX`].
+    /// Number of padding bytes, at most [`Open::PADDING_MAX`]. A sender whose connection has been idle fills a whole
+    /// segment with them: the acknowledgement of a short segment gives the congestion control no usable round-trip
+    /// sample.
     pub padding: u16,
-    /// Connections of which the sender would make this hop, a [bundle](super::bundle) if more than one. No requirement: the
-    /// receiver grants as many as it likes.
+    /// Number of connections that the sender wants for this hop; more than one make a [bundle](super::bundle). This is
+    /// not a requirement: the receiver may grant fewer.
     pub streams: u16,
 }
 
 impl<'a> Open<'a> {
-    /// Most padding that is sent: a segment on the largest frames in use, with room to spare.
+    /// Most padding in bytes: more than a segment on the largest Ethernet frames in use (9000 bytes).
     pub const PADDING_MAX: u16 = 12 * 1024;
 
-    /// The plainest request there is: raw, with nothing required, no gateways visited, and the receiver's routes to choose
-    /// what comes after it. Whoever wants more says so by struct update: `Open { path, ..Open::new(session, destination) }`.
+    /// A minimal request: raw, without requirements, with no gateways visited and an empty path. Callers set further
+    /// fields by struct update: `Open { path, ..Open::new(session, destination) }`.
     pub fn new(session: SessionId, destination: EndpointRef<'a>) -> Self {
         Self {
             session,
@@ -160,18 +161,19 @@ impl<'a> Open<'a> {
     }
 }
 
-/// What a session asks of each hop, or a refusal would accept (P9, P10, P13). Absent: no wish.
+/// What a session requires of each hop, or what a refusing gateway would have accepted (P9, P10, P13). `None`:
+/// unspecified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Requirements {
     /// Buffer for each direction of the session, in bytes.
     pub buffer: Option<u64>,
     /// Bandwidth, in bits per second.
     pub rate: Option<u64>,
-    /// For how long, in seconds.
+    /// How long the bandwidth is needed, in seconds.
     pub duration: Option<u64>,
     /// Transport connections of each hop between gateways.
     pub streams: Option<u16>,
-    /// The least protection of later hops.
+    /// The minimum protection of later hops.
     pub security: Option<Security>,
 }
 
@@ -182,7 +184,7 @@ pub enum Security {
     None,
     /// The handshake is authenticated; the stream is not protected.
     Auth,
-    /// All is encrypted and authenticated.
+    /// Handshake and stream are encrypted and authenticated.
     Encrypt,
 }
 
@@ -197,12 +199,12 @@ pub struct Opened<'a> {
     pub hops: List<'a, HopReport<'a>>,
     /// Connections that may make up this hop, this one included: at least 1, and at most [`Open::streams`].
     pub streams: u16,
-    /// What each further one has to show in [`Attach`]; never printed, and empty where `streams` is 1.
+    /// The secret that each further connection presents in [`Attach`]. Never printed; empty if `streams` is 1.
     pub token: &'a [u8],
 }
 
 impl<'a> Opened<'a> {
-    /// The answer for a hop of one connection.
+    /// The answer for a hop with a single connection.
     pub const fn new(session: SessionId, mode: Mode, hops: List<'a, HopReport<'a>>) -> Self {
         Self { session, mode, hops, streams: 1, token: &[] }
     }
@@ -222,12 +224,12 @@ impl fmt::Debug for Opened<'_> {
     }
 }
 
-/// What one hop of a session got: transport, settings and measurements.
+/// Transport, settings and measurements of one hop of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HopReport<'a> {
     /// Name of the gateway that opened the hop.
     pub from: &'a str,
-    /// Where it leads: a gateway's name or the destination's address.
+    /// The far end of the hop: a gateway's name or the destination's address.
     pub to: &'a str,
     /// `tcp`, `tls`, `quic`, `udt`.
     pub transport: &'a str,
@@ -235,7 +237,7 @@ pub struct HopReport<'a> {
     pub congestion_control: &'a str,
     /// `none`, `auth` or `encrypt`.
     pub security: &'a str,
-    /// Smoothed round-trip time in microseconds, 0 where it is not known.
+    /// Smoothed round-trip time in microseconds; 0 if not known.
     pub rtt_us: u64,
     /// Send buffer in force, in bytes.
     pub send_buffer: u64,
@@ -243,11 +245,11 @@ pub struct HopReport<'a> {
     pub receive_buffer: u64,
     /// Whether the hop's connection had carried a session before.
     pub warm: bool,
-    /// What was asked for and not had, as a sentence; empty if nothing.
+    /// What was requested but not granted, as a sentence; empty if nothing.
     pub note: &'a str,
-    /// Connections that make up the hop; 0 counts as 1.
+    /// Number of connections of the hop; 0 counts as 1.
     pub streams: u16,
-    /// The most that the session may send on the hop, in bits per second; 0 without a bound.
+    /// The session's rate limit on the hop, in bits per second; 0 if unlimited.
     pub rate: u64,
 }
 
@@ -258,22 +260,22 @@ pub struct Refused<'a> {
     pub code: Code,
     /// The reason, as a sentence.
     pub reason: &'a str,
-    /// Which hop refused: a gateway's name, or the address that did not answer.
+    /// The hop that refused: a gateway's name, or the address that did not answer.
     pub hop: &'a str,
-    /// What would have been accepted (P10).
+    /// Requirements that would have been accepted (P10).
     pub limits: Requirements,
-    /// A better gateway (P10).
+    /// A gateway that the initiator should ask instead (P10).
     pub redirect: Option<EndpointRef<'a>>,
 }
 
-/// ATTACH: one more connection of a bundle.
+/// ATTACH: the request to join a bundle with one more connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Attach<'a> {
     /// The session to join.
     pub session: SessionId,
-    /// Proves that the sender opened it; never printed.
+    /// The token of [`Opened::token`], which proves that the sender opened the session; never printed.
     pub token: &'a [u8],
-    /// The connection's place in the bundle, from 1 on: the one that carried OPEN has 0.
+    /// The connection's index in the bundle, from 1 on: the connection that carried OPEN has index 0.
     pub index: u16,
     /// As [`Open::padding`].
     pub padding: u16,

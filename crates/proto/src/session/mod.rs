@@ -1,16 +1,18 @@
-//! The session protocol: one small handshake, then a stream, raw or framed (`docs/protocol/session.md`; P8, P18, S21, S22).
+//! The session protocol: one small handshake, then a stream, raw or framed (`docs/protocol/session.md`; P8, P18, S21,
+//! S22).
 //!
-//! The same handshake runs from client to gateway, gateway to gateway, and gateway to a session-aware destination, on one
-//! connection of any transport. Reading order:
+//! The same handshake runs from client to gateway, gateway to gateway, and gateway to a session-aware destination, on
+//! one connection of any transport. Reading order:
 //!
 //! - [`message`]: HELLO, CHALLENGE, AUTH, OPEN, OPENED, REFUSED, ATTACH as borrowed views.
 //! - [`code`]: why a session was refused or reset, and the `errno` that stands for it.
-//! - [`inbox`]: reads one message exactly, so that no byte after OPENED is ever swallowed.
+//! - [`inbox`]: reads exactly one message, so that it never consumes a byte after OPENED.
 //! - [`initiator`], [`acceptor`]: the two ends of the handshake.
+//! - [`plan`]: whom a client asks, and what it does after a failure.
 //! - [`frame`]: the framed mode, and when a connection may be used for the next session.
 //! - [`bundle`]: one session over several connections of a hop.
 //!
-//! Nothing here allocates on the initiator's side, so that the preload shim can run it inside another program's `connect`.
+//! The initiator's side does not allocate, so that the preload shim can run it inside another program's `connect`.
 
 pub mod acceptor;
 pub mod bundle;
@@ -21,6 +23,7 @@ pub mod inbox;
 pub mod initiator;
 pub mod list;
 pub mod message;
+pub mod plan;
 mod wire;
 
 pub use acceptor::Acceptor;
@@ -35,8 +38,9 @@ use std::fmt;
 /// The version of the protocol that this code speaks.
 pub const VERSION: u16 = 1;
 
-/// Names a session on every hop: 128 random bits, chosen by the client. A gateway refuses one that it has seen, so that an
-/// OPEN may ride in a TCP fast open SYN, which the network can deliver twice (RFC 7413 §2.1).
+/// Identifies a session on every hop: 128 random bits, chosen by the client. A gateway refuses an identifier that it
+/// has seen before. OPEN may therefore travel in a TCP Fast Open SYN, which the network can deliver twice (RFC 7413
+/// §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub [u8; 16]);
 
@@ -57,7 +61,7 @@ impl fmt::Debug for SessionId {
 pub enum Mode {
     /// The bytes as they are; the end of the connection is the end of the session.
     Raw,
-    /// In frames ([`frame`]); the connection may carry another session afterwards.
+    /// Frames ([`frame`]); the connection may carry another session afterwards.
     Framed,
 }
 

@@ -8,67 +8,70 @@ use super::{IP_UDP_LEN, SYN};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Settings of a connection. What the peer has a say in is negotiated down.
+/// Settings of a connection. MSS and window are negotiated: the smaller value of both ends applies.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What is carried; both ends must agree.
+    /// Stream or messages; both ends must agree.
     pub kind: Kind,
-    /// Largest IP packet, in bytes: 1500, Ethernet's, unless the path is known to carry more.
+    /// Largest IP packet, in bytes. Default: 1500, the MTU of Ethernet.
     pub mss: u32,
-    /// Whether the side that connects finds out if the path carries so much, and does with less if it does not. libudt does
-    /// not help: with it, and in a rendezvous, the MSS holds as it is.
+    /// Whether the connecting side tests that the path carries packets of the full MSS, and lowers the MSS if it does
+    /// not. libudt does not support this: with a libudt peer, and in a rendezvous, the MSS stays as negotiated.
     pub discover_mss: bool,
-    /// Packets that may wait to be sent, or to be acknowledged. 8192 as in libudt, 12 MB: enough for 1 Gbit/s at 95 ms.
+    /// Size of the send buffer, in packets that are unsent or unacknowledged. Default: 8192 as in libudt, 12 MB: enough
+    /// for 1 Gbit/s at 95 ms.
     pub send_buffer: u32,
-    /// Packets that may wait to be read, or for missing ones before them. 25 600, the most that libudt allows by default:
-    /// behind a loss, more than a round trip's worth waits.
+    /// Size of the receive buffer, in packets that are unread or wait for missing ones before them. Default: 25 600,
+    /// the most that libudt allows by default, because more than a round trip's worth of packets waits behind a loss.
     pub receive_buffer: u32,
-    /// Packets of [`receive_buffer`](Self::receive_buffer) that a connection which was accepted may fill until
-    /// [`Connection::widen`](super::Connection::widen) is called. All by default, as in libudt.
+    /// Packets of [`receive_buffer`](Self::receive_buffer) that an accepted connection may fill until the caller calls
+    /// [`Connection::widen`](super::Connection::widen). Default: all of them, as in libudt.
     pub accept_buffer: u32,
-    /// How long to try to connect: 3 s as in libudt.
+    /// Time-out of connecting to a listener. Default: 3 s as in libudt.
     pub connect_timeout: Duration,
-    /// How long to try to meet the peer in a rendezvous: 30 s as in libudt.
+    /// Time-out of connecting in a rendezvous. Default: 30 s as in libudt.
     pub rendezvous_timeout: Duration,
-    /// A peer that is silent for so long is dead: 30 s, which a cut of 10 s and its aftermath survive.
+    /// A peer that is silent for this long counts as dead. Default: 30 s, which outlasts a path outage of 10 s and the
+    /// recovery after it.
     pub idle_timeout: Duration,
-    /// A connection on which nothing was sent for so long sends a sign of life: 1 s, as libudt answers in turn.
+    /// A connection that has sent nothing for this long sends a keep-alive. Default: 1 s, as libudt sends one in turn.
     pub keep_alive: Duration,
-    /// How long a connection that is closed goes on to deliver what was written: 180 s as in libudt.
+    /// How long a closed connection goes on delivering data that was written before. Default: 180 s as in libudt.
     pub linger: Duration,
-    /// What may be sent in so long is sent together: 1 ms, which is one call per batch at 1 Gbit/s.
+    /// Packets that are due within this time are sent together. Default: 1 ms, which makes one system call per batch at
+    /// 1 Gbit/s.
     pub quantum: Duration,
-    /// How much of what a late driver has missed it may send at once: 20 ms, for so long does a busy machine keep a thread
-    /// waiting. Two quanta at most after a pause in which there was nothing to send.
+    /// How much of its missed sending time a late driver may make up for in one burst. Default: 20 ms, as long as a
+    /// busy machine keeps a thread waiting. After a pause without data to send, the burst is limited to two quanta.
     pub catch_up: Duration,
-    /// Most bits per second, counted from the IP header on, whatever the control says.
+    /// Upper limit of the sending rate, in bits per second including IP headers. It overrides the rate control.
     pub rate_limit: Option<u64>,
     /// Rate control.
     pub control: Arc<dyn Factory>,
 }
 
-/// Settings that do not work.
+/// Invalid settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The MSS.
+    /// The MSS is out of range.
     #[error("an MSS of {0} bytes; expected {MSS_MIN} to {MSS_MAX}")]
     Mss(u32),
-    /// A buffer.
+    /// A buffer size is out of range.
     #[error("a {name} buffer of {packets} packets; expected {min} to {max}", min = Config::BUFFER_MIN, max = Config::BUFFER_MAX)]
     Buffer {
-        /// Which.
+        /// Name of the buffer.
         name: &'static str,
-        /// Its size.
+        /// Configured size.
         packets: u32,
     },
-    /// A time that has to be longer.
+    /// A time is too short.
     #[error("{name} is {time:?}; expected at least {min:?}")]
     Time {
-        /// Which.
+        /// Name of the setting.
         name: &'static str,
-        /// Its length.
+        /// Configured value.
         time: Duration,
-        /// Its least length.
+        /// Smallest allowed value.
         min: Duration,
     },
 }
@@ -96,20 +99,21 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Smallest buffer, in packets; libudt's.
+    /// Smallest buffer, in packets, as in libudt.
     pub const BUFFER_MIN: u32 = 32;
     /// Largest buffer, in packets: 1.5 GB, enough for 100 Gbit/s at 120 ms.
     pub const BUFFER_MAX: u32 = 1 << 20;
 
-    /// Looks for settings that do not work.
+    /// Validates the settings.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first.
+    /// [`ConfigError`] for the first invalid setting.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !(MSS_MIN..=MSS_MAX).contains(&self.mss) {
             return Err(ConfigError::Mss(self.mss));
         }
-        let buffers = [("send", self.send_buffer), ("receive", self.receive_buffer), ("first", self.accept_buffer)];
+        let buffers =
+            [("send", self.send_buffer), ("receive", self.receive_buffer), ("reduced receive", self.accept_buffer)];
         for (name, packets) in buffers {
             if !(Self::BUFFER_MIN..=Self::BUFFER_MAX).contains(&packets) {
                 return Err(ConfigError::Buffer { name, packets });
@@ -124,7 +128,7 @@ impl Config {
     }
 }
 
-/// Payload of a full packet.
+/// Payload of a full packet, in bytes.
 pub(super) const fn payload_len(mss: u32) -> usize {
     mss as usize - IP_UDP_LEN as usize - HEADER_LEN
 }
@@ -134,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_work_is_named() {
+    fn invalid_settings_are_named_in_the_error() {
         assert_eq!(Config::default().check(), Ok(()));
         let message = |config: Config| config.check().unwrap_err().to_string();
         assert_eq!(message(Config { mss: 60, ..Default::default() }), "an MSS of 60 bytes; expected 92 to 65535");

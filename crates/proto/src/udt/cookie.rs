@@ -1,9 +1,9 @@
-//! Cookies: what a stranger has to repeat before anything is remembered of it.
+//! Cookies: a client must return one before the listener keeps any state for it.
 //!
-//! A cookie shows that its bearer receives what is sent to its address. It is a keyed hash (SipHash-2-4) of that address, the
-//! request and the time, so that nothing has to be stored and nobody else can make one. UDT gives it 32 bits: a blind
-//! attacker needs two billion guesses for one connection, each answered by nothing. Whoever has seen one could send it again
-//! for as long as it is good: therefore each opens [one connection](Spent).
+//! A cookie proves that the client receives packets at its source address. It is a keyed hash (SipHash-2-4) of that
+//! address, the request and the time. So the listener stores nothing, and nobody else can forge one. UDT gives a cookie
+//! 32 bits: a blind attacker needs two billion guesses on average for one connection, and no guess is answered. An
+//! observer could replay a cookie while it is valid, so each cookie opens only [one connection](UsedCookies).
 
 use super::seq::Seq;
 use siphasher::sip::SipHasher24;
@@ -12,46 +12,47 @@ use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Makes and checks cookies, and draws numbers that others cannot guess.
+/// Makes and verifies cookies, and generates unpredictable numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Secret {
-    cookies: [u8; 16],
-    numbers: [u8; 16],
-    drawn: u64,
+    cookie_key: [u8; 16],
+    number_key: [u8; 16],
+    /// Numbers generated so far.
+    counter: u64,
 }
 
 impl Secret {
-    /// A cookie is taken for one to two of these.
-    const LIFETIME: Duration = Duration::from_secs(60);
+    /// A cookie is valid for the period in which it was made and for the next one.
+    const PERIOD: Duration = Duration::from_secs(60);
 
     pub(super) fn new(seed: [u8; 32]) -> Self {
-        let (mut cookies, mut numbers) = ([0; 16], [0; 16]);
-        cookies.copy_from_slice(&seed[..16]);
-        numbers.copy_from_slice(&seed[16..]);
-        Self { cookies, numbers, drawn: 0 }
+        let (mut cookie_key, mut number_key) = ([0; 16], [0; 16]);
+        cookie_key.copy_from_slice(&seed[..16]);
+        number_key.copy_from_slice(&seed[16..]);
+        Self { cookie_key, number_key, counter: 0 }
     }
 
-    /// The cookie for a request.
+    /// The cookie for a request with this source address, socket and sequence number.
     pub(super) fn cookie(&self, now: Duration, from: SocketAddr, socket: u32, seq: Seq) -> u32 {
-        self.at(period(now), from, socket, seq)
+        self.hash(period(now), from, socket, seq)
     }
 
-    /// Whether `cookie` was made for this request, not long ago.
+    /// Whether `cookie` was made for this request in this period or the one before.
     pub(super) fn verify(&self, now: Duration, from: SocketAddr, socket: u32, seq: Seq, cookie: u32) -> bool {
         let now = period(now);
-        self.at(now, from, socket, seq) == cookie || now > 0 && self.at(now - 1, from, socket, seq) == cookie
+        self.hash(now, from, socket, seq) == cookie || now > 0 && self.hash(now - 1, from, socket, seq) == cookie
     }
 
-    /// A number that is new and cannot be guessed.
-    pub(super) fn draw(&mut self) -> u64 {
-        self.drawn += 1;
-        let mut hasher = SipHasher24::new_with_key(&self.numbers);
-        hasher.write_u64(self.drawn);
+    /// A new unpredictable number.
+    pub(super) fn random(&mut self) -> u64 {
+        self.counter += 1;
+        let mut hasher = SipHasher24::new_with_key(&self.number_key);
+        hasher.write_u64(self.counter);
         hasher.finish()
     }
 
-    fn at(&self, period: u64, from: SocketAddr, socket: u32, seq: Seq) -> u32 {
-        let mut hasher = SipHasher24::new_with_key(&self.cookies);
+    fn hash(&self, period: u64, from: SocketAddr, socket: u32, seq: Seq) -> u32 {
+        let mut hasher = SipHasher24::new_with_key(&self.cookie_key);
         match from.ip() {
             IpAddr::V4(ip) => hasher.write(&ip.octets()),
             IpAddr::V6(ip) => hasher.write(&ip.octets()),
@@ -64,35 +65,35 @@ impl Secret {
     }
 }
 
-/// Cookies that have opened a connection, for as long as they are good.
+/// Cookies that have opened a connection, for as long as they are valid.
 #[derive(Debug, Default)]
-pub(super) struct Spent {
-    /// With the socket that each was given to: those of this period, and of the one before.
+pub(super) struct UsedCookies {
+    /// Client sockets and cookies used in this period, and in the one before.
     recent: [HashSet<(u32, u32)>; 2],
     period: u64,
 }
 
-impl Spent {
-    /// Most that are remembered of one period, 1 MB: a thousand new connections per second. Of what is beyond, a replay costs
-    /// what a connection costs that nothing is heard on.
+impl UsedCookies {
+    /// Most entries of one period, 1 MB: a thousand new connections per second. The replay of a cookie beyond this
+    /// limit costs one accepted connection that ends with the idle time-out.
     const MAX: usize = 1 << 16;
 
-    /// Remembers that a cookie was used by the client with this socket.
+    /// Records that the client with this socket has used `cookie`.
     pub(super) fn add(&mut self, now: Duration, socket: u32, cookie: u32) {
-        self.forget(now);
+        self.expire(now);
         if self.recent[0].len() < Self::MAX {
             self.recent[0].insert((socket, cookie));
         }
     }
 
-    /// Whether it was used.
+    /// Whether the client with this socket has used `cookie`.
     pub(super) fn contains(&mut self, now: Duration, socket: u32, cookie: u32) -> bool {
-        self.forget(now);
-        self.recent.iter().any(|spent| spent.contains(&(socket, cookie)))
+        self.expire(now);
+        self.recent.iter().any(|used| used.contains(&(socket, cookie)))
     }
 
-    /// One that was used in the period before the last is no longer good.
-    fn forget(&mut self, now: Duration) {
+    /// Drops cookies used before the previous period: they are no longer valid.
+    fn expire(&mut self, now: Duration) {
         let now = period(now);
         if now > self.period {
             let last = std::mem::take(&mut self.recent[0]);
@@ -103,7 +104,7 @@ impl Spent {
 }
 
 fn period(now: Duration) -> u64 {
-    now.as_secs() / Secret::LIFETIME.as_secs()
+    now.as_secs() / Secret::PERIOD.as_secs()
 }
 
 #[cfg(test)]
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_good_for_its_request_its_secret_and_its_time() {
+    fn cookie_is_valid_only_for_its_request_secret_and_time() {
         let (secret, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
         let from: SocketAddr = "192.0.2.1:9000".parse().unwrap();
         let at = Duration::from_secs(59);
@@ -130,40 +131,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_is_remembered_for_as_long_as_it_is_good() {
-        let (secret, mut spent) = (Secret::new([1; 32]), Spent::default());
+    fn used_cookies_are_remembered_while_they_are_valid() {
+        let (secret, mut used_cookies) = (Secret::new([1; 32]), UsedCookies::default());
         let from: SocketAddr = "192.0.2.1:9000".parse().unwrap();
         for (given, used, socket) in [(0, 0, 1), (59, 60, 2), (119, 119, 3), (130, 200, 4), (900, 901, 5)] {
             let [given, used] = [given, used].map(Duration::from_secs);
             let cookie = secret.cookie(given, from, socket, Seq::new(9));
-            assert!(!spent.contains(used, socket, cookie));
-            spent.add(used, socket, cookie);
-            assert!(!spent.contains(used, socket + 1, cookie));
+            assert!(!used_cookies.contains(used, socket, cookie));
+            used_cookies.add(used, socket, cookie);
+            assert!(!used_cookies.contains(used, socket + 1, cookie));
             let mut at = used;
             while secret.verify(at, from, socket, Seq::new(9), cookie) {
                 assert!(
-                    spent.contains(at, socket, cookie),
+                    used_cookies.contains(at, socket, cookie),
                     "given at {given:?}, used at {used:?}, sent again at {at:?}"
                 );
                 at += Duration::from_secs(1);
             }
         }
-        assert_eq!(spent.recent.each_ref().map(HashSet::len), [0, 1], "what is no longer good is forgotten");
+        assert_eq!(used_cookies.recent.each_ref().map(HashSet::len), [0, 1], "expired cookies are dropped");
     }
 
     #[test]
-    fn no_more_than_a_bound_is_remembered() {
-        let mut spent = Spent::default();
-        for n in 0..Spent::MAX as u32 + 10 {
-            spent.add(Duration::ZERO, n, n);
+    fn number_of_remembered_cookies_is_bounded() {
+        let mut used_cookies = UsedCookies::default();
+        for n in 0..UsedCookies::MAX as u32 + 10 {
+            used_cookies.add(Duration::ZERO, n, n);
         }
-        assert_eq!(spent.recent[0].len(), Spent::MAX);
+        assert_eq!(used_cookies.recent[0].len(), UsedCookies::MAX);
     }
 
     #[test]
-    fn numbers_differ() {
+    fn random_numbers_differ() {
         let mut secret = Secret::new([3; 32]);
-        let drawn: Vec<u64> = (0..3).map(|_| secret.draw()).collect();
+        let drawn: Vec<u64> = (0..3).map(|_| secret.random()).collect();
         assert!(drawn[0] != drawn[1] && drawn[1] != drawn[2]);
     }
 }

@@ -1,12 +1,12 @@
-//! Many connections on one UDP socket, and the listener among them.
+//! Multiplexes the connections and the listener of one UDP socket.
 //!
-//! Datagrams are told apart by the socket id that they carry. A stranger's request is answered with a cookie, or with
-//! nothing; only a request that repeats the cookie reaches the caller, as [`Incoming`]. Nothing is stored before that. An
-//! answer has the length of the request, which libudt needs, and there is a bound to answers per second: under a flood of
-//! forged requests less goes out than comes in.
+//! The socket id in each datagram selects the connection. A new client's request is answered with a cookie, or not at
+//! all. Only a request that returns the cookie reaches the caller, as [`Incoming`]; nothing is stored before that. The
+//! number of answers per second is bounded, and an answer is as long as the request, as libudt requires: a flood of
+//! forged requests cannot be amplified.
 
 use super::connection::{Agreement, Connection};
-use super::cookie::{Secret, Spent};
+use super::cookie::{Secret, UsedCookies};
 use super::handshake::{Handshake, MSS_MIN, Request, VERSION};
 use super::packet::{Body, Packet};
 use super::{Config, ConfigError};
@@ -15,21 +15,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One UDP socket's connections.
+/// The connections and the listener of one UDP socket.
 #[derive(Debug)]
 pub struct Endpoint {
     secret: Secret,
-    /// Cookies of accepted connections: a request that is replayed when its connection is gone opens none.
-    spent: Spent,
+    /// Cookies of accepted connections. A request replayed after its connection has ended opens no new one.
+    used_cookies: UsedCookies,
     listener: Option<Arc<Config>>,
     connections: HashMap<u32, Peer>,
-    /// Accepted connections by the peer's address and socket: a repeated request is for them.
+    /// Accepted connections by the peer's address and socket. They receive retransmitted requests.
     accepted: HashMap<(SocketAddr, u32), u32>,
-    /// Connections that meet a peer at an address.
-    meeting: HashMap<SocketAddr, u32>,
-    /// Answers to strangers that may go, and since when they were counted.
+    /// Rendezvous connections by the peer's address.
+    rendezvous: HashMap<SocketAddr, u32>,
+    /// Token bucket of answers to new clients, and the time of its last refill.
     answers: f64,
-    counted_at: Duration,
+    refilled_at: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,24 +38,24 @@ struct Peer {
     accepted_from: Option<u32>,
 }
 
-/// What a datagram is.
+/// What the caller must do with a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// For the connection with this socket: [`Connection::handle`] takes it.
+    /// Pass it to the [`Connection::handle`] of the connection with this socket.
     Connection(u32),
-    /// A request with a good cookie: [`Endpoint::accept`] or [`Endpoint::refuse`] it. Unless the caller does either, nothing
-    /// is remembered, and the peer asks again.
+    /// A request with a valid cookie: call [`Endpoint::accept`] or [`Endpoint::refuse`]. If the caller does neither,
+    /// the endpoint stores nothing, and the peer repeats its request.
     Incoming(Incoming),
-    /// So many bytes of the caller's buffer are to be sent back.
+    /// Send this many bytes of the answer buffer back.
     Answer(usize),
-    /// Nothing to be done.
+    /// Drop it.
     Ignore,
 }
 
-/// A peer that wants a connection and receives at its address.
+/// A connection request whose source address is verified by a cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its address.
+    /// The peer's address.
     pub remote: SocketAddr,
     request: Handshake,
 }
@@ -63,42 +63,42 @@ pub struct Incoming {
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// 1002, the only reason that libudt gives.
+    /// Code 1002, the only one that libudt sends.
     Rejected,
 }
 
 impl Endpoint {
-    /// Answers to strangers per second: more than any listener has new clients, and 6 Mbit/s.
+    /// Most answers to new clients per second: more than the new clients of any listener, and about 6 Mbit/s.
     pub const ANSWERS_PER_SECOND: f64 = 10_000.0;
 
-    /// An endpoint without connections. Nobody else may know the seed, nor may it be used twice.
+    /// An endpoint without connections. The seed must be secret and must not be reused.
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             secret: Secret::new(seed),
-            spent: Spent::default(),
+            used_cookies: UsedCookies::default(),
             listener: None,
             connections: HashMap::new(),
             accepted: HashMap::new(),
-            meeting: HashMap::new(),
+            rendezvous: HashMap::new(),
             answers: Self::ANSWERS_PER_SECOND,
-            counted_at: Duration::ZERO,
+            refilled_at: Duration::ZERO,
         }
     }
 
-    /// Takes requests from now on, or none any more.
+    /// Starts to accept requests with these settings, or stops with `None`.
     ///
     /// # Errors
-    /// [`ConfigError`] if the settings do not work.
+    /// [`ConfigError`] if the settings are invalid.
     pub fn listen(&mut self, config: Option<Arc<Config>>) -> Result<(), ConfigError> {
         config.as_ref().map_or(Ok(()), |config| config.check())?;
         self.listener = config;
         Ok(())
     }
 
-    /// A connection to a listener.
+    /// Starts a connection to a listener.
     ///
     /// # Errors
-    /// [`ConfigError`] if the settings do not work.
+    /// [`ConfigError`] if the settings are invalid.
     pub fn connect(
         &mut self,
         now: Duration,
@@ -107,31 +107,36 @@ impl Endpoint {
     ) -> Result<Connection, ConfigError> {
         config.check()?;
         let (socket, seed) = self.socket(remote, None);
-        Ok(Connection::ask(now, config, remote, false, socket, seed))
+        Ok(Connection::initiate(now, config, remote, false, socket, seed))
     }
 
-    /// A connection to a peer that asks as well, at the same time; one per address.
+    /// Starts a rendezvous: both peers connect to each other at the same time. One per remote address.
     ///
     /// # Errors
-    /// [`ConfigError`] if the settings do not work.
-    pub fn meet(&mut self, now: Duration, remote: SocketAddr, config: Arc<Config>) -> Result<Connection, ConfigError> {
+    /// [`ConfigError`] if the settings are invalid.
+    pub fn rendezvous(
+        &mut self,
+        now: Duration,
+        remote: SocketAddr,
+        config: Arc<Config>,
+    ) -> Result<Connection, ConfigError> {
         config.check()?;
         let (socket, seed) = self.socket(remote, None);
-        self.meeting.insert(remote, socket);
-        Ok(Connection::ask(now, config, remote, true, socket, seed))
+        self.rendezvous.insert(remote, socket);
+        Ok(Connection::initiate(now, config, remote, true, socket, seed))
     }
 
-    /// A connection to a peer that has asked; `None` if nobody listens any more.
+    /// Accepts a request. Returns `None` if the endpoint does not listen any more.
     pub fn accept(&mut self, now: Duration, incoming: &Incoming) -> Option<Connection> {
         let config = self.listener.clone()?;
         let Incoming { remote, request } = incoming;
-        self.spent.add(now, request.socket, request.cookie);
+        self.used_cookies.add(now, request.socket, request.cookie);
         let (socket, seed) = self.socket(*remote, Some(request.socket));
         let agreement = Agreement {
             peer_socket: request.socket,
             mss: request.mss.min(config.mss),
             window: request.flow_window.clamp(2, Config::BUFFER_MAX),
-            // Both directions begin with the client's number: that is how it knows the answer.
+            // Both directions begin with the client's sequence number, by which the client recognizes the answer.
             first_out: request.initial_seq,
             first_in: request.initial_seq,
             rtt: None,
@@ -146,18 +151,18 @@ impl Endpoint {
         Packet { timestamp: 0, destination: incoming.request.socket, body }.encode(answer)
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub fn remove(&mut self, socket: u32) {
         let Some(Peer { remote, accepted_from }) = self.connections.remove(&socket) else { return };
         if let Some(peer_socket) = accepted_from {
             self.accepted.remove(&(remote, peer_socket));
         }
-        if self.meeting.get(&remote) == Some(&socket) {
-            self.meeting.remove(&remote);
+        if self.rendezvous.get(&remote) == Some(&socket) {
+            self.rendezvous.remove(&remote);
         }
     }
 
-    /// Connections that were not removed.
+    /// Number of connections that were not removed.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
@@ -167,11 +172,12 @@ impl Endpoint {
         self.connections.is_empty()
     }
 
-    /// Says what a datagram is. `answer` has room for [`packet::CONTROL_LEN_MAX`](super::packet::CONTROL_LEN_MAX) bytes.
+    /// Tells what to do with a datagram. `answer` must hold [`packet::CONTROL_LEN_MAX`](super::packet::CONTROL_LEN_MAX)
+    /// bytes.
     pub fn route(&mut self, now: Duration, from: SocketAddr, datagram: &[u8], answer: &mut [u8]) -> Route {
         match Packet::destination_of(datagram) {
             Some(0) => self.route_request(now, from, datagram, answer),
-            // A connection keeps to its address, as in libudt: whoever comes from another one has only guessed.
+            // A connection's peer keeps its address, as in libudt. A datagram from another address is forged.
             Some(socket) if self.connections.get(&socket).is_some_and(|peer| peer.remote == from) => {
                 Route::Connection(socket)
             }
@@ -181,14 +187,14 @@ impl Endpoint {
 
     fn route_request(&mut self, now: Duration, from: SocketAddr, datagram: &[u8], answer: &mut [u8]) -> Route {
         let Ok(Packet { body: Body::Handshake(request), .. }) = Packet::decode(datagram) else { return Route::Ignore };
-        if let Some(socket) = self.meeting.get(&from).filter(|_| request.request != Request::Induction) {
+        if let Some(socket) = self.rendezvous.get(&from).filter(|_| request.request != Request::Induction) {
             return Route::Connection(*socket);
         }
         let Handshake { socket, initial_seq, cookie, .. } = request;
-        let returns =
+        let is_verified =
             request.request == Request::Conclusion && self.secret.verify(now, from, socket, initial_seq, cookie);
-        // It has an answer even if nobody listens any more.
-        if let Some(socket) = self.accepted.get(&(from, socket)).filter(|_| returns) {
+        // An accepted connection answers retransmitted requests even if the endpoint does not listen any more.
+        if let Some(socket) = self.accepted.get(&(from, socket)).filter(|_| is_verified) {
             return Route::Connection(*socket);
         }
         let Some(config) = &self.listener else { return Route::Ignore };
@@ -197,12 +203,12 @@ impl Endpoint {
                 let cookie = self.secret.cookie(now, from, socket, initial_seq);
                 self.answer(now, Handshake { cookie, ..request }, answer)
             }
-            Request::Conclusion if returns => {
-                if self.spent.contains(now, socket, cookie) {
+            Request::Conclusion if is_verified => {
+                if self.used_cookies.contains(now, socket, cookie) {
                     return Route::Ignore;
                 }
-                let sound = socket != 0 && request.mss >= MSS_MIN;
-                if request.version != VERSION || request.kind != config.kind.number() || !sound {
+                let is_valid = socket != 0 && request.mss >= MSS_MIN;
+                if request.version != VERSION || request.kind != config.kind.number() || !is_valid {
                     return self.answer(now, Handshake { request: Request::REFUSED, ..request }, answer);
                 }
                 Route::Incoming(Incoming { remote: from, request })
@@ -211,11 +217,11 @@ impl Endpoint {
         }
     }
 
-    /// Answers a stranger, if answers are left.
+    /// Answers a new client, unless the rate limit is reached.
     fn answer(&mut self, now: Duration, handshake: Handshake, answer: &mut [u8]) -> Route {
-        let passed = now.saturating_sub(self.counted_at).as_secs_f64();
-        self.counted_at = self.counted_at.max(now);
-        // A tenth of a second's worth may go at once.
+        let passed = now.saturating_sub(self.refilled_at).as_secs_f64();
+        self.refilled_at = self.refilled_at.max(now);
+        // Bursts are limited to the answers of 100 ms.
         let most = Self::ANSWERS_PER_SECOND / 10.0;
         self.answers = (self.answers + passed * Self::ANSWERS_PER_SECOND).min(most);
         if self.answers < 1.0 {
@@ -231,11 +237,11 @@ impl Endpoint {
         }
     }
 
-    /// A new socket, and a seed for its connection.
+    /// Allocates a socket id, and a seed for its connection.
     fn socket(&mut self, remote: SocketAddr, accepted_from: Option<u32>) -> (u32, u64) {
         loop {
-            let seed = self.secret.draw();
-            // libudt takes numbers for signed, and 0 for a request.
+            let seed = self.secret.random();
+            // 31 bits, not 0: libudt's socket ids are signed, and 0 means a connection request.
             let socket = (seed >> 33) as u32;
             if socket != 0 && !self.connections.contains_key(&socket) {
                 self.connections.insert(socket, Peer { remote, accepted_from });

@@ -1,47 +1,50 @@
 //! The body of handshake packets: 48 bytes.
 //!
-//! A client asks with [`Request::Induction`] and destination 0; the listener answers with a cookie; the client repeats with
-//! [`Request::Conclusion`] and the cookie; the listener answers with [`Request::Conclusion`], its own socket id, and the
-//! client's initial sequence number, which both directions then use. Two sockets that meet in a rendezvous exchange
-//! [`Request::Rendezvous`], [`Request::Conclusion`] and [`Request::Agreement`] without a cookie.
+//! 1. The client sends [`Request::Induction`] with destination 0. The listener answers with a cookie.
+//! 2. The client sends [`Request::Conclusion`] with the cookie. The listener answers with [`Request::Conclusion`], its
+//!    own socket id, and the client's initial sequence number, which both directions then use.
+//!
+//! In a rendezvous, two sockets exchange [`Request::Rendezvous`], [`Request::Conclusion`] and [`Request::Agreement`]
+//! without a cookie.
 
 use super::seq::Seq;
 use super::words::{words, write_words};
 use std::net::IpAddr;
 
-/// Bytes of the body.
+/// Length of the body in bytes.
 pub(super) const LEN: usize = 48;
 /// The protocol version of libudt 4.
 pub(super) const VERSION: u32 = 4;
-/// Smallest MSS: a handshake has to fit.
+/// Smallest MSS, in bytes: IP, UDP and UDT headers and a handshake.
 pub const MSS_MIN: u32 = 28 + 16 + LEN as u32;
-/// Largest MSS: what IPv4 carries.
+/// Largest MSS, in bytes: the longest IPv4 packet.
 pub const MSS_MAX: u32 = 65_535;
 
 /// One handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// The protocol's version, 4; 0 in some answers of libudt.
+    /// The protocol version, 4; 0 in some answers of libudt.
     pub version: u32,
     /// 1 for streams, 2 for messages; 0 in some answers of libudt.
     pub kind: u32,
     /// The sender's first sequence number.
     pub initial_seq: Seq,
-    /// Largest IP packet that the sender takes, in bytes; IPv6 is counted as if it were IPv4.
+    /// Largest IP packet that the sender of the handshake accepts, in bytes. IPv6 headers count as long as IPv4
+    /// headers.
     pub mss: u32,
-    /// Packets that the sender's buffer holds.
+    /// Size of its receive buffer, in packets.
     pub flow_window: u32,
-    /// What is asked or answered.
+    /// Type of the request or answer.
     pub request: Request,
-    /// The sender's socket.
+    /// The sender's socket id.
     pub socket: u32,
-    /// What the listener gave, or 0.
+    /// The listener's cookie, or 0.
     pub cookie: u32,
-    /// The receiver's address as its peer sees it, in one of two byte orders: see [`sees`](Self::sees).
+    /// The receiver's address as the sender sees it, in one of two byte orders: see [`sees`](Self::sees).
     pub peer_ip: [u8; 16],
 }
 
-/// What a handshake asks or answers.
+/// Type of a handshake packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// A client's first packet, and the answer with the cookie.
@@ -52,15 +55,15 @@ pub enum Request {
     Rendezvous,
     /// The last step of a rendezvous.
     Agreement,
-    /// A refusal, or a number that is not known.
+    /// A refusal, or an unknown type.
     Other(i32),
 }
 
 impl Request {
-    /// What libudt answers when it refuses.
+    /// The refusal that libudt sends.
     pub const REFUSED: Self = Self::Other(1002);
 
-    /// Whether it is a refusal.
+    /// Whether the packet refuses the connection.
     pub const fn is_refusal(self) -> bool {
         matches!(self, Self::Other(1000..))
     }
@@ -87,7 +90,7 @@ impl Request {
 }
 
 impl Handshake {
-    /// Reads a body; `None` if it is too short. What follows is padding.
+    /// Decodes a body; `None` if it is too short. Further bytes are padding.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<LEN>()?;
         let [version, kind, initial_seq, mss, flow_window, request, socket, cookie] = words(bytes);
@@ -115,7 +118,7 @@ impl Handshake {
         Some(LEN)
     }
 
-    /// The field for `ip`: words of the address in the byte order that libudt gives them on little-endian machines.
+    /// The field for `ip`, with the words of the address in the byte order of libudt on little-endian machines.
     pub fn peer_ip(ip: IpAddr) -> [u8; 16] {
         let mut field = [0; 16];
         match ip.to_canonical() {
@@ -125,7 +128,7 @@ impl Handshake {
         swapped(field)
     }
 
-    /// Whether the peer sees this end as `ip`, in either byte order: what differs has passed a translator of addresses.
+    /// Whether the peer sees this end's address as `ip`, in either byte order. If not, a NAT is on the path.
     pub fn sees(&self, ip: IpAddr) -> bool {
         let field = Self::peer_ip(ip);
         self.peer_ip == field || self.peer_ip == swapped(field)
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_back_and_tolerates_padding() {
+    fn handshake_decodes_back_and_padding_is_ignored() {
         let mut wire = [0xff; LEN + 3];
         assert_eq!(request().encode(&mut wire), Some(LEN));
         assert_eq!(wire[20..24], [0xff; 4], "the request type is signed");
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_in_both_byte_orders() {
+    fn peer_address_matches_in_both_byte_orders() {
         for ip in ["192.0.2.1", "2001:db8::1:2"].map(|ip| ip.parse().unwrap()) {
             let mut seen = Handshake { peer_ip: Handshake::peer_ip(ip), ..request() };
             assert!(seen.sees(ip));
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn request_numbers_read_back() {
+    fn request_numbers_convert_back() {
         for number in [-3, -2, -1, 0, 1, 2, 1002, 1004] {
             assert_eq!(Request::from_number(number).number(), number);
         }

@@ -1,4 +1,5 @@
-//! The body of a NAK: numbers of lost packets, a range as its first number with the high bit set and its last.
+//! The body of a NAK: sequence numbers of lost packets. A range is its first number with the high bit set, then its
+//! last.
 
 use super::seq::Seq;
 use std::fmt;
@@ -6,12 +7,11 @@ use std::fmt;
 /// Set in the first word of a range.
 const RANGE: u32 = 1 << 31;
 
-/// A loss report as it came. Its ranges are the sender's claims: that they are in order and were ever sent is for the
-/// reader to check.
+/// A received loss report. Its ranges are unverified: the reader must check that they are in order and were ever sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LossList<'a>(&'a [u8]);
 
-/// Writes a loss report into borrowed space.
+/// Writes a loss report into a borrowed buffer.
 #[derive(Debug)]
 pub struct LossWriter<'a> {
     out: &'a mut [u8],
@@ -19,12 +19,12 @@ pub struct LossWriter<'a> {
 }
 
 impl<'a> LossList<'a> {
-    /// A list of whole words, at least one; anything else is `None`.
+    /// A list over whole 32-bit words, at least one. `None` for any other length.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         (!bytes.is_empty() && bytes.len().is_multiple_of(4)).then_some(Self(bytes))
     }
 
-    /// Its ranges, first and last number. One that misses its second word ends the list.
+    /// The ranges, as first and last number. A range without its second word ends the list.
     pub fn ranges(self) -> impl Iterator<Item = (Seq, Seq)> + 'a {
         let mut words = self.0.chunks_exact(4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
         std::iter::from_fn(move || {
@@ -47,7 +47,7 @@ impl fmt::Debug for LossList<'_> {
 }
 
 impl<'a> LossWriter<'a> {
-    /// Writes into `out`.
+    /// A writer at the start of `out`.
     pub fn new(out: &'a mut [u8]) -> Self {
         Self { out, len: 0 }
     }
@@ -65,7 +65,7 @@ impl<'a> LossWriter<'a> {
         }
     }
 
-    /// Bytes written.
+    /// Number of bytes written.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_without_its_end_is_none() {
+    fn range_without_its_last_number_is_dropped() {
         assert_eq!(LossList::new(&[0x80, 0, 0, 1]).unwrap().ranges().count(), 0);
         assert_eq!(LossList::new(&[]), None);
         assert_eq!(LossList::new(&[1, 2, 3]), None);
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(ranges in prop::collection::vec((0u32..1 << 31, 0u32..5), 0..20)) {
+        fn written_ranges_read_back(ranges in prop::collection::vec((0u32..1 << 31, 0u32..5), 0..20)) {
             let ranges: Vec<_> = ranges.into_iter().map(|(first, len)| (Seq::new(first), Seq::new(first).plus(len))).collect();
             let mut out = [0; 160];
             let mut writer = LossWriter::new(&mut out);

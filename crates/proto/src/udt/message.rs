@@ -1,13 +1,13 @@
-//! What a connection carries: a stream of bytes, or messages with bounds.
+//! The two kinds of connections: a stream of bytes, or messages with boundaries.
 
 use std::time::Duration;
 
-/// What a connection carries.
+/// Kind of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Bytes.
+    /// A stream of bytes.
     Stream,
-    /// Messages with bounds, and with a time to live if they are to have one.
+    /// Messages with boundaries and an optional time to live.
     Message,
 }
 
@@ -20,33 +20,33 @@ impl Kind {
     }
 }
 
-/// How a message is to be treated.
+/// Delivery options of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageOptions {
-    /// Deliver it after all that were sent before it.
+    /// Whether to deliver the message only after all messages sent before it.
     pub in_order: bool,
-    /// Give it up after so long.
+    /// The sender drops the message if it was not delivered within this time.
     pub time_to_live: Option<Duration>,
 }
 
-/// Why a message is not taken.
+/// Why a message was not queued for sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There will be room when the peer has acknowledged more.
+    /// The send buffer is full until the peer acknowledges more packets.
     #[error("the send buffer is full")]
     Full,
-    /// It has no bytes.
+    /// The message is empty.
     #[error("a message needs at least one byte")]
     Empty,
-    /// It is longer than the buffer.
+    /// The message is longer than the send buffer.
     #[error("a message of {len} bytes; the send buffer holds {max}")]
     TooLong {
-        /// Its length.
+        /// Length of the message, in bytes.
         len: usize,
-        /// The buffer's.
+        /// Size of the send buffer, in bytes.
         max: usize,
     },
-    /// The connection carries a stream, is not open yet, or not any more.
+    /// The connection carries a stream, is not yet open, or is closed.
     #[error("no messages can be sent on this connection")]
     NotOpen,
 }

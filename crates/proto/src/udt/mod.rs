@@ -1,19 +1,20 @@
-//! UDT4, the UDP-based data transfer protocol, as libudt 4.11 speaks it (S17, S20, U8): a state machine without sockets or
-//! clocks. `docs/protocol/udt4.md` is its specification.
+//! UDT4, the UDP-based data transfer protocol, wire-compatible with libudt 4.11 (S17, S20, U8): a state machine without
+//! sockets or clocks. `docs/protocol/udt4.md` is its specification.
 //!
-//! - An [`Endpoint`] stands for one UDP socket. It tells which [`Connection`] a datagram belongs to, and answers strangers
-//!   without remembering them.
-//! - A [`Connection`] takes datagrams ([`handle`](Connection::handle)), gives datagrams
-//!   ([`poll_transmit`](Connection::poll_transmit)), says when it wants to be asked again
-//!   ([`poll_timeout`](Connection::poll_timeout)), and in between is written to and read from.
-//! - [`control`] decides how fast it sends, by a rate and a window from the bandwidth that it estimates (U8).
-//! - [`packet`] is what goes over the wire, [`Handshake`] and [`LossList`] its larger bodies.
+//! - An [`Endpoint`] represents one UDP socket. It assigns datagrams to [`Connection`]s and answers new clients without
+//!   keeping state.
+//! - A [`Connection`] processes received datagrams ([`handle`](Connection::handle)), produces datagrams to send
+//!   ([`poll_transmit`](Connection::poll_transmit)), and tells when its next timer expires
+//!   ([`poll_timeout`](Connection::poll_timeout)). The caller writes to it and reads from it.
+//! - [`control`] determines the sending rate and the congestion window (U8).
+//! - [`packet`] is the wire format; [`Handshake`] and [`LossList`] are its larger bodies.
 //!
-//! Times are durations since an origin that the caller chooses, the same for an endpoint and its connections. One packet
-//! costs the same however many are under way, and none is allocated: payloads live in pools that grow to what is in use.
+//! Times are durations since an origin that the caller chooses, the same for an endpoint and its connections. The cost
+//! of a packet does not depend on the number of packets in flight. Packets are not allocated one by one: payloads live
+//! in pools that grow to the size in use.
 //!
-//! UDT authenticates nobody and protects nothing: whoever sees a connection's packets can end it, or put bytes into it. What
-//! comes out of it was sent by the peer only if something above says so.
+//! UDT neither authenticates nor encrypts: anyone who sees a connection's packets can end the connection or inject
+//! data. Authenticity needs a layer above, such as TLS.
 
 mod config;
 mod connection;
@@ -42,9 +43,9 @@ pub use seq::{MessageNumber, Seq};
 
 use std::time::Duration;
 
-/// How often UDT acknowledges and adapts.
+/// UDT's period of acknowledgements and rate adaptation.
 pub const SYN: Duration = Duration::from_millis(10);
-/// A packet whose number is a multiple of this is the first of a pair.
+/// A packet whose sequence number is a multiple of this is the first of a packet pair, sent to probe the capacity.
 const PAIR_EVERY: u32 = 16;
-/// IPv4 and UDP headers, which the MSS includes; over IPv6 as well.
+/// Bytes of the IPv4 and UDP headers, which the MSS includes. UDT counts the same over IPv6.
 const IP_UDP_LEN: u32 = 28;

@@ -1,4 +1,4 @@
-//! Packets on the wire: a header of 16 bytes, big-endian, and what follows it.
+//! The wire format of packets: a header of 16 bytes, big-endian, and a body.
 //!
 //! ```text
 //!  data      0 │ sequence number 31          control   1 │ type 15 │ reserved 16
@@ -7,17 +7,18 @@
 //!            destination socket id                      destination socket id
 //! ```
 //!
-//! Decoding borrows, allocates nothing, and refuses whatever is too short for its type. Bytes after a packet's last field
-//! are ignored, since libudt pads some packets.
+//! The decoder borrows, does not allocate, and refuses packets that are too short for their type. It ignores bytes
+//! after a packet's last field, because libudt pads some packets.
 
 use super::handshake::{self, Handshake};
 use super::loss_list::LossList;
 use super::seq::{MessageNumber, Seq};
 use super::words::{words, write_words};
 
-/// Bytes of every packet's header.
+/// Length of the packet header, in bytes.
 pub const HEADER_LEN: usize = 16;
-/// Longest control packet that this engine sends: an acknowledgement or a handshake. Loss reports are bounded by the MSS.
+/// Longest control packet that this engine sends: an acknowledgement or a handshake. Loss reports are bounded by the
+/// MSS.
 pub const CONTROL_LEN_MAX: usize = HEADER_LEN + handshake::LEN;
 
 /// One packet.
@@ -25,47 +26,47 @@ pub const CONTROL_LEN_MAX: usize = HEADER_LEN + handshake::LEN;
 pub struct Packet<'a> {
     /// Microseconds on the sender's clock since its connection began, modulo 2³².
     pub timestamp: u32,
-    /// The receiver's socket; 0 in the first packets of a handshake.
+    /// The receiver's socket id; 0 in the first packets of a handshake.
     pub destination: u32,
-    /// What it says.
+    /// Type and contents.
     pub body: Body<'a>,
 }
 
-/// What a packet says.
+/// Type and contents of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
     /// Part of a stream or message.
     Data {
-        /// Its number.
+        /// Sequence number.
         seq: Seq,
-        /// Its place in a message.
+        /// Position in the message.
         place: Place,
-        /// Its bytes.
+        /// User data.
         payload: &'a [u8],
     },
     /// Opens a connection.
     Handshake(Handshake),
-    /// Shows that the sender is alive.
+    /// Tells that the sender is alive.
     KeepAlive,
-    /// What has arrived.
+    /// Acknowledgement of received packets.
     Ack {
-        /// The number that an ACK2 repeats; 0 in light acknowledgements, which get none.
+        /// The number that an ACK2 repeats; 0 in light acknowledgements, which no ACK2 answers.
         number: u32,
         /// The report.
         report: AckReport,
     },
-    /// What is missing.
+    /// Report of lost packets.
     Nak(LossList<'a>),
     /// The delay of packets is growing.
     DelayWarning,
-    /// The sender is gone.
+    /// The sender has closed the connection.
     Shutdown,
-    /// An acknowledgement has arrived.
+    /// Acknowledgement of an acknowledgement, by which the receiver measures the round-trip time.
     Ack2 {
-        /// Its number.
+        /// The number of the ACK.
         number: u32,
     },
-    /// A message will never be complete.
+    /// The sender has dropped a message.
     Drop {
         /// The message.
         message: MessageNumber,
@@ -74,19 +75,19 @@ pub enum Body<'a> {
         /// Its last packet.
         last: Seq,
     },
-    /// An application has failed on the sender's side.
+    /// The sender's application has failed.
     PeerError {
         /// libudt's error number.
         code: u32,
     },
-    /// A type that is reserved for users, or not known.
+    /// A user-defined or unknown type.
     Other {
         /// The type.
         kind: u16,
     },
 }
 
-/// A data packet's place in its message.
+/// A data packet's position in its message: message number and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place(u32);
 
@@ -95,47 +96,47 @@ pub struct Place(u32);
 pub struct AckReport {
     /// The first packet that has not arrived.
     pub next: Seq,
-    /// What acknowledgements of 16 bytes and more add.
+    /// Present in acknowledgements of at least 16 bytes.
     pub path: Option<PathReport>,
-    /// What acknowledgements of 24 bytes add.
+    /// Present in acknowledgements of at least 24 bytes.
     pub rates: Option<RateReport>,
-    /// What acknowledgements of 28 bytes add, which libudt does not send and takes for ones of 24: the number after the
-    /// last packet that has arrived, whatever is missing before it.
+    /// Present in acknowledgements of 28 bytes, which libudt does not send and reads as 24 bytes: the number after the
+    /// highest packet that has arrived, including packets after gaps.
     pub end: Option<Seq>,
 }
 
-/// A receiver's view of the path and of its buffer.
+/// A receiver's measurements of the path, and the room in its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathReport {
     /// Round-trip time, µs.
     pub rtt: u32,
-    /// Its variation, µs.
+    /// Variation of the round-trip time, µs.
     pub rtt_var: u32,
     /// Packets that fit into the receiver's buffer, from [`AckReport::next`] on.
     pub room: u32,
 }
 
-/// A receiver's view of rates, packets per second; 0 where it does not know.
+/// A receiver's measurements of rates, in packets per second; 0 if not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateReport {
-    /// At which packets arrive.
+    /// Arrival rate.
     pub receiving: u32,
-    /// At which they could.
+    /// Capacity of the path, estimated from packet pairs.
     pub capacity: u32,
 }
 
-/// Why bytes are no packet.
+/// Why bytes do not decode as a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// Fewer bytes than the header, or than the type asks for.
+    /// The packet is shorter than the header.
     #[error("a packet of {len} bytes; {expected} were expected")]
     Short {
-        /// Bytes there are.
+        /// Length in bytes.
         len: usize,
-        /// Bytes there should be at least.
+        /// Smallest length in bytes.
         expected: usize,
     },
-    /// An acknowledgement, handshake or loss report whose length is none that exists.
+    /// A control packet whose body has an invalid length.
     #[error("a packet of type {kind} with a body of {len} bytes")]
     Length {
         /// The type.
@@ -157,10 +158,10 @@ const PEER_ERROR: u16 = 8;
 const CONTROL: u32 = 1 << 31;
 
 impl<'a> Packet<'a> {
-    /// Reads a packet.
+    /// Decodes a packet.
     ///
     /// # Errors
-    /// [`PacketError`]; the packet is to be ignored.
+    /// [`PacketError`]. The receiver must ignore the packet.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, PacketError> {
         let short = PacketError::Short { len: bytes.len(), expected: HEADER_LEN };
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(short)?;
@@ -173,7 +174,7 @@ impl<'a> Packet<'a> {
         Ok(Self { timestamp, destination, body })
     }
 
-    /// The socket that a packet is for, without a look at the rest; `None` if there is no header.
+    /// The destination socket id, without decoding the rest; `None` if the header is incomplete.
     pub fn destination_of(bytes: &[u8]) -> Option<u32> {
         bytes.first_chunk::<HEADER_LEN>().map(|header| words::<4>(header)[3])
     }
@@ -206,14 +207,14 @@ impl<'a> Packet<'a> {
             Body::Ack { report, .. } => report.encode(rest)?,
             Body::Nak(list) => list.copy_to(rest)?,
             Body::Drop { first, last, .. } => write_words(rest, &[first.get(), last.get()])?,
-            // libudt cannot send a control packet without a body, and so pads it.
+            // libudt never sends a control packet without a body, so pad with one word.
             _ => write_words(rest, &[0])?,
         };
         Some(HEADER_LEN + len)
     }
 }
 
-/// Puts a NAK's header before the list of `list_len` bytes that is already in its place, and returns the packet's length.
+/// Writes the header of a NAK whose list of `list_len` bytes is already in place, and returns the packet's length.
 pub(super) fn nak_header(out: &mut [u8], list_len: usize, timestamp: u32, destination: u32) -> Option<usize> {
     write_words(out, &[CONTROL | u32::from(NAK) << 16, 0, timestamp, destination])?;
     Some(HEADER_LEN + list_len)
@@ -239,7 +240,7 @@ fn control(kind: u16, information: u32, rest: &[u8]) -> Result<Body<'_>, PacketE
 }
 
 impl AckReport {
-    /// 28 bytes, 24, 16 or, of what libudt calls light, 4.
+    /// Decodes the four forms: 28, 24, 16 bytes, and 4 bytes, which libudt calls a light acknowledgement.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let next = Seq::new(words::<1>(bytes.first_chunk::<4>()?)[0]);
         let path = bytes.first_chunk::<16>().map(|fields| {
@@ -251,7 +252,7 @@ impl AckReport {
             RateReport { receiving, capacity }
         });
         let end = bytes.first_chunk::<28>().map(|fields| Seq::new(words::<7>(fields)[6]));
-        // Between the lengths there is none that could be told from a cut one.
+        // Other lengths are indistinguishable from a truncated packet.
         matches!(bytes.len(), 4 | 16 | 24..).then_some(Self { next, path, rates, end })
     }
 
@@ -269,34 +270,34 @@ impl AckReport {
 }
 
 impl Place {
-    /// The place of a packet that belongs to no message.
+    /// The position of a packet in a stream, without a message.
     pub(super) const NONE: Self = Self(0);
     const FIRST: u32 = 1 << 31;
     const LAST: u32 = 1 << 30;
     const IN_ORDER: u32 = 1 << 29;
 
-    /// A place in message `number`.
+    /// A position in message `number`.
     pub fn new(number: MessageNumber, first: bool, last: bool, in_order: bool) -> Self {
         let flag = |on: bool, bit: u32| if on { bit } else { 0 };
         Self(number.get() | flag(first, Self::FIRST) | flag(last, Self::LAST) | flag(in_order, Self::IN_ORDER))
     }
 
-    /// The message.
+    /// The message's number.
     pub const fn message(self) -> MessageNumber {
         MessageNumber::new(self.0)
     }
 
-    /// Whether it begins the message.
+    /// Whether the packet begins the message.
     pub const fn is_first(self) -> bool {
         self.0 & Self::FIRST != 0
     }
 
-    /// Whether it ends the message.
+    /// Whether the packet ends the message.
     pub const fn is_last(self) -> bool {
         self.0 & Self::LAST != 0
     }
 
-    /// Whether the message is to be delivered after all before it.
+    /// Whether the message must be delivered after all messages before it.
     pub const fn is_in_order(self) -> bool {
         self.0 & Self::IN_ORDER != 0
     }
@@ -308,7 +309,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn data_is_as_libudt_sends_it() {
+    fn data_packet_matches_a_capture_of_libudt() {
         // Word by word: sequence number, first and last packet of message 1, time stamp, socket; then the bytes.
         let wire = [
             0x2a, 0x41, 0xd6, 0xe7, 0xc0, 0, 0, 1, 0, 0, 0x20, 0x0d, 0x3b, 0x9a, 0xca, 0x01, b'h', b'e', b'l', b'l',
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_come_in_four_lengths() {
+    fn acknowledgements_decode_in_four_lengths_only() {
         let mut wire = [0x80, 2, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7].to_vec();
         for word in 1..=7u32 {
             wire.extend(word.to_be_bytes());
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn places_keep_their_parts() {
+    fn place_keeps_message_number_and_flags() {
         let place = Place::new(MessageNumber::MAX, false, true, true);
         assert!(!place.is_first() && place.is_last() && place.is_in_order());
         assert_eq!(place.message(), MessageNumber::MAX);
@@ -349,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_encodes_to_what_decodes_the_same(bytes: Vec<u8>, kind in 0u8..10, control: bool) {
+        fn decoded_packets_survive_reencoding(bytes: Vec<u8>, kind in 0u8..10, control: bool) {
             let mut bytes = bytes;
             if let [b0, b1, ..] = &mut bytes[..] {
                 (*b0, *b1) = if control { (0x80, kind) } else { (*b0 & 0x7f, *b1) };

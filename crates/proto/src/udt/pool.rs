@@ -1,9 +1,9 @@
-//! Memory for payloads: slots of one size, taken and given back in any order.
+//! Memory pool for payloads: slots of equal size, allocated and freed in any order.
 //!
-//! The slot given back last is taken first, so that a buffer of megabytes of which little is in use stays in the cache, and
-//! memory is taken from the system only as far as it was ever needed at a time.
+//! The slot freed last is allocated first, so that the used part of a large buffer stays in the CPU cache. The pool
+//! grows only to the largest number of slots that were in use at a time.
 
-/// Slots per piece of memory.
+/// Slots per allocation.
 const CHUNK: usize = 64;
 
 /// Slots of `slot_len` bytes.
@@ -11,31 +11,31 @@ const CHUNK: usize = 64;
 pub(super) struct Pool {
     slot_len: usize,
     chunks: Vec<Box<[u8]>>,
-    free: Vec<u32>,
+    unused: Vec<u32>,
 }
 
 impl Pool {
     pub(super) fn new(slot_len: usize) -> Self {
-        Self { slot_len, chunks: Vec::new(), free: Vec::new() }
+        Self { slot_len, chunks: Vec::new(), unused: Vec::new() }
     }
 
-    /// Bytes of a slot.
+    /// Length of a slot in bytes.
     pub(super) fn slot_len(&self) -> usize {
         self.slot_len
     }
 
-    /// A slot, whose bytes are those of its last user. The caller bounds how many it takes.
-    pub(super) fn take(&mut self) -> u32 {
-        if self.free.is_empty() {
+    /// Allocates a slot. It holds the bytes of its last user. The caller bounds the number of slots in use.
+    pub(super) fn alloc(&mut self) -> u32 {
+        if self.unused.is_empty() {
             let first = self.chunks.len() * CHUNK;
             self.chunks.push(vec![0; self.slot_len * CHUNK].into_boxed_slice());
-            self.free.extend((first..first + CHUNK).rev().map(|slot| slot as u32));
+            self.unused.extend((first..first + CHUNK).rev().map(|slot| slot as u32));
         }
-        self.free.pop().unwrap_or_default()
+        self.unused.pop().unwrap_or_default()
     }
 
-    pub(super) fn give_back(&mut self, slot: u32) {
-        self.free.push(slot);
+    pub(super) fn free(&mut self, slot: u32) {
+        self.unused.push(slot);
     }
 
     pub(super) fn get(&self, slot: u32) -> &[u8] {
@@ -54,15 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_distinct_and_used_again() {
+    fn slots_are_distinct_and_reused() {
         let mut pool = Pool::new(4);
-        let slots: Vec<u32> = (0..100).map(|_| pool.take()).collect();
+        let slots: Vec<u32> = (0..100).map(|_| pool.alloc()).collect();
         for slot in &slots {
             pool.get_mut(*slot).copy_from_slice(&slot.to_be_bytes());
         }
         assert!(slots.iter().all(|slot| pool.get(*slot) == slot.to_be_bytes()));
-        pool.give_back(slots[7]);
-        assert_eq!(pool.take(), slots[7]);
+        pool.free(slots[7]);
+        assert_eq!(pool.alloc(), slots[7]);
         assert_eq!(pool.chunks.len(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Round-trip time and its variation, as UDT averages them: 7/8 and 3/4 of the old.
+//! Round-trip time and its variation, smoothed as in UDT: the old value weighs 7/8 and 3/4.
 
 use super::SYN;
 use std::time::Duration;
@@ -9,28 +9,29 @@ pub(super) struct Rtt {
     smoothed: Duration,
     variation: Duration,
     measured: bool,
-    /// The least of the last measurements, and of those before them.
-    least: [Option<Duration>; 2],
+    /// Minimum of the current window of measurements, and of the window before it.
+    minima: [Option<Duration>; 2],
+    /// Measurements in the current window.
     count: u32,
 }
 
 impl Rtt {
-    /// What UDT assumes before it has measured anything.
+    /// UDT's assumption before the first measurement.
     const INITIAL: Duration = Duration::from_millis(100);
-    /// Measurements of which the least is kept together.
-    const LEAST_OF: u32 = 256;
+    /// Measurements per window of the minimum filter.
+    const MIN_WINDOW: u32 = 256;
 
     pub(super) fn new() -> Self {
-        Self { smoothed: Self::INITIAL, variation: Self::INITIAL / 2, measured: false, least: [None; 2], count: 0 }
+        Self { smoothed: Self::INITIAL, variation: Self::INITIAL / 2, measured: false, minima: [None; 2], count: 0 }
     }
 
-    /// Takes in a measurement. The first one counts in full.
+    /// Adds a measurement. The first one replaces the initial values.
     pub(super) fn measured(&mut self, rtt: Duration) {
         self.count += 1;
-        if self.count > Self::LEAST_OF {
-            (self.least, self.count) = ([None, self.least[0]], 1);
+        if self.count > Self::MIN_WINDOW {
+            (self.minima, self.count) = ([None, self.minima[0]], 1);
         }
-        self.least[0] = Some(self.least[0].map_or(rtt, |least| least.min(rtt)));
+        self.minima[0] = Some(self.minima[0].map_or(rtt, |min| min.min(rtt)));
         if !self.measured {
             (self.smoothed, self.variation, self.measured) = (rtt, rtt / 2, true);
             return;
@@ -39,10 +40,10 @@ impl Rtt {
         self.smoothed = (self.smoothed * 7 + rtt) / 8;
     }
 
-    /// Takes in what the peer reports, unless it is only what UDT assumes. Returns the report if it counts.
+    /// Adds a measurement reported by the peer, and returns it. Ignores reports of UDT's initial values.
     pub(super) fn reported(&mut self, rtt: u32, variation: u32) -> Option<Duration> {
         let (rtt, variation) = (Duration::from_micros(rtt.into()), Duration::from_micros(variation.into()));
-        // A time beyond all satellites is none that was measured.
+        // No path, including satellite links, has a round-trip time of more than a minute.
         if (rtt, variation) == (Self::INITIAL, Self::INITIAL / 2) || rtt.is_zero() || rtt > Duration::from_secs(60) {
             return None;
         }
@@ -54,12 +55,13 @@ impl Rtt {
         self.smoothed
     }
 
-    /// The least of the last 256 to 512 measurements: of some seconds.
+    /// The minimum of the last 256 to 512 measurements, which span some seconds.
     pub(super) fn min(&self) -> Option<Duration> {
-        self.least.into_iter().flatten().min()
+        self.minima.into_iter().flatten().min()
     }
 
-    /// Whether packets seem to wait in a queue: round trips take longer than the least by more than a quarter.
+    /// Whether packets seem to wait in a queue: the smoothed round-trip time exceeds the minimum by more than a
+    /// quarter, and by more than 2 ms.
     pub(super) fn is_queued(&self) -> bool {
         self.min().is_some_and(|min| self.smoothed > min + (min / 4).max(Duration::from_millis(2)))
     }
@@ -73,18 +75,19 @@ impl Rtt {
         self.measured
     }
 
-    /// After how long an answer that comes at once is overdue.
+    /// Time-out for an answer that the peer sends immediately.
     pub(super) fn overdue(&self) -> Duration {
         self.smoothed + 4 * self.variation
     }
 
-    /// After how long a repair is overdue: while a queue builds up, round trips grow faster than their average, and where they
-    /// have not varied before, their variation says nothing.
+    /// Time-out for the answer to a retransmission. The margin is at least a quarter of the round-trip time: while a
+    /// queue builds up, the round-trip time grows faster than its average, and the variation of a steady path is near
+    /// zero.
     pub(super) fn repair_overdue(&self) -> Duration {
         self.overdue().max(self.smoothed + self.smoothed / 4)
     }
 
-    /// After how long an answer that waits for the peer's timer is overdue.
+    /// Time-out for an answer that waits for the peer's next [`SYN`] timer.
     pub(super) fn timeout(&self) -> Duration {
         self.repair_overdue() + 2 * SYN
     }
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_measurement_counts_in_full_and_later_ones_by_their_weights() {
+    fn first_measurement_counts_in_full_and_later_ones_by_weight() {
         let mut rtt = Rtt::new();
         assert_eq!(rtt.reported(100_000, 50_000), None);
         assert_eq!((rtt.get(), rtt.is_measured()), (ms(100), false));
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_of_late() {
+    fn minimum_forgets_old_measurements() {
         let mut rtt = Rtt::new();
         assert_eq!(rtt.min(), None);
         rtt.measured(ms(10));

@@ -1,9 +1,9 @@
-//! Sequence numbers: 31 bits that wrap around, compared by the shorter way around.
+//! Sequence numbers: 31 bits with wrap-around, compared by the shorter distance.
 
 use std::fmt;
 
-/// The number of a data packet. Two of them are compared by their distance, which is exact as long as they are less than
-/// 2³⁰ apart; windows are far below that.
+/// The sequence number of a data packet. Comparison uses the signed distance of two numbers, which is correct while
+/// they are less than 2³⁰ apart. Windows are far smaller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Seq(u32);
 
@@ -12,7 +12,7 @@ pub struct Seq(u32);
 pub struct MessageNumber(u32);
 
 impl Seq {
-    /// The largest number; 0 follows.
+    /// The largest number. The next one is 0.
     pub const MAX: Self = Self((1 << 31) - 1);
 
     /// The number in the low 31 bits of `raw`.
@@ -25,19 +25,19 @@ impl Seq {
         self.0
     }
 
-    /// The number `n` further on.
+    /// The number `n` after this one.
     #[must_use]
     pub const fn plus(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// The number `n` before.
+    /// The number `n` before this one.
     #[must_use]
     pub const fn minus(self, n: u32) -> Self {
         Self::new(self.0.wrapping_sub(n))
     }
 
-    /// How far this number is after `other`; negative if it is before.
+    /// Distance of this number after `other`. Negative if it is before.
     pub const fn since(self, other: Self) -> i32 {
         // The 31-bit difference, its sign extended from bit 30.
         ((self.0.wrapping_sub(other.0) << 1) as i32) >> 1
@@ -77,7 +77,7 @@ impl MessageNumber {
         self.0
     }
 
-    /// The message after this one.
+    /// The number of the message after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         if self.0 + 1 >= Self::MAX.0 { Self::FIRST } else { Self(self.0 + 1) }
@@ -90,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn wraps_between_the_largest_number_and_zero() {
+    fn numbers_wrap_from_the_largest_to_zero() {
         assert_eq!(Seq::MAX.plus(1), Seq::new(0));
         assert_eq!(Seq::new(0).minus(1), Seq::MAX);
         assert_eq!(Seq::new(2).since(Seq::MAX.minus(1)), 4);

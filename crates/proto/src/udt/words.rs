@@ -1,6 +1,6 @@
-//! Words of 32 bits, most significant byte first, of which all UDT packets consist.
+//! Big-endian words of 32 bits, of which all UDT packets consist.
 
-/// Big-endian words; `N` of them are all that `bytes` has.
+/// Decodes the `N` big-endian words of `bytes`.
 pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {

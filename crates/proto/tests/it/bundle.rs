@@ -1,14 +1,14 @@
-//! Bundles in virtual time: two ends and their lanes, byte by byte, in any order of events (invariant 1, P22).
+//! Tests of bundles: two ends and their lanes, byte by byte, in any order of events (invariant 1, P22).
 //!
-//! What a lane has under way is bounded, as a transport bounds it. An end that has more to send waits, and so does a lane
-//! whose next bytes are not yet wanted.
+//! The bytes in flight on a lane are bounded, like in a transport. An end waits if a lane is full, and a lane waits
+//! until its next bytes continue the stream.
 
 use phoebus_proto::session::bundle::{Gather, Next, Scatter};
-use phoebus_proto::session::frame::{Exchange, Frame, HEADER_LEN, Role};
+use phoebus_proto::session::frame::{Frame, FrameState, HEADER_LEN, Role};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// What is on its way in one direction of a lane.
+/// The bytes in flight in one direction of a lane.
 #[derive(Debug, Default)]
 struct Wire {
     bytes: VecDeque<u8>,
@@ -18,9 +18,10 @@ struct Wire {
 /// One end's part of a lane.
 #[derive(Debug)]
 struct Lane {
-    exchange: Exchange,
-    /// The frame under way, which the wire had no room for yet.
-    under_way: VecDeque<u8>,
+    state: FrameState,
+    /// The rest of the current frame, for which the wire has no room yet.
+    unsent: VecDeque<u8>,
+    /// The bytes of an incomplete header.
     header: Vec<u8>,
     acked: bool,
 }
@@ -34,12 +35,12 @@ struct End {
     gather: Gather,
     source: Vec<u8>,
     sink: Vec<u8>,
-    /// The peer's stream has ended and was passed on.
+    /// The end of the peer's stream was received.
     ended: bool,
 }
 
 /// Why an end has failed.
-type Failed = String;
+type Failure = String;
 
 impl End {
     fn new(role: Role, source: Vec<u8>) -> Self {
@@ -57,55 +58,55 @@ impl End {
     fn join(&mut self) {
         self.gather.join();
         self.lanes.push(Lane {
-            exchange: Exchange::striped(self.role),
-            under_way: VecDeque::new(),
+            state: FrameState::striped(self.role),
+            unsent: VecDeque::new(),
             header: Vec::new(),
             acked: false,
         });
     }
 
-    /// Gives a lane what it is to send next, if there is anything.
+    /// Assigns the next frame to a lane. Returns whether there was one.
     fn feed(&mut self, len: usize) -> bool {
         let left = &self.source[self.scatter.position() as usize..];
         if left.is_empty() {
-            // Every lane ends, those that have joined late too.
-            let lane = self.lanes.iter_mut().find(|lane| lane.under_way.is_empty() && !lane.exchange.shutdown_sent());
+            // Every lane sends SHUTDOWN, including lanes that have joined late.
+            let lane = self.lanes.iter_mut().find(|lane| lane.unsent.is_empty() && !lane.state.shutdown_sent());
             let Some(lane) = lane else { return self.acknowledge() };
-            lane.under_way.extend(self.scatter.shutdown(&mut lane.exchange).unwrap());
+            lane.unsent.extend(self.scatter.shutdown(&mut lane.state).unwrap());
             return true;
         }
         let lanes = &self.lanes;
-        let Some(lane) = self.scatter.choose(lanes.len(), |n| lanes[n].under_way.is_empty().then_some(0)) else {
+        let Some(lane) = self.scatter.choose(lanes.len(), |n| lanes[n].unsent.is_empty().then_some(0)) else {
             return false;
         };
         let bytes = left[..len.min(left.len())].to_vec();
         let lane = &mut self.lanes[lane];
-        lane.under_way.extend(self.scatter.data(&mut lane.exchange, bytes.len() as u32).unwrap());
-        lane.under_way.extend(bytes);
+        lane.unsent.extend(self.scatter.data(&mut lane.state, bytes.len() as u32).unwrap());
+        lane.unsent.extend(bytes);
         true
     }
 
     fn acknowledge(&mut self) -> bool {
-        let due = |lane: &&mut Lane| lane.exchange.shutdown_received() && !lane.acked && lane.under_way.is_empty();
+        let due = |lane: &&mut Lane| lane.state.shutdown_received() && !lane.acked && lane.unsent.is_empty();
         let Some(lane) = self.lanes.iter_mut().filter(|_| self.ended).find(due) else { return false };
         lane.acked = true;
-        lane.under_way.extend(lane.exchange.ack());
+        lane.unsent.extend(lane.state.ack());
         true
     }
 
-    /// Sends up to `n` bytes on a lane, as there is room.
-    fn send(&mut self, lane: usize, wire: &mut Wire, room: usize, n: usize) -> Result<bool, Failed> {
-        let under_way = &mut self.lanes[lane].under_way;
-        if wire.cut && !under_way.is_empty() {
-            return Err("a lane is gone".to_owned());
+    /// Sends up to `n` bytes on a lane, as far as the wire has room.
+    fn send(&mut self, lane: usize, wire: &mut Wire, room: usize, n: usize) -> Result<bool, Failure> {
+        let unsent = &mut self.lanes[lane].unsent;
+        if wire.cut && !unsent.is_empty() {
+            return Err("a lane has failed".to_owned());
         }
-        let n = n.min(under_way.len()).min(room.saturating_sub(wire.bytes.len()));
-        wire.bytes.extend(under_way.drain(..n));
+        let n = n.min(unsent.len()).min(room.saturating_sub(wire.bytes.len()));
+        wire.bytes.extend(unsent.drain(..n));
         Ok(n > 0)
     }
 
-    /// Receives up to `n` bytes from a lane, as far as they are wanted.
-    fn receive(&mut self, lane: usize, wire: &mut Wire, n: usize, complete: bool) -> Result<bool, Failed> {
+    /// Receives up to `n` bytes from a lane, as far as they are a header or continue the stream.
+    fn receive(&mut self, lane: usize, wire: &mut Wire, n: usize, complete: bool) -> Result<bool, Failure> {
         match self.gather.next(complete).map_err(|e| e.to_string())? {
             Next::Payload { lane: next, len } if next == lane && !wire.bytes.is_empty() => {
                 let n = n.min(len as usize).min(wire.bytes.len());
@@ -119,28 +120,28 @@ impl End {
             }
             Next::End | Next::Payload { .. } | Next::Wait => {}
         }
-        let state = &mut self.lanes[lane];
-        if state.exchange.reusable() {
+        let peer = &mut self.lanes[lane];
+        if peer.state.reusable() {
             return Ok(false);
         }
         if wire.bytes.is_empty() {
-            return if wire.cut { Err("a lane is gone".to_owned()) } else { Ok(false) };
+            return if wire.cut { Err("a lane has failed".to_owned()) } else { Ok(false) };
         }
         if !self.gather.wants(lane) && !self.gather.has_ended(lane) {
             return Ok(false);
         }
-        let n = n.min(HEADER_LEN - state.header.len()).min(wire.bytes.len());
-        state.header.extend(wire.bytes.drain(..n));
-        if state.header.len() == HEADER_LEN {
-            let header = state.header.as_slice().try_into().unwrap();
-            state.header.clear();
-            match state.exchange.receive(&header).map_err(|e| e.to_string())? {
+        let n = n.min(HEADER_LEN - peer.header.len()).min(wire.bytes.len());
+        peer.header.extend(wire.bytes.drain(..n));
+        if peer.header.len() == HEADER_LEN {
+            let header = peer.header.as_slice().try_into().unwrap();
+            peer.header.clear();
+            match peer.state.receive(&header).map_err(|e| e.to_string())? {
                 Frame::Data { len } => {
-                    let end = state.exchange.bytes().1;
+                    let end = peer.state.bytes().1;
                     self.gather.data(lane, end - u64::from(len), len).map_err(|e| e.to_string())?;
                 }
                 Frame::Shutdown => {
-                    self.gather.shutdown(lane, state.exchange.bytes().1).map_err(|e| e.to_string())?;
+                    self.gather.shutdown(lane, peer.state.bytes().1).map_err(|e| e.to_string())?;
                 }
                 _ => {}
             }
@@ -149,11 +150,11 @@ impl End {
     }
 
     fn is_over(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.exchange.reusable() && lane.under_way.is_empty())
+        self.lanes.iter().all(|lane| lane.state.reusable() && lane.unsent.is_empty())
     }
 }
 
-/// Something that happens.
+/// An event of the simulation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Feed {
@@ -170,11 +171,11 @@ enum Event {
         lane: usize,
         n: usize,
     },
-    /// The acceptor takes another lane in.
+    /// The acceptor accepts another lane.
     Attach,
-    /// The initiator hears of it.
+    /// The initiator receives the answer to ATTACH.
     Attached,
-    /// A lane breaks, and loses all but this share of what is on its way.
+    /// A lane fails and loses all but this share of the bytes in flight.
     Cut {
         lane: usize,
         keeps: f64,
@@ -183,12 +184,12 @@ enum Event {
 
 struct World {
     ends: [End; 2],
-    /// Lanes, and in each what is on its way to either end.
+    /// For each lane, the wires to either end.
     wires: Vec<[Wire; 2]>,
-    /// Lanes that there will be.
+    /// Number of lanes granted.
     streams: usize,
     room: usize,
-    failed: [Option<Failed>; 2],
+    failed: [Option<Failure>; 2],
 }
 
 impl World {
@@ -199,10 +200,10 @@ impl World {
         Self { ends, wires: vec![Default::default()], streams, room, failed: [None, None] }
     }
 
-    /// Whether anything has changed.
-    fn happen(&mut self, event: Event) -> bool {
+    /// Processes an event. Returns whether anything has changed.
+    fn process(&mut self, event: Event) -> bool {
         let known = self.ends[0].lanes.len();
-        // A lane that the acceptor has taken in and the initiator has not heard of is a lane that is still to come.
+        // For the initiator, a lane whose ATTACH was not answered yet is a lane that is still to come.
         let complete = [known == self.streams, self.ends[1].lanes.len() == self.streams];
         let (end, result) = match event {
             Event::Feed { end, len } if self.failed[end].is_none() => (end, Ok(self.ends[end].feed(len))),
@@ -242,7 +243,7 @@ impl World {
             Ok(changed) => changed,
             Err(why) => {
                 self.failed[end] = Some(why);
-                // It gives the session up, and resets its connections.
+                // A failed end resets all its connections.
                 for wire in self.wires.iter_mut().flatten() {
                     wire.cut = true;
                 }
@@ -251,24 +252,24 @@ impl World {
         }
     }
 
-    /// Lets things happen until nothing can any more; what concerns lane `slow` only where nothing else can.
+    /// Processes events until nothing changes any more. Lane `slow` makes progress only when nothing else does.
     fn settle(&mut self, slow: usize) {
         loop {
             let mut moved = false;
             for end in 0..2 {
-                moved |= self.happen(Event::Feed { end, len: 70 });
+                moved |= self.process(Event::Feed { end, len: 70 });
                 for lane in (0..self.wires.len()).filter(|lane| *lane != slow) {
-                    moved |= self.happen(Event::Send { end, lane, n: 50 });
-                    moved |= self.happen(Event::Receive { end, lane, n: 50 });
+                    moved |= self.process(Event::Send { end, lane, n: 50 });
+                    moved |= self.process(Event::Receive { end, lane, n: 50 });
                 }
             }
-            moved |= self.happen(Event::Attach) | self.happen(Event::Attached);
+            moved |= self.process(Event::Attach) | self.process(Event::Attached);
             if moved {
                 continue;
             }
             let once = [0, 1].map(|end| {
-                self.happen(Event::Send { end, lane: slow, n: 1 })
-                    | self.happen(Event::Receive { end, lane: slow, n: 1 })
+                self.process(Event::Send { end, lane: slow, n: 1 })
+                    | self.process(Event::Receive { end, lane: slow, n: 1 })
             });
             if once == [false, false] {
                 return;
@@ -276,7 +277,8 @@ impl World {
         }
     }
 
-    /// What holds at any moment: nothing arrives that was not sent, or in another order; no end is seen before it is there.
+    /// Checks the invariants: the received bytes are a prefix of the sent ones, and the stream ends only when it is
+    /// complete.
     fn check(&self) {
         for (end, other) in [(0, 1), (1, 0)] {
             let (sink, source) = (&self.ends[end].sink, &self.ends[other].source);
@@ -303,7 +305,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn any_order_of_events_ends_with_all_bytes_and_free_lanes(
+    fn any_order_of_events_delivers_all_bytes_and_frees_all_lanes(
         events in prop::collection::vec(event(), 0..600),
         (up, down) in (0..3000usize, 0..3000usize),
         (streams, room) in (1..=8usize, 1..400usize),
@@ -311,7 +313,7 @@ proptest! {
     ) {
         let mut world = World::new([bytes(up, 1), bytes(down, 2)], streams, room);
         for event in events {
-            world.happen(event);
+            world.process(event);
             world.check();
         }
         world.settle(slow % streams);
@@ -320,11 +322,11 @@ proptest! {
         for end in &world.ends {
             prop_assert!(end.ended && end.is_over(), "{:?}", end);
         }
-        prop_assert!(world.wires.iter().flatten().all(|wire| wire.bytes.is_empty()), "something is left behind");
+        prop_assert!(world.wires.iter().flatten().all(|wire| wire.bytes.is_empty()), "bytes are left on a wire");
     }
 
     #[test]
-    fn a_lane_that_breaks_never_looks_like_an_end(
+    fn failed_lane_is_never_taken_for_the_end_of_the_stream(
         before in prop::collection::vec(event(), 0..600),
         (up, down) in (0..3000usize, 0..3000usize),
         (streams, room) in (1..=8usize, 1..400usize),
@@ -332,44 +334,45 @@ proptest! {
     ) {
         let mut world = World::new([bytes(up, 1), bytes(down, 2)], streams, room);
         for event in before {
-            world.happen(event);
+            world.process(event);
         }
         let over = [0, 1].map(|end| world.ends[end].is_over());
         let lane = lane % world.wires.len();
-        world.happen(Event::Cut { lane, keeps });
+        world.process(Event::Cut { lane, keeps });
         world.settle(lane);
         world.check();
         for (end, over) in over.into_iter().enumerate() {
-            // Either it fails, or it had all there was to have.
-            let had_all = world.ends[end].is_over() && world.ends[end].ended;
-            prop_assert!(world.failed[end].is_some() || had_all, "end {} hangs: {:?}", end, world.ends[end]);
+            // Each end either fails or has received everything.
+            let is_complete = world.ends[end].is_over() && world.ends[end].ended;
+            prop_assert!(world.failed[end].is_some() || is_complete, "end {} hangs: {:?}", end, world.ends[end]);
             prop_assert!(!over || world.failed[end].is_none());
         }
     }
 
-    /// Whatever a peer announces, what is taken is a stream: each byte from where it was announced, and its end as well.
+    /// Whatever a peer announces, the receiver reads a stream: each byte at its announced offset, up to the announced
+    /// end.
     #[test]
-    fn any_frames_are_taken_as_a_stream_or_refused(
+    fn any_frames_are_read_as_a_stream_or_refused(
         frames in prop::collection::vec((0..4usize, 0..6u32, 0..40u64, 1..30u32, 0..40u32), 0..300),
         lanes in 1..4usize,
     ) {
         let mut gather = Gather::default();
-        let mut lanes: Vec<_> = (0..lanes).map(|_| (Exchange::striped(Role::Acceptor), 0, 0)).collect();
+        let mut lanes: Vec<_> = (0..lanes).map(|_| (FrameState::striped(Role::Acceptor), 0, 0)).collect();
         let mut end = None;
         (0..lanes.len()).for_each(|lane| assert_eq!(gather.join(), lane));
         for (lane, kind, ahead, len, take) in frames {
             let position = gather.position();
-            if let Some((exchange, from, to)) = lanes.get_mut(lane)
+            if let Some((state, from, to)) = lanes.get_mut(lane)
                 && gather.wants(lane)
             {
-                // Mostly what continues the stream, so that it comes far.
+                // Most frames continue the stream, so that it makes progress.
                 let offset = position + if kind < 3 { 0 } else { ahead };
                 let (kind, len) = if kind == 5 { (2, 0) } else { (1, len) };
                 let mut header = [0; HEADER_LEN];
                 (header[0], header[7]) = (kind, len as u8);
                 header[8..].copy_from_slice(&offset.to_be_bytes());
-                let Ok(frame) = exchange.receive(&header) else { return Ok(()) };
-                let heeded = match frame {
+                let Ok(frame) = state.receive(&header) else { return Ok(()) };
+                let accepted = match frame {
                     Frame::Data { len } => {
                         (*from, *to) = (offset, offset + u64::from(len));
                         gather.data(lane, offset, len)
@@ -380,7 +383,7 @@ proptest! {
                     }
                     _ => Ok(()),
                 };
-                if heeded.is_err() {
+                if accepted.is_err() {
                     return Ok(());
                 }
             }
@@ -392,7 +395,7 @@ proptest! {
                     prop_assert_eq!(gather.position(), position + u64::from(take.min(len)));
                 }
                 Ok(Next::End) => prop_assert_eq!(end, Some(position)),
-                Ok(Next::Wait) => prop_assert!((0..lanes.len()).any(|lane| gather.wants(lane)), "it waits for nothing"),
+                Ok(Next::Wait) => prop_assert!((0..lanes.len()).any(|lane| gather.wants(lane)), "no lane expects a header"),
                 Err(_) => return Ok(()),
             }
         }

@@ -1,30 +1,31 @@
-//! How much of its lanes a bundle uses, in virtual time: lanes that share nothing, whose windows grow and fall apart as losses on
-//! them happen, over a long path (S1).
+//! Throughput of a bundle in virtual time, relative to the capacity of its lanes: independent lanes over a long path,
+//! whose windows grow and shrink with random losses (S1).
 //!
-//! A lane sends its window in each round trip. What it was handed waits for that, and what has arrived waits until the stream has
-//! come to it; a receiver whose buffer is full holds the lane up. A loss holds up for a round trip what arrives behind it.
+//! A lane sends its window in each round trip. Assigned bytes wait to be sent, and bytes that have arrived wait until
+//! the stream reaches them. A full receive buffer stops the lane. A loss delays the bytes behind it by a round trip.
 
 use phoebus_proto::session::bundle::{Gather, Load, Next, Scatter};
-use phoebus_proto::session::frame::{Exchange, Role};
+use phoebus_proto::session::frame::{FrameState, Role};
 use std::collections::VecDeque;
 
-/// Milliseconds.
+/// Round-trip time in milliseconds.
 const ROUND_TRIP: usize = 100;
+/// Simulated time in milliseconds.
 const TIME: usize = 60_000;
 
-/// What happens on a lane, whatever it is given.
+/// The path of a lane. It does not depend on the data that the lane carries.
 struct Path {
-    /// Bytes that it may have on their way, by the millisecond.
+    /// Congestion window in bytes, for each millisecond.
     window: Vec<u64>,
-    /// The most of that.
+    /// The largest window.
     largest: u64,
-    /// When something is lost.
+    /// Times of losses, in milliseconds.
     losses: Vec<usize>,
 }
 
 impl Path {
-    /// Whose window grows by `growth` bytes in a millisecond and falls to 0.7 of itself at a loss, of which there is one in `every`
-    /// milliseconds.
+    /// A path whose window grows by `growth` bytes per millisecond and falls to 0.7 of itself at a loss. There is one
+    /// loss in `every` milliseconds on average.
     fn new(first: u64, growth: u64, every: u64, seed: &mut u64) -> Self {
         let mut window = first;
         let mut path = Self { window: Vec::new(), largest: 0, losses: Vec::new() };
@@ -41,7 +42,7 @@ impl Path {
         path
     }
 
-    /// Bytes that it can send from `from` on.
+    /// Number of bytes that the path can send from millisecond `from` on.
     fn capacity(&self, from: usize) -> u64 {
         self.window[from..].iter().map(|window| window / ROUND_TRIP as u64).sum()
     }
@@ -49,19 +50,19 @@ impl Path {
 
 struct Lane<'a> {
     path: &'a Path,
-    exchange: Exchange,
-    /// Bytes of the frame under way that the transport has no room for.
+    state: FrameState,
+    /// Bytes of the current frame for which the transport has no room yet.
     held: u64,
-    /// Bytes in the transport that were never sent.
+    /// Bytes in the transport that were not sent yet.
     unsent: u64,
-    /// On their way: when they are there, and how many.
+    /// Arrival time and number of bytes in flight.
     flight: VecDeque<(usize, u64)>,
     in_flight: u64,
-    /// Arrived and not taken.
+    /// Bytes that have arrived and were not read.
     unread: u64,
-    /// What is in the receiver's order before this moment is there.
+    /// When the last loss is retransmitted. Until then, bytes behind it are not delivered.
     repaired: usize,
-    /// Frames whose headers the receiver has not read.
+    /// Offset and length of frames whose headers the receiver has not read.
     frames: VecDeque<(u64, u32)>,
 }
 
@@ -72,14 +73,15 @@ impl Lane<'_> {
     }
 }
 
-/// Bytes that arrive from millisecond `from` on. `bound` says how many may wait on a lane, `buffer` how many its receiver holds.
+/// Simulates a transfer and returns the number of bytes delivered from millisecond `from` on. `bound` limits the unsent
+/// bytes of a lane, `buffer` is the size of its receive buffer.
 fn run(paths: &[Path], from: usize, bound: impl Fn(&Path, Load) -> u64, buffer: impl Fn(&Path) -> u64) -> u64 {
     let (mut scatter, mut gather) = (Scatter::default(), Gather::default());
     let mut lanes: Vec<_> = paths
         .iter()
         .map(|path| Lane {
             path,
-            exchange: Exchange::striped(Role::Initiator),
+            state: FrameState::striped(Role::Initiator),
             held: 0,
             unsent: 0,
             flight: VecDeque::new(),
@@ -96,7 +98,7 @@ fn run(paths: &[Path], from: usize, bound: impl Fn(&Path, Load) -> u64, buffer: 
             before = gather.position();
         }
         for lane in &mut lanes {
-            // What the receiver has room for and the window lets through.
+            // Send what the window and the receive buffer allow.
             let allowed = buffer(lane.path).saturating_sub(lane.in_flight + lane.unread);
             let n = (lane.path.window[now] / ROUND_TRIP as u64).min(lane.unsent).min(allowed);
             lane.unsent -= n;
@@ -110,7 +112,8 @@ fn run(paths: &[Path], from: usize, bound: impl Fn(&Path, Load) -> u64, buffer: 
                 lane.unread += n;
             }
         }
-        // The transports take what they have room for; each lane that has its frame away is given another.
+        // Move bytes to the transports as far as they have room. A lane that has handed over its frame gets the next
+        // one.
         loop {
             for lane in &mut lanes {
                 let room = bound(lane.path, lane.load(now)).saturating_sub(lane.unsent);
@@ -126,10 +129,10 @@ fn run(paths: &[Path], from: usize, bound: impl Fn(&Path, Load) -> u64, buffer: 
             let lane = &mut lanes[chosen];
             let len = lane.load(now).frame() as u32;
             lane.frames.push_back((scatter.position(), len));
-            scatter.data(&mut lane.exchange, len).unwrap();
+            scatter.data(&mut lane.state, len).unwrap();
             lane.held = len.into();
         }
-        // The receiver takes all that continues the stream.
+        // Read everything that continues the stream.
         loop {
             for (number, lane) in lanes.iter_mut().enumerate() {
                 if gather.wants(number)
@@ -151,45 +154,45 @@ fn run(paths: &[Path], from: usize, bound: impl Fn(&Path, Load) -> u64, buffer: 
     gather.position() - before
 }
 
-/// The share of what its lanes can carry that a bundle does, after the first ten seconds.
-fn used(paths: &[Path], bound: impl Fn(&Path, Load) -> u64) -> f64 {
+/// Throughput of a bundle after the first ten seconds, as a fraction of the capacity of its lanes.
+fn utilization(paths: &[Path], bound: impl Fn(&Path, Load) -> u64) -> f64 {
     const FROM: usize = 10_000;
-    // As large as kernels make it for a reader that takes what comes in lumps.
+    // Receive buffers as large as kernels make them for a reader that reads in bursts.
     let arrived = run(paths, FROM, bound, |path| 3 * path.largest);
     let capacity: u64 = paths.iter().map(|path| path.capacity(FROM)).sum();
     arrived as f64 / capacity as f64
 }
 
 #[test]
-fn lanes_that_grow_and_fall_apart_from_each_other_are_used() {
+fn lanes_with_independent_windows_are_utilized() {
     let mut seed = 7;
-    // Windows after a start that overshot: some have lost much of it, some little.
+    // Windows after an overshooting slow start: some lanes have lost much of theirs, some little.
     let paths: Vec<_> = [6_600, 860, 4_300, 2_600, 470, 2_300, 6_000, 1_100]
         .map(|window: u64| Path::new(window * 1000, 90, 3_000, &mut seed))
         .into();
-    let bounded = used(&paths, |_, load| load.unsent_max());
+    let bounded = utilization(&paths, |_, load| load.unsent_max());
     assert!(bounded > 0.95, "{bounded:.3} of what the lanes can carry");
-    // A send buffer that has grown with the window, and stays when that falls.
-    let unbounded = used(&paths, |path, _| 2 * path.largest);
+    // For comparison: send buffers that have grown with the window and do not shrink with it.
+    let unbounded = utilization(&paths, |path, _| 2 * path.largest);
     assert!(
         unbounded < bounded - 0.05,
-        "{unbounded:.3} where lanes take what they have room for: nothing is tested here"
+        "{unbounded:.3} without the limit of unsent bytes: the limit makes no difference, so nothing is tested"
     );
 }
 
 #[test]
-fn a_lane_that_hardly_moves_costs_the_others_little() {
+fn very_slow_lane_costs_the_others_little() {
     let mut seed = 3;
     let mut paths: Vec<_> = (0..7).map(|_| Path::new(2_000_000, 90, 3_000, &mut seed)).collect();
     paths.push(Path::new(14_480, 0, 400, &mut seed));
-    let share = used(&paths, |_, load| load.unsent_max());
+    let share = utilization(&paths, |_, load| load.unsent_max());
     assert!(share > 0.9, "{share:.3} of what the lanes can carry");
 }
 
 #[test]
-fn equal_lanes_are_filled() {
+fn equal_lanes_are_fully_utilized() {
     let mut seed = 1;
     let paths: Vec<_> = (0..8).map(|_| Path::new(1_500_000, 0, u64::MAX, &mut seed)).collect();
-    let share = used(&paths, |_, load| load.unsent_max());
+    let share = utilization(&paths, |_, load| load.unsent_max());
     assert!(share > 0.99, "{share:.3} of what the lanes can carry");
 }

@@ -1,4 +1,4 @@
-//! The two ends of the handshake against each other, over any split, truncation and corruption of their bytes.
+//! Tests of the handshake: both ends against each other, with any split, truncation and corruption of their bytes.
 
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::acceptor::{self, Acceptor, Request};
@@ -27,7 +27,7 @@ fn client(mode: Mode) -> Client {
     Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), Some(&auth), &open).unwrap()
 }
 
-/// Feeds `bytes` in pieces of the given sizes (repeated), each piece further limited to what the machine wants.
+/// Feeds `bytes` in pieces of the given sizes, repeated. `take` consumes a part of each piece and returns its length.
 fn feed(
     bytes: &[u8],
     pieces: &[usize],
@@ -65,15 +65,15 @@ fn to_initiator(client: &mut Client, bytes: &[u8], pieces: &[usize]) -> Result<u
     })
 }
 
-/// What the initiator sends first.
+/// The initiator's outgoing bytes.
 fn flight(client: &mut Client) -> Vec<u8> {
     let bytes = client.outgoing().to_vec();
     client.sent(bytes.len());
     bytes
 }
 
-/// An acceptor that was asked for a session; the bytes it was sent are `bytes`.
-fn asked(bytes: &[u8], pieces: &[usize]) -> (Acceptor, usize) {
+/// An acceptor that has received AUTH and OPEN in `bytes`, and the number of bytes that it has read.
+fn acceptor_with_request(bytes: &[u8], pieces: &[usize]) -> (Acceptor, usize) {
     let mut acceptor = Acceptor::new("pg1");
     let mut at = to_acceptor(&mut acceptor, bytes, pieces).unwrap();
     assert!(matches!(acceptor.request(), Some(Request::Auth(auth)) if auth.data == b"someone@example.org"));
@@ -94,7 +94,7 @@ fn hop() -> HopReport<'static> {
     }
 }
 
-/// What an acceptor answers that opens the session.
+/// Accepts the session, and returns the acceptor's answer.
 fn answer(acceptor: &mut Acceptor, mode: Mode) -> Vec<u8> {
     let hops = [hop(), HopReport { from: "pg2", to: "dst", rtt_us: 8_000, ..hop() }];
     acceptor.opened(&Opened::new(SESSION, mode, List::new(&hops))).unwrap();
@@ -105,13 +105,13 @@ fn answer(acceptor: &mut Acceptor, mode: Mode) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn any_split_opens_and_leaves_the_stream_alone(pieces in prop::collection::vec(1usize..40, 1..20), framed: bool) {
+    fn handshake_succeeds_with_any_split_and_never_reads_into_the_stream(pieces in prop::collection::vec(1usize..40, 1..20), framed: bool) {
         let mode = if framed { Mode::Framed } else { Mode::Raw };
         let mut client = client(mode);
         let mut sent = flight(&mut client);
         let handshake = sent.len();
         sent.extend_from_slice(BANNER);
-        let (mut acceptor, taken) = asked(&sent, &pieces);
+        let (mut acceptor, taken) = acceptor_with_request(&sent, &pieces);
         prop_assert_eq!(taken, handshake, "the acceptor read into the stream");
         let Some(Request::Open(open)) = acceptor.request() else { panic!("no OPEN") };
         prop_assert_eq!(open.destination.to_string(), "dst.example:22");
@@ -138,7 +138,7 @@ proptest! {
         acceptor.accept_auth();
         prop_assert!(!matches!(acceptor.request(), Some(Request::Open(_))));
 
-        let (mut acceptor, _) = asked(&sent, &[4096]);
+        let (mut acceptor, _) = acceptor_with_request(&sent, &[4096]);
         let answer = answer(&mut acceptor, Mode::Raw);
         let end = (answer.len() as f64 * cut) as usize;
         to_initiator(&mut client, &answer[..end], &[4096]).unwrap();
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn corrupted_bytes_are_refused_or_read_but_never_panic(at in 0usize..400, flip in 1u8..) {
+    fn corrupted_bytes_never_cause_a_panic(at in 0usize..400, flip in 1u8..) {
         let mut client = client(Mode::Raw);
         let mut sent = flight(&mut client);
         let index = at % sent.len();
@@ -159,7 +159,7 @@ proptest! {
             result = to_acceptor(&mut acceptor, &sent[n..], &[4096]);
         }
         if result.is_err() && index >= PREFACE.len() {
-            // The peer is told what it did.
+            // The acceptor answers with REFUSED, which contains its name.
             prop_assert!(acceptor.outgoing().windows(3).any(|w| w == b"pg1"));
         }
         if index < PREFACE.len() {
@@ -168,7 +168,7 @@ proptest! {
 
         let mut client = self::client(Mode::Raw);
         let sent = flight(&mut client);
-        let (mut acceptor, _) = asked(&sent, &[4096]);
+        let (mut acceptor, _) = acceptor_with_request(&sent, &[4096]);
         let mut answer = answer(&mut acceptor, Mode::Raw);
         let index = at % answer.len();
         answer[index] ^= flip;
@@ -177,8 +177,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_or_are_refused(body in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..9) {
-        // Most random bytes are no map; a valid beginning reaches the fields.
+    fn decoded_messages_survive_reencoding(body in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..9) {
+        // Most random bytes are not a map. A valid beginning makes the decoder reach the fields.
         let shaped = [&[0xa8, 0x00, kind, 0x01], &body[..]].concat();
         for body in [&body, &shaped] {
             if let Ok(message) = Message::decode(body) {
@@ -191,7 +191,7 @@ proptest! {
 }
 
 #[test]
-fn a_stranger_is_refused_at_its_first_bytes() {
+fn other_protocols_are_refused_at_their_first_bytes() {
     for greeting in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\x02\x00", b"SSH-2.0-x", b"\0"] {
         let mut acceptor = Acceptor::new("pg1");
         let error = to_acceptor(&mut acceptor, greeting, &[64]).unwrap_err();
@@ -201,14 +201,14 @@ fn a_stranger_is_refused_at_its_first_bytes() {
 }
 
 #[test]
-fn an_announced_length_is_bounded_and_not_held() {
+fn announced_length_is_bounded_and_not_allocated_in_advance() {
     let mut client = client(Mode::Raw);
     let mut sent = flight(&mut client);
     sent[8..12].copy_from_slice(&10_000_000u32.to_be_bytes());
     let error = to_acceptor(&mut Acceptor::new("pg1"), &sent, &[4096]).unwrap_err();
     assert_eq!(error, ProtocolError::TooLong(10_000_000));
 
-    // 64 KiB may be announced, but are not set aside before they come.
+    // 64 KiB may be announced, but are not allocated before they arrive.
     sent[8..12].copy_from_slice(&(MESSAGE_MAX as u32).to_be_bytes());
     let mut acceptor = Acceptor::new("pg1");
     to_acceptor(&mut acceptor, &sent[..12], &[4096]).unwrap();
@@ -216,9 +216,9 @@ fn an_announced_length_is_bounded_and_not_held() {
 }
 
 #[test]
-fn a_fixed_buffer_says_when_it_is_too_small() {
+fn fixed_buffer_that_is_too_small_is_an_error() {
     let sent = flight(&mut client(Mode::Raw));
-    let (mut acceptor, _) = asked(&sent, &[4096]);
+    let (mut acceptor, _) = acceptor_with_request(&sent, &[4096]);
     let answer = answer(&mut acceptor, Mode::Raw);
     let mut small = [0; 16];
     let mut inbox = phoebus_proto::session::Inbox::new(&mut small[..]);
@@ -226,10 +226,10 @@ fn a_fixed_buffer_says_when_it_is_too_small() {
 }
 
 #[test]
-fn a_refusal_names_code_reason_and_hop_and_the_connection_lives_on() {
+fn refusal_has_code_reason_and_hop_and_leaves_the_connection_usable() {
     let mut client = client(Mode::Raw);
     let sent = flight(&mut client);
-    let (mut acceptor, _) = asked(&sent, &[4096]);
+    let (mut acceptor, _) = acceptor_with_request(&sent, &[4096]);
     let refused = Refused {
         code: Code::Refused,
         reason: "dst.example:22 refused the connection",
@@ -253,7 +253,7 @@ fn a_refusal_names_code_reason_and_hop_and_the_connection_lives_on() {
 }
 
 #[test]
-fn a_greeted_connection_carries_one_framed_session_after_another() {
+fn one_connection_carries_several_framed_sessions_in_turn() {
     let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &Hello::of("pg1"), None).unwrap();
     let mut acceptor = Acceptor::new("pg2");
     let sent = flight(&mut client);
@@ -272,14 +272,14 @@ fn a_greeted_connection_carries_one_framed_session_after_another() {
         to_acceptor(&mut acceptor, &sent, &[4096]).unwrap();
         let answer = answer(&mut acceptor, Mode::Framed);
         to_initiator(&mut client, &answer, &[4096]).unwrap();
-        assert_eq!((client.want(), acceptor.want()), (0, 0), "the stream is not the handshake's");
+        assert_eq!((client.want(), acceptor.want()), (0, 0), "the handshake does not read the stream");
         client.next_session().unwrap();
         acceptor.next_session().unwrap();
     }
 }
 
 #[test]
-fn a_greeting_says_which_process_sends_it_and_what_for() {
+fn hello_carries_beacon_flag_and_instance() {
     for (beacon, instance) in [(false, 0), (true, 0), (false, 1), (true, u64::MAX)] {
         let hello = Hello { beacon, instance, ..Hello::of("agent") };
         let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &hello, None).unwrap();
@@ -290,7 +290,7 @@ fn a_greeting_says_which_process_sends_it_and_what_for() {
 }
 
 #[test]
-fn the_answer_to_a_greeting_says_which_process_answers() {
+fn answer_to_hello_carries_the_instance() {
     for (mut acceptor, instance) in [(Acceptor::new("pg1"), 0), (Acceptor::new("pg1").with_instance(7), 7)] {
         let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &Hello::of("pg2"), None).unwrap();
         to_acceptor(&mut acceptor, &flight(&mut client), &[4096]).unwrap();
@@ -301,13 +301,13 @@ fn the_answer_to_a_greeting_says_which_process_answers() {
 }
 
 #[test]
-fn a_challenge_holds_the_session_until_the_peer_is_believed() {
+fn challenge_delays_the_session_until_authentication_succeeds() {
     let mut client = client(Mode::Raw);
     let sent = flight(&mut client);
     let mut acceptor = Acceptor::new("pg1");
     let at = to_acceptor(&mut acceptor, &sent, &[4096]).unwrap();
     acceptor.challenge(&Challenge { mechanisms: List::new(&["password"]), data: &[9; 32] }).unwrap();
-    // The OPEN that came along with the first AUTH is skipped.
+    // The OPEN that was sent along with the first AUTH is skipped.
     to_acceptor(&mut acceptor, &sent[at..], &[4096]).unwrap();
     assert_eq!(acceptor.state(), acceptor::State::Challenged);
     let answer = acceptor.outgoing().to_vec();
@@ -328,7 +328,7 @@ fn a_challenge_holds_the_session_until_the_peer_is_believed() {
 }
 
 #[test]
-fn versions_and_features_that_do_not_fit_are_refused_with_a_reason() {
+fn incompatible_versions_and_features_are_refused_with_their_code() {
     let hello = Hello { version_min: VERSION + 1, version_max: VERSION + 2, ..Hello::of("new") };
     let cases = [(hello, Code::Version), (Hello { required: 1 << 40, ..Hello::of("new") }, Code::Feature)];
     for (hello, code) in cases {
@@ -352,7 +352,7 @@ fn versions_and_features_that_do_not_fit_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_required_feature_of_a_session_is_refused_alone() {
+fn unknown_required_feature_refuses_only_the_session() {
     let destination = Endpoint::parse("10.0.0.1:80", None).unwrap();
     let future = Open { required: 1 << 33, ..open(destination.as_ref(), &[], Mode::Raw) };
     let mut client = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &future).unwrap();
@@ -372,14 +372,15 @@ fn a_required_feature_of_a_session_is_refused_alone() {
     assert_eq!(client.refused().unwrap().code, Code::Feature);
 }
 
-/// Whatever is asked again and again, every answer is its owner's to give, one at a time; what is skipped is counted.
+/// The acceptor reads one request at a time and then waits for the caller's decision. The number of skipped messages is
+/// bounded.
 #[test]
-fn no_message_is_taken_for_ever_without_a_decision() {
+fn repeated_messages_are_bounded_without_a_decision() {
     let destination = Endpoint::parse("10.0.0.1:80", None).unwrap();
     let mut message = [0; 256];
     let attach = Attach { session: SESSION, token: &[1; 16], index: 1, padding: 0 };
     let open = open(destination.as_ref(), &[], Mode::Raw);
-    for asked in [
+    for request in [
         Message::Open(open),
         Message::Open(Open { required: 1 << 33, ..open }),
         Message::Attach(attach),
@@ -387,7 +388,7 @@ fn no_message_is_taken_for_ever_without_a_decision() {
         Message::Hello(Hello::of("")),
         Message::Opened(Opened::new(SESSION, Mode::Raw, List::default())),
     ] {
-        let n = asked.encode(&mut message).unwrap();
+        let n = request.encode(&mut message).unwrap();
         for challenged in [false, true] {
             let mut acceptor = Acceptor::new("pg1");
             let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &Hello::of(""), None).unwrap();
@@ -400,22 +401,22 @@ fn no_message_is_taken_for_ever_without_a_decision() {
             }
             let queued = acceptor.outgoing().len();
             let taken = (0..100).take_while(|_| to_acceptor(&mut acceptor, &message[..n], &[4096]) == Ok(n)).count();
-            let asks = acceptor.state() == acceptor::State::Asked;
-            assert!(taken <= if asks { 1 } else { 16 }, "{taken} times {} was taken", asked.name());
+            let is_pending = acceptor.state() == acceptor::State::Asked;
+            assert!(taken <= if is_pending { 1 } else { 16 }, "{} was read {taken} times", request.name());
             assert!(acceptor.outgoing().len() <= queued + 256, "{} bytes wait", acceptor.outgoing().len());
         }
     }
 }
 
 #[test]
-fn an_answer_for_another_session_or_mode_is_an_error() {
+fn answer_for_another_session_or_mode_is_an_error() {
     for (session, mode, expected) in [
         (SessionId([8; 16]), Mode::Raw, ProtocolError::WrongSession),
         (SESSION, Mode::Framed, ProtocolError::WrongMode),
     ] {
         let mut client = client(Mode::Raw);
         let sent = flight(&mut client);
-        let (mut acceptor, _) = asked(&sent, &[4096]);
+        let (mut acceptor, _) = acceptor_with_request(&sent, &[4096]);
         acceptor.opened(&Opened::new(session, mode, List::default())).unwrap();
         let answer = acceptor.outgoing().to_vec();
         assert_eq!(to_initiator(&mut client, &answer, &[4096]).unwrap_err(), expected);
@@ -423,7 +424,7 @@ fn an_answer_for_another_session_or_mode_is_an_error() {
 }
 
 #[test]
-fn later_fields_are_skipped_and_broken_ones_named() {
+fn unknown_fields_are_skipped_and_errors_name_the_message_and_field() {
     // HELLO {0: 1, 1: 1, 2: 1, 40: ["later", {}]}
     let later = b"\xa4\x00\x01\x01\x01\x02\x01\x18\x28\x82\x65later\xa0";
     assert!(matches!(Message::decode(later), Ok(Message::Hello(hello)) if hello.version_max == 1));
@@ -441,7 +442,7 @@ fn later_fields_are_skipped_and_broken_ones_named() {
 }
 
 #[test]
-fn padding_makes_a_request_longer_and_changes_nothing_else() {
+fn padding_only_changes_the_length_of_a_request() {
     let destination = "dst/5201".parse::<Endpoint>().unwrap();
     let plain = open(destination.as_ref(), &[], Mode::Framed);
     let length = |open: Open<'_>| {
@@ -457,11 +458,11 @@ fn padding_makes_a_request_longer_and_changes_nothing_else() {
 }
 
 #[test]
-fn a_bundle_is_asked_for_granted_and_joined() {
+fn bundle_is_requested_granted_and_joined() {
     let destination = "dst/5201".parse::<Endpoint>().unwrap();
-    let wish = Open { streams: 8, ..open(destination.as_ref(), &[], Mode::Framed) };
+    let request = Open { streams: 8, ..open(destination.as_ref(), &[], Mode::Framed) };
     let hello = Hello::of("pg1");
-    let mut first = Client::connect(vec![0; 4096], Vec::new(), &hello, None, &wish).unwrap();
+    let mut first = Client::connect(vec![0; 4096], Vec::new(), &hello, None, &request).unwrap();
     let mut acceptor = Acceptor::new("pg2");
     to_acceptor(&mut acceptor, &flight(&mut first), &[7]).unwrap();
     assert!(matches!(acceptor.request(), Some(Request::Open(open)) if open.streams == 8));
@@ -473,7 +474,7 @@ fn a_bundle_is_asked_for_granted_and_joined() {
     assert_eq!((opened.streams, opened.token, opened.hops.iter().next().unwrap().streams), (4, &[7; 16][..], 4));
     assert!(!format!("{opened:?}").contains("7, 7"), "a token is printed");
 
-    // On a new connection in one flight, and on one that has greeted before.
+    // Join with a new connection in one flight, and with one whose HELLO was exchanged before.
     let attach = Attach { session: SESSION, token: &[7; 16], index: 3, padding: 0 };
     let padded = Attach { padding: 1400, ..attach };
     let mut new = Client::join(vec![0; 4096], Vec::new(), &hello, None, &attach).unwrap();

@@ -1,6 +1,6 @@
-//! All tests of this crate that stand outside of it: one program, since linking one is quicker than linking many.
+//! The integration tests of this crate, in one program: linking one program is faster than linking many.
 
-#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a panic fails the test; no other crate links tests")]
 
 mod bundle;
 mod bundle_rates;

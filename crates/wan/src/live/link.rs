@@ -1,4 +1,4 @@
-//! A running link: its thread, and the handle by which others watch and change it.
+//! A running link: its thread, and the handle to observe and change it.
 
 use super::pump;
 use super::shared::Shared;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// A link between two TUN devices. It runs until it is dropped; the devices then vanish with it.
+/// A link between two TUN devices. It runs until dropped; the devices then vanish with it.
 #[derive(Debug)]
 pub struct LiveLink {
     shared: Arc<Shared>,
@@ -19,11 +19,11 @@ pub struct LiveLink {
 }
 
 impl LiveLink {
-    /// Joins two TUN devices. What the host of `end_a` sends takes the forward direction.
+    /// Joins two TUN devices. Packets from the host of `end_a` go in the forward direction.
     ///
     /// # Errors
     ///
-    /// The system's, should it have no thread or no descriptor left.
+    /// The system's error, if no thread or descriptor is left.
     pub fn start(config: LinkConfig, end_a: Tun, end_b: Tun) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             model: Mutex::new(Link::new(&config)),
@@ -38,13 +38,13 @@ impl LiveLink {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The counters as of now.
+    /// The current counters.
     pub fn counters(&self) -> LinkCounters {
         let shared = &self.shared;
         let mut counters = shared.model().counters(shared.now());
         let ways = [&mut counters.forward, &mut counters.backward];
         for ((way, end), refused) in ways.into_iter().zip(&shared.ends).zip(&shared.refused) {
-            // Statistics that cannot be read belong to a device that is gone with its namespace and drops no more.
+            // If the statistics cannot be read, the device is gone with its namespace and drops no more packets.
             way.overruns = end.overruns().unwrap_or(way.overruns);
             way.refused = refused.load(Ordering::Relaxed);
         }
@@ -57,7 +57,7 @@ impl LiveLink {
         self.shared.ring();
     }
 
-    /// Loses everything in both directions, what is under way included, until [`Self::heal`].
+    /// Drops everything in both directions, packets in flight included, until [`Self::heal`].
     pub fn cut(&self) {
         self.shared.model().cut(self.shared.now());
     }
@@ -78,7 +78,7 @@ impl Drop for LiveLink {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.ring();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed already.
+            // A panic of the thread was printed already.
             let _ = thread.join();
         }
     }

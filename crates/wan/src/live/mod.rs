@@ -1,5 +1,5 @@
-//! Links between real hosts: two TUN devices, in network namespaces of their own as a rule, with the link's [model](crate::model)
-//! between them and threads that move the packets when they are due.
+//! Links between real hosts: two TUN devices, usually in network namespaces of their own, with the link's
+//! [model](crate::model) between them and a thread that forwards packets when they are due.
 //!
 //! ```no_run
 //! # use phoebus_wan::{live, model};

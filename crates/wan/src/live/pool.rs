@@ -1,27 +1,28 @@
-//! Memory for packets: large chunks that are filled one packet after the other and used again once all of their packets are
-//! gone. A link that holds 16 MB of packets so takes little more than 16 MB, whatever their sizes, and does not allocate
-//! in its steady state.
+//! Memory for packets: large chunks that are filled packet by packet and reused once all of their packets are
+//! gone. So a link that holds 16 MB of packets takes little more than 16 MB, whatever their sizes, and
+//! allocates nothing in its steady state.
 
 use crate::packet::{Frame, VnetHeader};
 use bytes::BytesMut;
 use std::collections::VecDeque;
 use std::io;
 
-/// The largest packet that a TUN device hands over, with its virtio-net header.
+/// The largest packet from a TUN device with its virtio-net header, in bytes.
 const FRAME_BYTES_MAX: usize = VnetHeader::LEN + 65_535 + 40;
 
-/// Room for at least fifteen packets of the largest size, so that at most a fifteenth of the memory is ever wasted.
+/// Size of a chunk, in bytes: at least fifteen packets of the largest size, so that at most a fifteenth is
+/// ever wasted.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks kept for use again, 64 MB of them. What a burst took beyond goes back to the system.
+/// Most chunks kept for reuse, 64 MB of them. What a burst took beyond goes back to the system.
 const CHUNKS_KEPT: usize = 64;
 
-/// Where packets are read to.
+/// The buffers that packets are read into.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// Being filled: its length is zero, its capacity the room left.
+    /// The chunk being filled: its length is zero, its capacity the remaining room.
     chunk: BytesMut,
-    /// Filled ones, oldest first. Each is the empty rest of a chunk whose packets may still be in use.
+    /// Filled chunks, oldest first. Each is the empty rest of a chunk whose packets may still be in use.
     used: VecDeque<BytesMut>,
 }
 
@@ -30,8 +31,8 @@ impl Pool {
         Self { chunk: BytesMut::with_capacity(CHUNK_BYTES), used: VecDeque::new() }
     }
 
-    /// Calls `read` on room for the largest frame, to which it appends, and returns what it read as a frame. `None` if it is
-    /// shorter than a virtio-net header, which no device gives.
+    /// Calls `read` on room for the largest frame, to which it appends, and returns the frame. `None` if it
+    /// is shorter than a virtio-net header, which no device returns.
     pub(super) fn read(&mut self, read: impl FnOnce(&mut BytesMut) -> io::Result<usize>) -> io::Result<Option<Frame>> {
         if self.chunk.capacity() < FRAME_BYTES_MAX {
             let fresh = self.next_chunk();
@@ -42,7 +43,7 @@ impl Pool {
     }
 
     fn next_chunk(&mut self) -> BytesMut {
-        // Packets leave nearly in the order in which they came, so the oldest chunk is the first to be free.
+        // Packets leave nearly in the order of arrival, so the oldest chunk is the first to become free.
         let Some(chunk) = self.take_free() else { return BytesMut::with_capacity(CHUNK_BYTES) };
         if self.used.len() > CHUNKS_KEPT {
             drop(self.take_free());
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_used_again_once_their_packets_are_gone() {
+    fn chunks_are_reused_once_their_packets_are_gone() {
         let mut pool = Pool::new();
         let places: std::collections::BTreeSet<usize> =
             (0..10_000).map(|_| read(&mut pool, 30_000).parts()[0].as_ptr() as usize / CHUNK_BYTES).collect();
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn too_short_for_a_header_is_no_frame() {
+    fn input_shorter_than_a_header_is_no_frame() {
         let short = |room: &mut BytesMut| {
             room.extend_from_slice(b"short");
             Ok(5)

@@ -1,4 +1,5 @@
-//! The thread of a link: reads what both hosts send, asks the model, writes what has arrived.
+//! The thread of a link: reads the packets of both hosts, passes them through the model, and writes those
+//! that have arrived.
 
 use super::pool::Pool;
 use super::shared::Shared;
@@ -13,23 +14,25 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Packets read from one device before the other gets its turn and due packets are written. Reading and writing a packet
-/// of 64 KiB takes about 20 µs, so that nothing is kept waiting for more than a fraction of a millisecond.
+/// Number of packets read from one device before the other gets its turn and due packets are written. Reading
+/// and writing a packet of 64 KiB takes about 20 µs, so nothing waits longer than a fraction of a
+/// millisecond.
 const BATCH: usize = 8;
 
-/// What the model of one direction may hold before its device is no longer read: 1 GiB, more than 10 Gbit/s for 500 ms. Only
-/// a link without a rate, or with a huge queue, gets there; the kernel then drops what exceeds the device's queue.
+/// Most bytes that the model of one direction may hold before its device is no longer read: 1 GiB, more than
+/// 10 Gbit/s for 500 ms. Only a link without a rate, or with a huge queue, gets there; the kernel then drops
+/// what exceeds the device's queue.
 const HELD_BYTES_MAX: u64 = 1 << 30;
 
-/// The pause after the system has refused to wait for packets, for want of memory, say: a thread that runs before all others
-/// must not try again at once.
+/// Pause after a failed poll, for lack of memory, for example: a thread of real-time priority must not retry
+/// at once.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Moves packets until the link stops.
 pub(super) fn run(shared: &Shared) {
-    // Releases are to be on time: the default slack of 50 µs would make every one of them late by as much.
+    // Releases should be on time: the default timer slack of 50 µs would delay each of them by as much.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    // A router's hardware does not wait for the programs of the hosts. Without root it has to, like any program.
+    // A router's hardware does not wait for the programs on the hosts. Real-time priority needs root.
     if let Err(error) = syscall::run_first() {
         tracing::debug!(%error, "a link shares the processor as an equal; it will be less exact on a busy machine");
     }
@@ -57,39 +60,40 @@ pub(super) fn run(shared: &Shared) {
 struct Pump<'a> {
     shared: &'a Shared,
     pool: Pool,
-    /// Ends whose device no longer exists, by the direction that begins there.
+    /// The directions that begin at a device that no longer exists.
     gone: [bool; 2],
-    /// Read, and not yet in the model.
+    /// Packets that were read but are not in the model yet.
     inbox: Vec<(Direction, Frame)>,
-    /// Out of the model, and not yet written.
+    /// Packets that left the model but are not written yet.
     outbox: Vec<(Direction, Frame)>,
-    /// Bytes that the model holds of each direction.
+    /// Bytes that the model holds, by direction.
     held: [u64; 2],
     latency: Latency,
 }
 
-/// How long this machine takes to wake the thread: some 40 µs where cores sleep in between, as those of virtual machines do.
-/// Tracks the median, which the odd long wait does not move.
+/// The machine's wake-up latency: some 40 µs where idle cores sleep, as those of virtual machines do. Tracks
+/// the median, on which a rare long wait has no influence.
 struct Latency(Duration);
 
 impl Latency {
     const STEP: Duration = Duration::from_micros(1);
-    /// Longer waits are not the machine's nature but its load, and are not made up for.
+    /// Longest latency that is compensated: longer waits come from load, not from the machine.
     const MAX: Duration = Duration::from_micros(100);
 
     fn observe(&mut self, late: Duration) {
         self.0 = if late > self.0 { (self.0 + Self::STEP).min(Self::MAX) } else { self.0.saturating_sub(Self::STEP) };
     }
 
-    /// When a packet came that was read at `now`. One read after a wait came a wake-up earlier; it will leave after one more
-    /// wait as a rule, whose latency is taken off in advance.
+    /// The arrival time of a packet that was read at `now`. If it was read after a wait, it arrived one
+    /// wake-up latency earlier; it usually leaves after another wait, whose latency is subtracted in advance.
     fn arrival(&self, now: Duration) -> Duration {
         now.saturating_sub(2 * self.0)
     }
 }
 
 impl Pump<'_> {
-    /// Waits until a packet is due or can be read, and returns which devices have some, by the direction that begins there.
+    /// Waits until a packet is due or readable, and returns which devices are readable, by the direction that
+    /// begins there.
     fn wait(&mut self) -> [bool; 2] {
         let shared = self.shared;
         let due = shared.model().next_wakeup();
@@ -97,7 +101,7 @@ impl Pump<'_> {
         let end = |direction: Direction| {
             let way = direction as usize;
             match (self.gone[way], self.held[way] < HELD_BYTES_MAX) {
-                // A device that is gone would report an error for ever; the bell is polled anyway.
+                // Polling a device that is gone would report an error for ever, so the bell takes its place.
                 (true, _) => PollFd::new(&shared.bell, PollFlags::empty()),
                 (false, true) => PollFd::new(&shared.ends[way], PollFlags::IN),
                 (false, false) => PollFd::new(&shared.ends[way], PollFlags::empty()),
@@ -118,7 +122,7 @@ impl Pump<'_> {
             let mut count = [0; 8];
             let _ = rustix::io::read(&shared.bell, &mut count);
         }
-        // Reading will tell which error it is.
+        // A read returns the actual error.
         [fds[0].revents(), fds[1].revents()].map(|events| !events.is_empty())
     }
 
@@ -140,7 +144,7 @@ impl Pump<'_> {
         }
     }
 
-    /// Gives the model what was read, and takes from it what is due.
+    /// Passes received packets to the model, and takes the due ones from it.
     fn exchange(&mut self) {
         let mut model = self.shared.model();
         let now = self.shared.now();
@@ -169,6 +173,6 @@ impl Pump<'_> {
 }
 
 fn timespec(duration: Duration) -> Timespec {
-    // Centuries away at most, by the limits of `Span`.
+    // The limits of `Span` bound the duration to centuries.
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

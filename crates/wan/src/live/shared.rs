@@ -1,4 +1,4 @@
-//! What the handle of a link and its thread both touch.
+//! State shared by the handle of a link and its thread.
 
 use super::tun::Tun;
 use crate::model::Link;
@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The model of a running link, its devices, and how its thread is called.
+/// The model of a running link, its devices, and the means to wake its thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) model: Mutex<Link<Frame>>,
     pub(super) started: Instant,
     pub(super) ends: [Tun; 2],
-    /// Packets that the receiving host refused, per direction.
+    /// Number of packets that the receiving host refused, by direction.
     pub(super) refused: [AtomicU64; 2],
     pub(super) stopping: AtomicBool,
-    /// Written to make the thread look at the model and at `stopping` again.
+    /// An eventfd that makes the thread check the model and `stopping` again.
     pub(super) bell: OwnedFd,
 }
 
 impl Shared {
-    /// The model. A panic of another holder leaves it usable: it has no state that spans calls.
+    /// Locks the model. A panic of another holder leaves it usable: no state spans calls.
     pub(super) fn model(&self) -> MutexGuard<'_, Link<Frame>> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -32,9 +32,9 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Makes the thread look at the model and at `stopping` again.
+    /// Makes the thread check the model and `stopping` again.
     pub(super) fn ring(&self) {
-        // Fails only when the counter is full, and then the bell rings already.
+        // Fails only if the counter is full, and then the thread is already being woken.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }

@@ -1,5 +1,5 @@
-//! The ioctls of TUN devices and interfaces, and the two calls that rustix does not wrap. All `unsafe` of this crate's data
-//! path is here.
+//! The ioctls of TUN devices and interfaces, and the two system calls that rustix does not wrap. All `unsafe`
+//! of this crate's data path is here.
 #![allow(unsafe_code, reason = "ioctls take raw pointers")]
 
 use bytes::{BufMut, BytesMut};
@@ -14,9 +14,9 @@ pub(super) fn tun_create(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     interface_ioctl(tun, libc::TUNSETIFF, &mut request)
 }
 
-/// Declares which offloads the reader of the device handles.
+/// Declares which offloads the device's reader supports.
 pub(super) fn tun_offload(tun: BorrowedFd<'_>, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+    // SAFETY: TUNSETOFFLOAD takes its argument by value and accesses no memory of this process.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
 }
 
@@ -35,26 +35,26 @@ pub(super) fn set_transmit_queue(socket: BorrowedFd<'_>, name: &str, packets: u3
     interface_ioctl(socket, libc::SIOCSIFTXQLEN, &mut request)
 }
 
-/// Reads once into the spare room of `buffer`, and returns how many bytes were appended to it.
+/// Reads once into the spare capacity of `buffer`, and returns how many bytes were appended.
 pub(super) fn read_append(file: BorrowedFd<'_>, buffer: &mut BytesMut) -> io::Result<usize> {
     let room = buffer.spare_capacity_mut();
-    // SAFETY: the kernel writes at most `room.len()` bytes to `room`, which is ours alone.
+    // SAFETY: the kernel writes at most `room.len()` bytes to `room`, which is exclusively borrowed.
     let read = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
     let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has written the first `read` bytes of the spare room.
+    // SAFETY: the kernel has initialised the first `read` bytes of the spare capacity.
     unsafe { buffer.advance_mut(read) };
     Ok(read)
 }
 
-/// Lets the calling thread run before all ordinary ones as soon as it has something to do.
+/// Gives the calling thread real-time priority (SCHED_FIFO), above all ordinary threads.
 pub(crate) fn run_first() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: 0 stands for the calling thread, and the parameters are read only.
+    // SAFETY: 0 stands for the calling thread, and the parameters are only read.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: all fields of `ifreq` are integers, pointers or arrays of them, for which zero is a value.
+    // SAFETY: all fields of `ifreq` are integers, pointers or arrays of them, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= request.ifr_name.len() || name.bytes().any(|b| b == 0 || b == b'/' || b == b'%')
     {
@@ -68,7 +68,7 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
 }
 
 fn interface_ioctl(file: BorrowedFd<'_>, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: `request` is a valid `ifreq`, which is what each of these operations reads and may write.
+    // SAFETY: `request` is a valid `ifreq`, which each of these operations reads and may write.
     check(unsafe { libc::ioctl(file.as_raw_fd(), operation, std::ptr::from_mut(request)) })
 }
 

@@ -1,5 +1,5 @@
-//! TUN devices (`Documentation/networking/tuntap.rst`) with virtio-net headers and segmentation offload: the program behind
-//! one gets packets of up to 64 KiB, as a network card's driver would.
+//! TUN devices (`Documentation/networking/tuntap.rst`) with virtio-net headers and segmentation offload: the
+//! program behind a device gets packets of up to 64 KiB, as a network card's driver would.
 
 use super::syscall;
 use rustix::fs::{Mode, OFlags};
@@ -9,11 +9,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Packets that a device holds for the emulator to read; the kernel drops what exceeds them. The kernel's own default of 500
-/// is 6 ms of small packets at 1 Gbit/s, less than a busy machine may keep the emulator from running.
+/// Length of a device's transmit queue, in packets; the kernel drops what exceeds it. The kernel's default of
+/// 500 is 6 ms of small packets at 1 Gbit/s, less than a busy machine may keep the emulator from running.
 pub const TRANSMIT_QUEUE_PACKETS: u32 = 4096;
 
-/// A TUN device, which exists for as long as this does.
+/// A TUN device, which exists as long as this value.
 #[derive(Debug)]
 pub struct Tun {
     file: OwnedFd,
@@ -23,15 +23,16 @@ pub struct Tun {
     statistics: File,
 }
 
-/// Creates the TUN device `name` of the given MTU in the calling thread's network namespace. The device is down and has no
-/// address. What the host sends over it is read from the returned end, and what is written there the host receives.
+/// Creates the TUN device `name` with the given MTU in the calling thread's network namespace. The device is
+/// down and has no address. Reading the returned end yields the packets that the host sends; writing to it
+/// delivers packets to the host.
 ///
 /// The device segments TCP over IPv4 and IPv6, and UDP too where the kernel can (Linux 6.2); see [`Tun::udp_offload`].
 ///
 /// # Errors
 ///
-/// The system's error, with a sentence on what was tried: most often that `/dev/net/tun` is missing or not open to this user,
-/// or that the thread may not create devices in its network namespace.
+/// The system's error, with a sentence on what was attempted: most often `/dev/net/tun` is missing or not
+/// accessible to this user, or the thread may not create devices in its network namespace.
 pub fn open_tun(name: &str, mtu: u16) -> io::Result<Tun> {
     let file = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| explain(error.into(), "cannot open /dev/net/tun (the emulated WAN needs TUN devices)"))?;
@@ -43,11 +44,12 @@ pub fn open_tun(name: &str, mtu: u16) -> io::Result<Tun> {
     syscall::set_mtu(socket.as_fd(), name, mtu)
         .map_err(|error| explain(error, &format!("cannot set the MTU of {name} to {mtu}")))?;
     match syscall::set_transmit_queue(socket.as_fd(), name, TRANSMIT_QUEUE_PACKETS) {
-        // In a user namespace the kernel takes it by rtnetlink alone, from whoever brings the device up.
+        // In a user namespace the kernel accepts the queue length only by rtnetlink, from the code that
+        // brings the device up.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
         result => result.map_err(|error| explain(error, &format!("cannot set the transmit queue of {name}")))?,
     }
-    // An open file of this kind stays with the namespace in which it was opened.
+    // The open file stays bound to the namespace in which it was opened.
     let statistics = File::open(STATISTICS).map_err(|error| explain(error, &format!("cannot open {STATISTICS}")))?;
     Ok(Tun { file, name: name.to_owned(), udp_offload, statistics })
 }
@@ -58,12 +60,13 @@ impl Tun {
         &self.name
     }
 
-    /// Whether the host hands over bulk UDP unsegmented. Without, as on kernels before 6.2, it costs more CPU.
+    /// Whether the host passes bulk UDP unsegmented. Without this, as on kernels before 6.2, UDP costs more
+    /// CPU time.
     pub fn udp_offload(&self) -> bool {
         self.udp_offload
     }
 
-    /// Packets that the host sent but the device dropped, since nobody had read the earlier ones.
+    /// Number of packets that the host sent but the device dropped because its queue was full.
     pub(super) fn overruns(&self) -> io::Result<u64> {
         let mut text = Vec::with_capacity(4096);
         let mut buffer = [0; 4096];
@@ -87,14 +90,14 @@ impl AsFd for Tun {
 
 const STATISTICS: &str = "/proc/thread-self/net/dev";
 
-/// The transmit drops of interface `name` in the text of `/proc/net/dev`: two lines of headings, then per interface eight
-/// counters of reception and eight of transmission, the fourth of which are drops.
+/// The transmit drops of interface `name` in the text of `/proc/net/dev`: two header lines, then for each
+/// interface eight receive counters and eight transmit counters, the fourth of which are drops.
 fn transmit_drops(text: &str, name: &str) -> Option<u64> {
     let counters = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
     counters.split_ascii_whitespace().nth(8 + 3)?.parse().ok()
 }
 
-/// Turns on all offloads that the kernel has, and returns whether UDP's is among them.
+/// Turns on all offloads that the kernel supports, and returns whether UDP's is among them.
 fn offload(tun: &OwnedFd, name: &str) -> io::Result<bool> {
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_drops_of_an_interface() {
+    fn drops_are_parsed_by_interface() {
         let text = "Inter-|   Receive                            |  Transmit\n \
             face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed\n\
             wan10:  1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n  \
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_names_that_no_interface_has() {
+    fn invalid_interface_names_are_refused() {
         for name in ["", "sixteen-letters-", "a/b", "wan%d", "nul\0"] {
             let message = open_tun(name, 1500).unwrap_err().to_string();
             assert!(message.contains("is not an interface name of 1 to 15 bytes"), "{message}");

@@ -1,4 +1,4 @@
-//! Goodput of TCP, by iperf3: what its receiver got.
+//! Measures the goodput of TCP with iperf3: the rate at its receiver.
 
 use super::{Bound, Error, Finding, Options, pair, system};
 use crate::model::{DirectionConfig, LinkConfig, Loss, Rate};
@@ -8,7 +8,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A link of 1 Gbit/s, whose wire has room for 941 Mbit/s: 1448 bytes of TCP over IPv4 with timestamps in every 1538.
+/// One link of 1 Gbit/s, on which TCP can reach 941 Mbit/s: 1448 bytes of payload in every 1538, over IPv4
+/// with timestamps.
 pub(super) fn clean(options: &Options) -> Result<Finding, Error> {
     let direction = DirectionConfig {
         delay: Span(Duration::from_millis(5)),
@@ -20,7 +21,7 @@ pub(super) fn clean(options: &Options) -> Result<Finding, Error> {
     finding("goodput at 1 Gbit/s", options, &testbed, "cubic", conditions, 930.0)
 }
 
-/// Three such links, and 100 ms in all.
+/// Three such links, with a round trip of 100 ms in total.
 pub(super) fn row(options: &Options) -> Result<Finding, Error> {
     let path = Sc09 { wan_rtt: Span(Duration::from_millis(84)), lan_loss: Loss::none(), ..Sc09::default() };
     let testbed = Testbed::up(&path.scenario())?;
@@ -28,7 +29,7 @@ pub(super) fn row(options: &Options) -> Result<Finding, Error> {
     finding("goodput of three links", options, &testbed, "bbr", conditions, 880.0)
 }
 
-/// No rate, no delay: what the machine can do.
+/// No rate and no delay: the limit of the machine.
 pub(super) fn unlimited(options: &Options) -> Result<Finding, Error> {
     let direction = DirectionConfig { rate: Rate::Unlimited, ..DirectionConfig::default() };
     let testbed = pair(LinkConfig::symmetric(1, direction))?;
@@ -56,13 +57,13 @@ fn finding(
     Ok(Finding::new(what, conditions, runs, "Mbit/s", Bound::AtLeast(least)))
 }
 
-/// An iperf3 transfer from `src` to `dst`, which ends with this.
+/// An iperf3 transfer from `src` to `dst`, which ends when this is dropped.
 pub(super) struct Load {
     server: Process,
     client: Process,
 }
 
-/// A child that does not outlive its handle.
+/// A child process that is killed on drop.
 struct Process(Child);
 
 impl Load {
@@ -70,7 +71,7 @@ impl Load {
         let mut server = iperf(testbed, "dst", &["-s", "-1", "--forceflush"])?;
         let mut listening = String::new();
         if let Some(output) = server.0.stdout.as_mut() {
-            // What follows that line is not read.
+            // Unbuffered, so that nothing behind that line is read.
             let mut lines = BufReader::with_capacity(1, output);
             while !listening.contains("listening") && lines.read_line(&mut listening).is_ok_and(|read| read > 0) {}
         }
@@ -83,7 +84,7 @@ impl Load {
         Ok(Self { server, client })
     }
 
-    /// Waits for the end, and returns what the receiver got in Mbit/s.
+    /// Waits for the end, and returns the receiver's rate in Mbit/s.
     fn goodput(mut self) -> Result<f64, Error> {
         let mut output = String::new();
         if let Some(stdout) = self.client.0.stdout.as_mut() {
@@ -102,7 +103,7 @@ impl Load {
 }
 
 impl Process {
-    /// What the program said, errors first.
+    /// The program's output, errors first.
     fn complaint(&mut self, output: &str) -> String {
         let _ = self.0.kill();
         let mut text = String::new();

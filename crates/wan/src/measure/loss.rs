@@ -1,4 +1,4 @@
-//! Loss, by numbers of datagrams sent and received.
+//! Measures loss by counting sent and received datagrams.
 
 use super::{Bound, Error, Finding, Options, pair, system};
 use crate::model::{DirectionConfig, LinkConfig, Loss};
@@ -8,26 +8,26 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A datagram is a segment of this payload.
+/// Payload of a datagram in bytes; each datagram is one segment.
 const PAYLOAD: usize = 1000;
-/// Datagrams that may wait in the sending host for the emulator: less than the device's queue holds.
+/// Most datagrams that may wait in the sending host for the emulator: fewer than the device's queue holds.
 const UNREAD_MAX: u64 = 1000;
-/// Datagrams that may wait in the receiving host: less than its buffer holds.
+/// Most datagrams that may wait in the receiving host: fewer than its buffer holds.
 const UNRECEIVED_MAX: u64 = 10_000;
-/// Sent without looking at the counters.
+/// Number of datagrams sent between two looks at the counters.
 const BATCH: u32 = 100;
-/// How long the sender waits for the others to catch up.
+/// How long the sender pauses for the others to catch up.
 const PAUSE: Duration = Duration::from_micros(200);
-/// How long the receiver waits for another datagram before it takes the rest for lost.
+/// Longest wait for another datagram before the receiver counts the rest as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Independent losses, whose number has a standard deviation of √(n·p·(1-p)).
+/// Independent losses. Their number has a standard deviation of √(n·p·(1-p)).
 pub(super) fn bernoulli(options: &Options) -> Result<Finding, Error> {
     measure(options, "0.1%", 1.0)
 }
 
-/// Bursts of five on average. Losses that follow each other by the state of the chain widen the deviation by
-/// √((1+ρ)/(1-ρ)), where ρ = 1 - to_bad - to_good is how much a segment's state tells of the next one's.
+/// Bursts of five on average. The correlation of successive losses widens the deviation by √((1+ρ)/(1-ρ)),
+/// where ρ = 1 - to_bad - to_good is the correlation of the states of two successive segments.
 pub(super) fn bursts(options: &Options) -> Result<Finding, Error> {
     let rho: f64 = 1.0 - 0.0002 - 0.2;
     measure(options, "to_bad=0.02%,to_good=20%", ((1.0 + rho) / (1.0 - rho)).sqrt())
@@ -50,7 +50,7 @@ fn measure(options: &Options, loss: &str, widening: f64) -> Result<Finding, Erro
     Ok(Finding::new(&format!("error of a loss of {loss}"), conditions, errors, "standard errors", Bound::AtMost(3.0)))
 }
 
-/// Sends so many datagrams from `src` to `dst`, and returns how many arrived.
+/// Sends `datagrams` from `src` to `dst`, and returns how many arrived.
 fn received(testbed: &Testbed, datagrams: u32) -> Result<u32, Error> {
     let bind = |host: &str| -> Result<UdpSocket, Error> {
         let local = SocketAddr::new(testbed.addresses(host)?[0], 0);
@@ -61,7 +61,7 @@ fn received(testbed: &Testbed, datagrams: u32) -> Result<u32, Error> {
     let system = |error| Error::System { what: "cannot measure loss".into(), error };
     near.connect(target).map_err(system)?;
     far.set_read_timeout(Some(PATIENCE)).map_err(system)?;
-    // The receiver must lose nothing of its own.
+    // The receiver itself must not drop datagrams.
     sockopt::set_socket_recv_buffer_size_force(&far, 64 << 20).map_err(|error| system(error.into()))?;
     let received = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ fn received(testbed: &Testbed, datagrams: u32) -> Result<u32, Error> {
     Ok(received.into_inner())
 }
 
-/// Sends so many datagrams, no faster than the emulator reads and the receiver receives.
+/// Sends `datagrams`, no faster than the emulator reads and the receiver receives.
 fn send(testbed: &Testbed, near: &UdpSocket, datagrams: u32, received: &AtomicU32) -> Result<(), Error> {
     let link = testbed.link("link")?;
     let behind = |sent: u32| {

@@ -1,7 +1,7 @@
-//! The emulator measured against its own settings, which comes before believing any experiment on it (`S30`).
+//! Measures the emulator against its own settings, which must come before any experiment on it (`S30`).
 //!
-//! Every figure is taken from outside: round trips by ICMP echo, loss by counting what a receiver got, goodput by iperf3.
-//! The model's own exactness is a matter of tests; what is measured here is what the machine makes of it.
+//! Every figure is measured from outside: round trips by ICMP echo, loss by counting at a receiver, goodput
+//! by iperf3. Tests verify the model itself; this measures how well the machine executes it.
 
 mod goodput;
 mod loss;
@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 
-/// How much to measure.
+/// The extent of the measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Runs of every measurement. The median counts.
+    /// Number of runs of every measurement; the median is reported.
     pub runs: u32,
-    /// Seconds of each transfer, not counting the first [`Self::WARM_UP_SECONDS`].
+    /// Length of each transfer in seconds, not counting the first [`Self::WARM_UP_SECONDS`].
     pub seconds: u32,
-    /// Segments by which loss is measured.
+    /// Number of segments by which loss is measured.
     pub segments: u32,
 }
 
-/// One measured property, and what it should be.
+/// A measured property with its bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was measured.
+    /// The measured property.
     pub what: String,
-    /// Under which conditions, so that it can be repeated.
+    /// The conditions, in enough detail to repeat the measurement.
     pub conditions: String,
     /// The median of the runs.
     pub median: f64,
@@ -37,7 +37,7 @@ pub struct Finding {
     pub runs: Vec<f64>,
     /// The unit of the figures.
     pub unit: String,
-    /// What the median must keep to.
+    /// The bound on the median.
     pub wanted: Bound,
 }
 
@@ -51,36 +51,37 @@ pub enum Bound {
     AtLeast(f64),
 }
 
-/// Why something could not be measured.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The hosts could not be built.
+    /// Building the testbed failed.
     #[error(transparent)]
     Testbed(#[from] testbed::Error),
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// iperf3 gave no result.
     #[error("iperf3 on {host} gave no result: {said}")]
     Iperf {
-        /// The host that it ran on.
+        /// The host on which it ran.
         host: String,
-        /// What it said instead.
+        /// Its output instead.
         said: String,
     },
-    /// None of the probes of a round trip came back.
+    /// No probe of a round-trip measurement came back.
     #[error("no echo came back from {0}")]
     NoEcho(std::net::Ipv4Addr),
 }
 
 type Measurement = fn(&Options) -> Result<Finding, Error>;
 
-/// Measures everything, handing over each finding as soon as there is one. Takes about five minutes with the defaults.
+/// Runs all measurements and passes each finding to `each` at once. Takes about five minutes with the
+/// defaults.
 pub fn all(options: &Options, mut each: impl FnMut(&Finding)) -> Result<Vec<Finding>, Error> {
     let measurements: [Measurement; 8] = [
         rtt::idle,
@@ -102,7 +103,7 @@ pub fn all(options: &Options, mut each: impl FnMut(&Finding)) -> Result<Vec<Find
 }
 
 impl Options {
-    /// TCP's start is left out of goodput: it is the hosts', not the emulator's.
+    /// Goodput excludes TCP's slow start, which is a property of the hosts and not of the emulator.
     pub const WARM_UP_SECONDS: u32 = 2;
 }
 
@@ -148,13 +149,13 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The value below which a share of `sorted` lies; 0 of nothing.
+/// The quantile `share` of `sorted`; 0 if it is empty.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let index = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
     sorted.get(index).copied().unwrap_or_default()
 }
 
-/// Two hosts, `src` and `dst`, with `link` between them.
+/// Builds two hosts, `src` and `dst`, joined by `link`.
 fn pair(link: LinkConfig) -> Result<Testbed, Error> {
     let scenario = Scenario {
         hosts: vec![HostSpec::new("src"), HostSpec::new("dst")],
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_judged_by_its_median() {
+    fn finding_is_judged_by_its_median() {
         let finding = |wanted| Finding::new("goodput", "here".into(), vec![950.0, 700.0, 941.0], "Mbit/s", wanted);
         assert!(finding(Bound::AtLeast(941.0)).is_met() && !finding(Bound::AtLeast(942.0)).is_met());
         assert!(finding(Bound::AtMost(941.0)).is_met() && !finding(Bound::AtMost(940.0)).is_met());

@@ -1,4 +1,5 @@
-//! Round trips, by ICMP echo (RFC 792): the far kernel answers, so that no program's scheduling is measured there.
+//! Measures round trips by ICMP echo (RFC 792): the far kernel answers, so no program's scheduling there is
+//! measured.
 
 use super::goodput::Load;
 use super::{Bound, Error, Finding, Options, pair, quantile, system};
@@ -10,27 +11,27 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Probes per run, and the time between two.
+/// Number of probes per run, and the time between two.
 const PROBES: u16 = 100;
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
-/// Probes that take longer are lost.
+/// Probes without an answer by then count as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const RATE: BitRate = BitRate(1_000_000_000);
 const ONE_WAY: Duration = Duration::from_millis(10);
 
-/// Nothing but the probes.
+/// On an otherwise idle link.
 pub(super) fn idle(options: &Options) -> Result<Finding, Error> {
     let testbed = pair(link())?;
     finding("error of the round trip, idle", options, &testbed, 2 * ONE_WAY, "one link of 20 ms at 1 Gbit/s")
 }
 
-/// Beside a TCP stream of half the link's rate.
+/// Concurrently with a TCP stream at half the link's rate.
 pub(super) fn half_rate(options: &Options) -> Result<Finding, Error> {
     let testbed = pair(link())?;
     let seconds = 3 + options.runs * (u32::from(PROBES) * 30).div_ceil(1000);
     let load = Load::start(&testbed, seconds, &["-C", "bbr", "-b", &(RATE.0 / 2).to_string()])?;
-    // Past slow start, which fills the queue.
+    // Waits until slow start, which fills the queue, is over.
     std::thread::sleep(Duration::from_secs(2));
     let conditions = "one link of 20 ms at 1 Gbit/s, beside 500 Mbit/s of TCP";
     let finding = finding("error of the round trip, half loaded", options, &testbed, 2 * ONE_WAY, conditions);
@@ -38,7 +39,7 @@ pub(super) fn half_rate(options: &Options) -> Result<Finding, Error> {
     finding
 }
 
-/// Through three links and two routers.
+/// Across three links and two routers.
 pub(super) fn row(options: &Options) -> Result<Finding, Error> {
     let scenario = Sc09::default();
     let nominal = scenario.wan_rtt.0 + 2 * scenario.lan_rtt.0;
@@ -74,7 +75,7 @@ fn finding(
     Ok(Finding::new(what, conditions, errors, "ms", Bound::AtMost(1.0)))
 }
 
-/// The round-trip times of a run's probes in milliseconds, in ascending order.
+/// The round-trip times of one run's probes, in milliseconds, in ascending order.
 fn round_trips(testbed: &Testbed, from: &str, to: &str) -> Result<Vec<f64>, Error> {
     let v4 = testbed.addresses(to)?.iter().find_map(|address| match address {
         IpAddr::V4(v4) => Some(*v4),
@@ -89,9 +90,10 @@ fn round_trips(testbed: &Testbed, from: &str, to: &str) -> Result<Vec<f64>, Erro
     Ok(round_trips)
 }
 
-/// Round-trip times in milliseconds, in the order of the probes.
+/// Round-trip times, in milliseconds, in the order of the probes.
 fn probe_all(target: Ipv4Addr) -> std::io::Result<Vec<f64>> {
-    // This thread's own waits for a processor are no part of a round trip. Without root, they remain one.
+    // Real-time priority excludes this thread's scheduling delay from the round trip; without root, it stays
+    // included.
     let _ = crate::live::run_first();
     let socket = open_icmp()?;
     let mut round_trips = Vec::new();
@@ -108,7 +110,7 @@ fn open_icmp() -> std::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// One round trip; `None` if it took too long.
+/// Measures one round trip; `None` if it took too long.
 fn probe(socket: &OwnedFd, target: Ipv4Addr, number: u16) -> std::io::Result<Option<Duration>> {
     const ECHO_REPLY: u8 = 0;
     let request = echo_request(number);
@@ -122,7 +124,7 @@ fn probe(socket: &OwnedFd, target: Ipv4Addr, number: u16) -> std::io::Result<Opt
             Err(error) => return Err(error.into()),
         };
         let round_trip = start.elapsed();
-        // A raw socket gives the IPv4 header too, here always one without options.
+        // A raw socket returns the IPv4 header too, here always without options.
         let reply = buffer[..length].get(20..).unwrap_or_default();
         if reply.first() == Some(&ECHO_REPLY) && reply.get(4..) == Some(&request[4..]) {
             return Ok(Some(round_trip));

@@ -1,7 +1,7 @@
-//! Settings of an emulated link: one file or command-line value per property of a real one.
+//! Settings of an emulated link, from a file or a command line, one for each property of a real link.
 //!
-//! Every direction is set on its own, since real paths are seldom symmetric. A [`DirectionUpdate`] changes any of them
-//! while packets are under way.
+//! The directions are set separately, since real paths are seldom symmetric. A [`DirectionUpdate`] changes
+//! settings while packets are in flight.
 
 use phoebus_proto::units::{BitRate, ByteSize, Probability, Span};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkConfig {
-    /// Seeds every random draw of the link: the same packets at the same times meet the same fate.
+    /// Seeds all random draws of the link: the same packets at the same times meet the same fate.
     pub seed: u64,
     /// Largest IP packet that the link carries, in bytes.
     pub mtu: u16,
@@ -24,30 +24,31 @@ pub struct LinkConfig {
     pub backward: DirectionConfig,
 }
 
-/// One direction of a link. The default is a perfect one: no delay, no loss, no limit.
+/// One direction of a link. The default is perfect: no delay, no loss, no limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DirectionConfig {
-    /// Propagation time, one way.
+    /// One-way propagation delay.
     pub delay: Span,
-    /// Every packet's delay is drawn evenly from `delay ± jitter`, never below zero.
+    /// Each packet's delay is drawn uniformly from `delay ± jitter`, never below zero.
     pub jitter: Span,
-    /// Whether jitter may let packets overtake each other. By default it does not, as in the queues that cause it: a
-    /// packet then arrives no earlier than its predecessor, so a dense stream sees delays near `delay + jitter`.
+    /// Whether jitter may reorder packets. By default it does not, as in the queues that cause jitter: a
+    /// packet then arrives no earlier than its predecessor, so a dense stream sees delays near `delay +
+    /// jitter`.
     pub reorder: bool,
-    /// Random loss, drawn for each segment once it has passed the queue.
+    /// Random loss, drawn for each segment after the queue.
     pub loss: Loss,
-    /// What the link carries per second, counting the headers and the Ethernet framing of every segment.
+    /// Capacity of the link, counting the headers and the Ethernet framing of every segment.
     pub rate: Rate,
-    /// Room for packets that wait for the link, in bytes as [`Amount`](crate::model::Amount) counts them; a segment
-    /// that does not fit is dropped. Without a rate nothing waits.
+    /// Capacity of the queue, in bytes as [`Amount`](crate::model::Amount) counts them; a segment that does
+    /// not fit is dropped. Without a rate nothing queues.
     pub queue: ByteSize,
 }
 
-/// Changes to one direction of a live link; whatever is `None` stays as it is.
+/// Changes to one direction of a live link; fields with `None` stay unchanged.
 ///
-/// A new rate and queue hold at once, also for packets that wait already (none is dropped for a smaller queue). A new
-/// delay, jitter and loss hold for packets that leave the queue from now on.
+/// A new rate and queue apply at once, also to queued packets (a smaller queue drops none of them). A new
+/// delay, jitter and loss apply to packets that leave the queue from now on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are those of `DirectionConfig`")]
@@ -60,7 +61,8 @@ pub struct DirectionUpdate {
     pub queue: Option<ByteSize>,
 }
 
-/// Random loss. As text: `0.01%`, or `to_bad=0.1%,to_good=25%,loss_bad=100%,loss_good=0%` (the last two may be left out).
+/// Random loss. As text: `0.01%`, or `to_bad=0.1%,to_good=25%,loss_bad=100%,loss_good=0%` (the last two are
+/// optional).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
     /// Every segment is lost with the same probability.
@@ -69,32 +71,32 @@ pub enum Loss {
     GilbertElliott(GilbertElliott),
 }
 
-/// The two-state loss process of Gilbert (1960) and Elliott (1963): each segment first moves the state, then is lost with
-/// the probability of the state it finds. In the long run a fraction `to_bad / (to_bad + to_good)` of segments meets the
-/// bad state, and a stay in it lasts `1 / to_good` segments on average.
+/// The two-state loss process of Gilbert (1960) and Elliott (1963): each segment first changes the state at
+/// random, then is lost with the probability of the resulting state. In the long run a fraction `to_bad /
+/// (to_bad + to_good)` of segments meets the bad state, which lasts `1 / to_good` segments on average.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GilbertElliott {
-    /// Probability, per segment, of going from the good state to the bad.
+    /// Probability, per segment, of a change from the good state to the bad.
     pub to_bad: Probability,
-    /// Probability, per segment, of going from the bad state back to the good.
+    /// Probability, per segment, of a change from the bad state to the good.
     pub to_good: Probability,
-    /// Loss in the good state; 0 unless given.
+    /// Loss probability in the good state; 0 by default.
     pub loss_good: Probability,
-    /// Loss in the bad state; 1 unless given.
+    /// Loss probability in the bad state; 1 by default.
     pub loss_bad: Probability,
 }
 
 /// The capacity of a link direction. As text: `1gbit`, or `unlimited`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rate {
-    /// Packets pass as they come.
+    /// No limit.
     #[default]
     Unlimited,
-    /// So many bits per second. Zero does not exist: to stop a link, cut it.
+    /// A limit in bits per second. Zero is not a rate: cut the link to stop it.
     Limited(NonZeroU64),
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -104,7 +106,7 @@ pub enum Direction {
     Backward,
 }
 
-/// A text that is not the setting it should be.
+/// A text that is not a valid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not {expected}")]
 pub struct SettingError {
@@ -113,10 +115,10 @@ pub struct SettingError {
 }
 
 impl LinkConfig {
-    /// Ethernet's payload, which nearly every path offers.
+    /// Ethernet's MTU, which nearly every path supports.
     pub const MTU_DEFAULT: u16 = 1500;
 
-    /// A link that is the same in both directions.
+    /// A link with equal directions.
     pub fn symmetric(seed: u64, direction: DirectionConfig) -> Self {
         Self { seed, mtu: Self::MTU_DEFAULT, forward: direction.clone(), backward: direction }
     }
@@ -147,13 +149,13 @@ impl Loss {
         Self::Bernoulli(Probability::default())
     }
 
-    /// The fraction of segments lost in the long run.
+    /// The long-run fraction of lost segments.
     pub fn mean(&self) -> f64 {
         match self {
             Self::Bernoulli(p) => p.get(),
             Self::GilbertElliott(ge) => {
                 let (to_bad, to_good) = (ge.to_bad.get(), ge.to_good.get());
-                // A process that never moves stays where it starts, in the good state.
+                // A process without transitions stays in the good state, where it starts.
                 let bad = if to_bad == 0.0 { 0.0 } else { to_bad / (to_bad + to_good) };
                 bad * ge.loss_bad.get() + (1.0 - bad) * ge.loss_good.get()
             }
@@ -172,10 +174,10 @@ impl Rate {
 }
 
 impl Direction {
-    /// Both, in the order in which links keep them.
+    /// Both directions, in the order of a link's array.
     pub const BOTH: [Self; 2] = [Self::Forward, Self::Backward];
 
-    /// The other way.
+    /// The opposite direction.
     pub fn reverse(self) -> Self {
         match self {
             Self::Forward => Self::Backward,
@@ -209,7 +211,7 @@ impl Default for Loss {
     }
 }
 
-/// A rate of 0 has no bits to wait for and means that there is no limit.
+/// A rate of 0 means that there is no limit.
 impl From<BitRate> for Rate {
     fn from(rate: BitRate) -> Self {
         NonZeroU64::new(rate.0).map_or(Self::Unlimited, Self::Limited)
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn text_forms_read_back() {
+    fn settings_parse_as_they_print() {
         for text in ["0.0001", "to_bad=0.001,to_good=0.25,loss_good=0,loss_bad=1"] {
             assert_eq!(text.parse::<Loss>().unwrap().to_string(), text);
         }
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_text_and_what_was_expected() {
+    fn errors_name_the_text_and_the_expected_form() {
         for text in ["", "lots", "to_bad=1%", "to_bad=1%,to_good=2%,to_bad=3%", "to_bad=1%,to_good=2%,k=3%", "200%"] {
             let message = text.parse::<Loss>().unwrap_err().to_string();
             assert!(message.starts_with(&format!("\"{text}\" is not a loss such as 0.01%")), "{message}");
@@ -351,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn an_update_changes_what_it_names() {
+    fn update_changes_only_the_named_settings() {
         let mut config = DirectionConfig::default();
         config.change(&DirectionUpdate { loss: Some(Loss::Bernoulli(p("1%"))), ..Default::default() });
         assert_eq!(config, DirectionConfig { loss: Loss::Bernoulli(p("1%")), ..Default::default() });
     }
 
     #[test]
-    fn mean_loss_of_a_bursty_link() {
+    fn bursty_loss_has_the_expected_mean() {
         let loss: Loss = "to_bad=1%,to_good=9%,loss_bad=50%,loss_good=1%".parse().unwrap();
         assert!((loss.mean() - (0.1 * 0.5 + 0.9 * 0.01)).abs() < 1e-12);
         assert_eq!("to_bad=0,to_good=0".parse::<Loss>().unwrap().mean(), 0.0);

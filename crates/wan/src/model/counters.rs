@@ -1,12 +1,12 @@
-//! What went through a link, and what became of the rest.
+//! Counters of a link.
 //!
-//! Nothing is lost without a trace: for every direction, at any time,
-//! `in = out + random_drops + queue_drops + cut_drops + oversize_drops + held` in segments and in bytes.
+//! Every packet is accounted for: for each direction, at any time, `in = out + random_drops + queue_drops +
+//! cut_drops + oversize_drops + held` in segments and in bytes.
 
 use serde::{Deserialize, Serialize};
 use std::ops::{AddAssign, SubAssign};
 
-/// Counters of a link since it began.
+/// Counters of a link since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCounters {
     /// From `a` to `b`.
@@ -17,34 +17,35 @@ pub struct LinkCounters {
     pub cut: bool,
 }
 
-/// Counters of one direction. Bytes are those of the wire: every segment with its headers and Ethernet framing.
+/// Counters of one direction. Bytes are wire bytes: every segment with its headers and Ethernet framing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionCounters {
-    /// Packets that came in; an offloaded packet of many segments is one.
+    /// Packets that entered; an offloaded packet of many segments counts as one.
     pub packets_in: u64,
-    /// Packets that came out; the runs left of a packet that lost segments count one each.
+    /// Packets that left; each run that remains of a packet with lost segments counts as one.
     pub packets_out: u64,
-    /// What came in.
+    /// Segments and bytes that entered.
     pub entered: Amount,
-    /// What came out.
+    /// Segments and bytes that left.
     pub delivered: Amount,
-    /// Lost at random on the wire.
+    /// Random loss on the wire.
     pub random_drops: Amount,
-    /// Did not fit in the queue.
+    /// Drops because the queue was full.
     pub queue_drops: Amount,
-    /// Lost because the link was cut.
+    /// Drops because the link was cut.
     pub cut_drops: Amount,
-    /// Larger than the link's MTU.
+    /// Drops because the packet exceeded the link's MTU.
     pub oversize_drops: Amount,
-    /// Waiting or on the wire now.
+    /// Currently in the queue or on the wire.
     pub held: Amount,
-    /// Packets that the sending host dropped since the emulator did not read them in time (live links only).
+    /// Packets that the sending host dropped because the emulator did not read them in time (live links
+    /// only).
     pub overruns: u64,
-    /// Packets that the receiving host refused, its interface being down, say (live links only).
+    /// Packets that the receiving host refused because its interface was down, for example (live links only).
     pub refused: u64,
-    /// Bytes that wait in the queue now, the unsent part of the segment under way included.
+    /// Bytes currently in the queue, with the unsent part of the segment in transmission.
     pub queue_bytes: u64,
-    /// The most bytes that ever waited in the queue.
+    /// The largest queue so far, in bytes.
     pub queue_bytes_max: u64,
 }
 
@@ -53,12 +54,12 @@ pub struct DirectionCounters {
 pub struct Amount {
     /// MTU-sized segments.
     pub segments: u64,
-    /// Bytes, headers and framing of every segment included.
+    /// Wire bytes, with the headers and framing of every segment.
     pub bytes: u64,
 }
 
 impl DirectionCounters {
-    /// All that was dropped, for whatever reason.
+    /// All drops, for whatever reason.
     pub fn dropped(&self) -> Amount {
         let mut sum = self.random_drops;
         for part in [self.queue_drops, self.cut_drops, self.oversize_drops] {

@@ -3,22 +3,22 @@
 use super::config::Loss;
 use super::rng::Rng;
 
-/// A running loss process: its settings, its state, its randomness.
+/// A loss process: its settings, state and random generator.
 #[derive(Debug, Clone)]
 pub struct LossProcess {
     loss: Loss,
-    /// The state of Gilbert and Elliott; links begin in the good one.
+    /// Whether the Gilbert-Elliott process is in the bad state; links start in the good one.
     bad: bool,
     rng: Rng,
 }
 
 impl LossProcess {
-    /// A process that begins in the good state.
+    /// Creates a process in the good state.
     pub fn new(loss: Loss, seed: u64) -> Self {
         Self { loss, bad: false, rng: Rng::new(seed) }
     }
 
-    /// Goes on with other settings.
+    /// Continues with other settings.
     pub fn set(&mut self, loss: Loss) {
         self.loss = loss;
     }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn bernoulli_loses_its_share() {
+    fn bernoulli_loss_has_its_mean() {
         for p in [0.0001, 0.01, 0.5] {
             let mut process = process(&p.to_string());
             let lost = (0..DRAWS).filter(|_| process.loses_next()).count() as f64;
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn gilbert_elliott_has_its_mean_and_its_bursts() {
+    fn gilbert_elliott_has_its_mean_and_burst_length() {
         let loss: Loss = "to_bad=0.2%,to_good=20%".parse().unwrap();
         let mut process = LossProcess::new(loss, 7);
         let (mut lost, mut bursts, mut before) = (0u32, 0u32, false);
@@ -80,7 +80,8 @@ mod tests {
             bursts += u32::from(now && !before);
             before = now;
         }
-        // Bursts begin as a nearly Bernoulli process of probability good·to_bad and are geometric of mean 1/to_good.
+        // Bursts start as a nearly Bernoulli process with probability good·to_bad, and their lengths are
+        // geometric with mean 1/to_good.
         let bursts_expected = f64::from(DRAWS) * 0.002 * (0.2 / 0.202);
         assert!((f64::from(bursts) - bursts_expected).abs() < 3.0 * bursts_expected.sqrt(), "{bursts} bursts");
         let length = f64::from(lost) / f64::from(bursts);

@@ -1,21 +1,22 @@
-//! The model of a link, without sockets, threads or clocks: a packet goes in at a time, packets come out, and the model
-//! says when it wants to be asked again.
+//! The model of a link, without sockets, threads or clocks: packets go in one at a time, packets come out,
+//! and the model tells when it must be polled again.
 //!
-//! A packet takes the way that it would take through a router's port and the cable behind it:
+//! A packet takes the path through a router's port and the cable behind it:
 //!
 //! ```text
 //!  push ─▶ MTU ─▶ queue ─▶ transmitter ─▶ loss ─▶ delay ± jitter ─▶ poll
 //!        too big    full     at the rate    at random
 //! ```
 //!
-//! Loss follows the transmitter, as on a real cable: what is lost has used its share of the rate. Everything is counted in
-//! MTU-sized segments, also when an offloading host hands over 64 KiB at once: of such a [`Packet`] the queue takes the
-//! segments that fit, the wire loses single segments, and the runs in between travel on together. The last byte of a run
-//! leaves the link when it would on a real one; a run that would keep the transmitter busy for longer than [`GRAIN`] is cut,
-//! so that its first bytes are not kept waiting for its last.
+//! Loss comes after the transmitter, as on a real cable: a lost packet has used its share of the rate.
+//! Everything is counted in MTU-sized segments, also when an offloading host passes 64 KiB at once: of such a
+//! [`Packet`] the queue accepts the segments that fit, the wire loses single segments, and the runs in
+//! between stay together. The last byte of a run leaves the link at the same time as on a real one; a run
+//! that would occupy the transmitter longer than [`GRAIN`] is split, so that its first bytes do not wait for
+//! its last.
 //!
-//! Times are durations since an origin that the caller chooses. One before the latest that was given counts as that. A model
-//! that is asked late behaves as if it had been asked in time.
+//! Times are durations since an origin that the caller chooses. A time before the latest one given counts as
+//! the latest. A model that is polled late behaves as if it had been polled in time.
 
 mod config;
 mod counters;
@@ -31,24 +32,25 @@ pub use rng::Rng;
 
 use std::time::Duration;
 
-/// What Ethernet adds to every IP packet on the wire: header 14, checksum 4, preamble 8, gap 12.
+/// Bytes that Ethernet adds to every IP packet on the wire: header 14, checksum 4, preamble 8, gap 12.
 pub const FRAMING_BYTES: u64 = 38;
 
-/// What a link carries: an IP packet, or several of the same flow that a host hands over as one to save work.
+/// The payload of a link: an IP packet, or several of one flow that a host passes as one (offload).
 pub trait Packet: Sized {
-    /// Number of segments that the wire would carry; at least 1.
+    /// Number of segments on the wire; at least 1.
     fn segments(&self) -> u32;
 
-    /// Bytes of the first segment from its IP header on. All but the last segment are of this size, which is no larger.
+    /// Length of the first segment, from its IP header on. All others have the same length, except the last,
+    /// which may be shorter.
     fn segment_bytes(&self) -> u32;
 
-    /// Bytes of all segments together, each with its own headers from the IP header on.
+    /// Total length of all segments, each from its own IP header on.
     fn bytes(&self) -> u64;
 
     /// Keeps the first `at` segments and returns the others, both complete packets. `at` lies within `1..segments()`.
     fn split_off(&mut self, at: u32) -> Self;
 
-    /// What the packet takes of a wire's capacity.
+    /// The segments and bytes that the packet occupies on a wire.
     fn amount(&self) -> Amount {
         let segments = u64::from(self.segments());
         Amount { segments, bytes: self.bytes() + segments * FRAMING_BYTES }
@@ -75,12 +77,12 @@ impl<P: Packet> Link<P> {
         &mut self.ways[direction as usize]
     }
 
-    /// When [`OneWay::poll`] of either direction may have something next.
+    /// When [`OneWay::poll`] of either direction may next return a packet.
     pub fn next_wakeup(&self) -> Option<Duration> {
         self.ways.iter().filter_map(OneWay::next_wakeup).min()
     }
 
-    /// Loses everything in both directions, what is under way included, until [`Self::heal`].
+    /// Drops everything in both directions, packets in flight included, until [`Self::heal`].
     pub fn cut(&mut self, now: Duration) {
         self.ways.iter_mut().for_each(|way| way.cut(now));
     }

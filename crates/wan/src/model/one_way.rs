@@ -8,12 +8,13 @@ use super::{FRAMING_BYTES, Packet};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest time for which one offloaded packet keeps the transmitter; a longer one is cut. Real links forward segment by
-/// segment, so this is also by how much the first bytes of a packet can be late; but each piece costs the hosts a wake-up. At
-/// 1 Gbit/s a packet of 64 KiB just stays in one piece, at 100 Mbit/s four segments of 1500 bytes do.
+/// Longest time for which one offloaded packet occupies the transmitter; a longer packet is split. Real links
+/// forward segment by segment, so this also bounds how late the first bytes of a packet can be; but each
+/// piece costs the hosts a wake-up. At 1 Gbit/s a packet of 64 KiB just stays whole, at 100 Mbit/s a piece of
+/// four 1500-byte segments does.
 pub const GRAIN: Duration = Duration::from_micros(600);
 
-/// The model of one direction. See the [module](super) for the way that packets take through it.
+/// The model of one direction. The [module](super) describes the path of packets through it.
 #[derive(Debug)]
 pub struct OneWay<P> {
     config: DirectionConfig,
@@ -23,18 +24,18 @@ pub struct OneWay<P> {
     cut: bool,
     /// The latest time that was given.
     clock: Duration,
-    /// Packets that wait for the transmitter, and their bytes on the wire.
+    /// Queued packets, and their wire bytes.
     waiting: VecDeque<P>,
     waiting_bytes: u64,
     sending: Option<Sending<P>>,
-    /// Remainder of the last division by the rate, so that rounding to nanoseconds never adds up.
+    /// Remainder of the last division by the rate, so that rounding to nanoseconds does not accumulate.
     carry: u128,
-    /// Packets under way, by the time at which they arrive.
+    /// Packets in flight, by arrival time.
     wire: VecDeque<(Duration, P)>,
     counters: DirectionCounters,
 }
 
-/// The packet that the transmitter is busy with.
+/// The packet in transmission.
 #[derive(Debug)]
 struct Sending<P> {
     packet: P,
@@ -49,7 +50,7 @@ impl<P: Packet> OneWay<P> {
         let mut seeds = Rng::new(seed);
         Self {
             mtu,
-            // Each purpose has randomness of its own: changing the jitter leaves the losses where they were.
+            // Each purpose has its own random generator: changing the jitter leaves the losses unchanged.
             loss: LossProcess::new(config.loss, seeds.next_u64()),
             jitter: Rng::new(seeds.next_u64()),
             cut: false,
@@ -64,8 +65,8 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// Takes in a packet. Nobody hears of one whose segments exceed the MTU, as on Ethernet: to fragment it, or to answer
-    /// that it is too big, is for the router in front of the link, whose interface has the link's MTU.
+    /// Accepts a packet. One with segments above the MTU is dropped silently, as on Ethernet: the router in
+    /// front of the link, whose interface has the link's MTU, must fragment it or answer that it is too big.
     pub fn push(&mut self, now: Duration, mut packet: P) {
         let now = self.advance(now);
         let amount = packet.amount();
@@ -98,7 +99,7 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// The next packet that has arrived by `now`; call until there is none.
+    /// The next packet that has arrived by `now`; call it until it returns `None`.
     pub fn poll(&mut self, now: Duration) -> Option<P> {
         self.advance(now);
         if self.wire.front()?.0 > now {
@@ -112,7 +113,7 @@ impl<P: Packet> OneWay<P> {
         Some(packet)
     }
 
-    /// When [`Self::poll`] may have a packet next; nothing before, unless more is pushed. May be in the past.
+    /// When [`Self::poll`] may next return a packet, unless more is pushed. May be in the past.
     pub fn next_wakeup(&self) -> Option<Duration> {
         let arrival = self.wire.front().map(|(arrival, _)| *arrival);
         let earliest = self.sending.as_ref().map(|sending| sending.end + self.delay_min());
@@ -123,7 +124,7 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// Changes settings; see [`DirectionUpdate`] for what becomes of packets under way.
+    /// Changes settings; [`DirectionUpdate`] describes the effect on packets in flight.
     pub fn update(&mut self, now: Duration, update: &DirectionUpdate) {
         let now = self.advance(now);
         let rate_before = self.config.rate;
@@ -132,7 +133,7 @@ impl<P: Packet> OneWay<P> {
         if self.config.rate != rate_before {
             self.carry = 0;
             if let Some(mut sending) = self.sending.take() {
-                // What the transmitter has not sent yet takes as long as it does at the new rate.
+                // The unsent part continues at the new rate.
                 sending.bytes = sending.unsent(now);
                 sending.start = now;
                 sending.end = now + self.transmission(sending.bytes);
@@ -142,7 +143,8 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// Loses everything until [`Self::heal`], what is under way included, and what has arrived but was not polled.
+    /// Drops everything until [`Self::heal`], including packets in flight, and packets that have arrived but
+    /// were not polled.
     pub fn cut(&mut self, now: Duration) {
         self.advance(now);
         self.cut = true;
@@ -160,7 +162,7 @@ impl<P: Packet> OneWay<P> {
         self.cut = false;
     }
 
-    /// Bytes on the wire of all that waits or is under way.
+    /// Wire bytes of everything queued or in flight.
     pub fn held_bytes(&self) -> u64 {
         self.counters.held.bytes
     }
@@ -181,7 +183,7 @@ impl<P: Packet> OneWay<P> {
         DirectionCounters { queue_bytes: self.queue_bytes(now), ..self.counters }
     }
 
-    /// Lets the transmitter do what it would have done by `now`, and returns the time that it is.
+    /// Advances the transmitter to `now`, and returns the current time.
     fn advance(&mut self, now: Duration) -> Duration {
         self.clock = self.clock.max(now);
         let now = self.clock;
@@ -192,7 +194,7 @@ impl<P: Packet> OneWay<P> {
         now
     }
 
-    /// Starts on the next waiting packet, unless the transmitter is busy.
+    /// Starts transmitting the next queued packet, unless the transmitter is busy.
     fn send_next(&mut self, start: Duration) {
         if self.sending.is_some() {
             return;
@@ -212,7 +214,7 @@ impl<P: Packet> OneWay<P> {
         self.sending = Some(Sending { packet, bytes, start, end });
     }
 
-    /// Time that the transmitter takes for `bytes`.
+    /// Transmission time of `bytes`.
     fn transmission(&mut self, bytes: u64) -> Duration {
         let Some(rate) = self.config.rate.bits_per_second() else { return Duration::ZERO };
         let rate = u128::from(rate.get());
@@ -228,13 +230,14 @@ impl<P: Packet> OneWay<P> {
         u32::try_from(segments).unwrap_or(u32::MAX).max(1)
     }
 
-    /// How many segments of `packet`, from its first on, find room. After one that does not, the rest is dropped.
+    /// How many leading segments of `packet` fit into the queue. Behind the first that does not, the rest is
+    /// dropped.
     fn fitting(&self, packet: &P, now: Duration) -> u32 {
         let room = self.config.queue.0.saturating_sub(self.queue_bytes(now));
         if packet.amount().bytes <= room {
             return packet.segments();
         }
-        // An idle transmitter takes a segment even where there is no queue at all.
+        // An idle transmitter accepts a segment even without a queue.
         let idle = u64::from(self.sending.is_none());
         let full_segments = (room / segment_wire_bytes(packet)).max(idle);
         u32::try_from(full_segments).unwrap_or(u32::MAX).min(packet.segments())
@@ -244,7 +247,8 @@ impl<P: Packet> OneWay<P> {
         self.waiting_bytes + self.sending.as_ref().map_or(0, |sending| sending.unsent(now))
     }
 
-    /// Draws the losses of a packet that the transmitter finished at `sent`, and sends on the runs between them.
+    /// Draws the losses of a packet whose transmission ended at `sent`, and sends the runs between them on
+    /// their way.
     fn onto_wire(&mut self, packet: P, sent: Duration) {
         if self.loss.is_none() {
             return self.fly(packet, sent);
@@ -273,7 +277,7 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// Gives a packet its arrival time. Packets that may overtake each other fly segment by segment.
+    /// Assigns arrival times. With reordering, each segment gets its own.
     fn fly(&mut self, mut packet: P, sent: Duration) {
         if self.config.reorder && !self.config.jitter.0.is_zero() {
             while packet.segments() > 1 {
@@ -319,11 +323,11 @@ impl<P: Packet> OneWay<P> {
 }
 
 impl<P> Sending<P> {
-    /// Bytes that are still to be sent at `now`.
+    /// Bytes that are still unsent at `now`.
     fn unsent(&self, now: Duration) -> u64 {
         let total = (self.end - self.start).as_nanos();
         let left = self.end.saturating_sub(now).as_nanos().min(total);
-        // The quotient is at most `bytes`. What takes no time has been sent.
+        // The quotient is at most `bytes`. A transmission without duration is complete.
         (u128::from(self.bytes) * left).checked_div(total).unwrap_or(0) as u64
     }
 }

@@ -1,5 +1,6 @@
-//! Randomness that never changes: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
-//! OOPSLA 2014). A seed must give the same losses with every future version of every library, hence the ten lines here.
+//! A random generator that never changes: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
+//! number generators", OOPSLA 2014). A seed must give the same losses with every future version of every
+//! library, so the algorithm is implemented here.
 
 /// A seeded generator, for experiments and not for secrets.
 #[derive(Debug, Clone)]
@@ -8,12 +9,12 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator of `seed`.
+    /// Creates the generator for `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -22,9 +23,9 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number drawn evenly from `0.0..1.0`.
+    /// A uniformly distributed number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
-        // 53 bits are what a float holds exactly.
+        // A float represents 53 bits exactly.
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_the_published_generator() {
+    fn generator_matches_the_reference_implementation() {
         // The first outputs for seed 1234567, as in the reference implementation at prng.di.unimi.it.
         let mut rng = Rng::new(1_234_567);
         let drawn: Vec<u64> = (0..3).map(|_| rng.next_u64()).collect();

@@ -1,11 +1,11 @@
-//! The model's time, drops and bytes, for packets that say which segments they consist of.
+//! Timing, drops and byte counts of the model, with packets that know their segment numbers.
 
 use super::*;
 use phoebus_proto::units::{ByteSize, Span};
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// Segments of the same size, the last possibly smaller, that know their numbers.
+/// Segments of equal size, the last possibly smaller, that know their numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Parcel {
     numbers: Range<u64>,
@@ -18,7 +18,7 @@ impl Parcel {
         Self { numbers: first..first + segments, size, last }
     }
 
-    /// A packet of one segment, whose bytes on the wire include the framing.
+    /// A packet of one segment; `wire_bytes` includes the framing.
     fn single(number: u64, wire_bytes: u32) -> Self {
         let size = wire_bytes - FRAMING_BYTES as u32;
         Self::new(number, 1, size, size)
@@ -65,7 +65,7 @@ fn one_way(config: DirectionConfig) -> OneWay<Parcel> {
     OneWay::new(config, 1500, 1)
 }
 
-/// Everything that arrives, with its time, asking the model whenever it wants to be asked.
+/// All arrivals with their times, polling the model at each of its wake-ups.
 fn arrivals(way: &mut OneWay<Parcel>) -> Vec<(Duration, Range<u64>)> {
     let mut arrived = Vec::new();
     while let Some(wakeup) = way.next_wakeup() {
@@ -88,7 +88,7 @@ fn delay_is_exact() {
 
 #[test]
 fn rate_is_exact_over_any_number_of_packets() {
-    // A segment takes 1538·8/7 s, which no number of nanoseconds is.
+    // A segment takes 1538·8/7 s, which is no whole number of nanoseconds.
     let mut way = one_way(config(|c| (c.rate, c.queue) = ("7bit".parse().unwrap(), "1GB".parse().unwrap())));
     let segments = 10_000;
     for number in 0..segments {
@@ -99,9 +99,9 @@ fn rate_is_exact_over_any_number_of_packets() {
 }
 
 #[test]
-fn an_offloaded_packet_takes_the_time_of_its_segments_and_arrives_in_grains() {
+fn offloaded_packet_is_timed_by_segment_and_split_into_grains() {
     let mut way = one_way(config(|c| c.rate = "100mbit".parse().unwrap()));
-    // 1538 bytes take 123.04 µs, so four fit in a grain; the last segment of 538 bytes takes 43.04 µs.
+    // 1538 bytes take 123.04 µs, so four fit into a grain; the last segment of 538 bytes takes 43.04 µs.
     way.push(ms(1), Parcel::new(0, 9, 1500, 500));
     let ns = |nanos| ms(1) + Duration::from_nanos(nanos);
     assert_eq!(arrivals(&mut way), [(ns(492_160), 0..4), (ns(984_320), 4..8), (ns(1_027_360), 8..9)]);
@@ -116,13 +116,13 @@ fn time_does_not_run_backwards() {
 }
 
 #[test]
-fn a_full_queue_takes_the_segments_that_fit() {
-    // One segment of 1538 bytes per 12304 ns; room for four.
+fn full_queue_accepts_the_segments_that_fit() {
+    // One segment of 1538 bytes takes 12304 ns; the queue holds four.
     let mut way = one_way(config(|c| (c.rate, c.queue) = ("1gbit".parse().unwrap(), ByteSize(4 * 1538))));
     way.push(Duration::ZERO, Parcel::new(0, 10, 1500, 1500));
     assert_eq!(way.counters(Duration::ZERO).queue_drops, Amount { segments: 6, bytes: 6 * 1538 });
     assert_eq!(way.counters(Duration::ZERO).queue_bytes, 4 * 1538);
-    // One has left: there is room for one more.
+    // One has left, so one more fits.
     let later = Duration::from_nanos(12_304);
     way.push(later, Parcel::new(10, 2, 1500, 1500));
     let counters = way.counters(later);
@@ -133,7 +133,7 @@ fn a_full_queue_takes_the_segments_that_fit() {
 }
 
 #[test]
-fn a_link_without_a_queue_takes_what_it_can_send_at_once() {
+fn link_without_queue_accepts_what_it_can_send_at_once() {
     let mut way = one_way(config(|c| (c.rate, c.queue) = ("1gbit".parse().unwrap(), ByteSize(0))));
     for number in 0..3 {
         way.push(Duration::ZERO, Parcel::single(number, 1538));
@@ -142,13 +142,13 @@ fn a_link_without_a_queue_takes_what_it_can_send_at_once() {
 }
 
 #[test]
-fn a_lost_segment_costs_exactly_itself() {
+fn lost_segment_leaves_its_neighbours_intact() {
     let mut way = one_way(config(|c| c.loss = "5%".parse().unwrap()));
     for packet in 0..100 {
         way.push(ms(packet), Parcel::new(packet * 40, 40, 1500, 700));
     }
     let runs = arrivals(&mut way);
-    // The same draws, segment by segment.
+    // The same random draws, segment by segment.
     let mut singles = one_way(config(|c| c.loss = "5%".parse().unwrap()));
     for number in 0..4000 {
         singles.push(ms(number), Parcel::single(number, 1538));
@@ -156,7 +156,7 @@ fn a_lost_segment_costs_exactly_itself() {
     let survivors: Vec<_> = arrivals(&mut singles).into_iter().flat_map(|(_, numbers)| numbers).collect();
     assert!((3700..3900).contains(&survivors.len()), "{} of 4000 survived", survivors.len());
     assert_eq!(runs.iter().cloned().flat_map(|(_, numbers)| numbers).collect::<Vec<_>>(), survivors);
-    // Nothing was cut that did not lose a segment.
+    // Packets are split only at lost segments.
     let cut = |(now, numbers): &(Duration, Range<u64>)| {
         let packet = numbers.start / 40;
         *now == ms(packet) && (numbers.start % 40 == 0 || !survivors.contains(&(numbers.start - 1)))
@@ -165,7 +165,7 @@ fn a_lost_segment_costs_exactly_itself() {
 }
 
 #[test]
-fn the_seed_decides_and_each_purpose_has_its_own_randomness() {
+fn seed_determines_losses_independently_of_jitter() {
     let lost = |seed, jitter: &str| {
         let config = config(|c| (c.loss, c.jitter) = ("10%".parse().unwrap(), jitter.parse().unwrap()));
         let mut way = OneWay::new(config, 1500, seed);
@@ -178,7 +178,7 @@ fn the_seed_decides_and_each_purpose_has_its_own_randomness() {
 }
 
 #[test]
-fn directions_of_a_link_have_their_own_randomness() {
+fn directions_have_independent_losses() {
     let mut link = Link::new(&LinkConfig::symmetric(1, config(|c| c.loss = "50%".parse().unwrap())));
     let [forward, backward] = Direction::BOTH.map(|direction| {
         let way = link.way(direction);
@@ -212,9 +212,9 @@ fn jitter_keeps_order_unless_told_otherwise() {
 }
 
 #[test]
-fn a_new_rate_holds_for_what_waits_already() {
+fn new_rate_applies_to_queued_packets() {
     let mut way = one_way(config(|c| c.rate = "1mbit".parse().unwrap()));
-    // One second's worth of bits at this rate; half of them are sent when the rate becomes ten times as high.
+    // One second of data at this rate; half of it is sent when the rate becomes ten times as high.
     let segments = 100;
     (0..segments).for_each(|number| way.push(Duration::ZERO, Parcel::single(number, 1250)));
     way.update(ms(500), &DirectionUpdate { rate: "10mbit".parse().ok(), ..Default::default() });
@@ -223,7 +223,7 @@ fn a_new_rate_holds_for_what_waits_already() {
 }
 
 #[test]
-fn an_unlimited_rate_empties_the_queue() {
+fn unlimited_rate_empties_the_queue() {
     let mut way = one_way(config(|c| c.rate = "1mbit".parse().unwrap()));
     way.push(Duration::ZERO, Parcel::new(0, 40, 1500, 1500));
     way.update(ms(1), &DirectionUpdate { rate: Some(Rate::Unlimited), ..Default::default() });
@@ -232,7 +232,7 @@ fn an_unlimited_rate_empties_the_queue() {
 }
 
 #[test]
-fn a_shorter_delay_does_not_reorder() {
+fn shorter_delay_does_not_reorder() {
     let mut way = one_way(config(|c| c.delay = "100ms".parse().unwrap()));
     way.push(ms(0), Parcel::single(0, 1538));
     way.update(ms(1), &DirectionUpdate { delay: "1ms".parse().ok(), ..Default::default() });
@@ -241,7 +241,7 @@ fn a_shorter_delay_does_not_reorder() {
 }
 
 #[test]
-fn a_cut_loses_what_is_under_way_and_what_comes_until_it_heals() {
+fn cut_drops_packets_in_flight_and_new_ones_until_healed() {
     let both = config(|c| (c.rate, c.delay) = ("1mbit".parse().unwrap(), "50ms".parse().unwrap()));
     let mut link = Link::new(&LinkConfig::symmetric(0, both));
     let segment = |number| Parcel::single(number, 1250); // 10 ms each
@@ -260,7 +260,7 @@ fn a_cut_loses_what_is_under_way_and_what_comes_until_it_heals() {
 }
 
 #[test]
-fn a_packet_above_the_mtu_is_dropped() {
+fn packet_above_the_mtu_is_dropped() {
     let mut way = one_way(DirectionConfig::default());
     let big = Parcel::new(0, 2, 1501, 10);
     way.push(ms(0), big.clone());
@@ -279,7 +279,7 @@ fn counters_are_json() {
     assert_eq!(serde_json::from_value::<LinkCounters>(json).unwrap(), counters);
 }
 
-/// Something that may happen to a link, some time after what happened before.
+/// An event on a link, some time after the previous one.
 #[derive(Debug, Clone)]
 enum Event {
     Push { segments: u64, last: u32 },
@@ -317,9 +317,9 @@ fn events() -> impl Strategy<Value = Vec<(Duration, Event)>> {
     proptest::collection::vec(((0..2_000_000u64).prop_map(Duration::from_nanos), event), 1..120)
 }
 
-/// Puts a link through `events` and returns the segments that arrived with their final counters, checking after each event
-/// that no segment and no byte is unaccounted for. `prompt` asks the model at each of its wake-ups, otherwise only at the
-/// polls among the events.
+/// Applies `events` to a link and returns the segments that arrived and the final counters. After each event
+/// it checks that every segment and byte is accounted for. If `prompt`, it polls the model at each wake-up,
+/// otherwise only at the polls among the events.
 fn run(events: &[(Duration, Event)], prompt: bool) -> (Vec<u64>, DirectionCounters) {
     let mut way = OneWay::new(DirectionConfig::default(), 1500, 99);
     let (mut now, mut pushed, mut arrived) = (Duration::ZERO, 0, Vec::new());
@@ -363,7 +363,7 @@ fn run(events: &[(Duration, Event)], prompt: bool) -> (Vec<u64>, DirectionCounte
 
 proptest! {
     #[test]
-    fn nothing_is_lost_without_being_counted_or_delivered_twice(events in events()) {
+    fn every_segment_is_accounted_for_and_none_is_delivered_twice(events in events()) {
         let (mut arrived, _) = run(&events, true);
         let ordered = events.iter().all(|(_, event)| !matches!(event, Event::Update(u) if u.reorder == Some(true)));
         prop_assert!(!ordered || arrived.is_sorted());
@@ -372,7 +372,7 @@ proptest! {
     }
 
     #[test]
-    fn being_asked_late_changes_nothing(events in events()) {
+    fn late_polls_change_nothing(events in events()) {
         let (prompt, late) = (run(&events, true), run(&events, false));
         prop_assert_eq!(prompt, late);
     }

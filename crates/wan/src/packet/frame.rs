@@ -1,4 +1,4 @@
-//! A packet with its virtio-net header, cut between segments at will.
+//! A packet with its virtio-net header, which can be split between any two segments.
 
 use super::checksum;
 use super::headers::{Headers, Transport, ipv4, ipv6, tcp, u16_at, udp};
@@ -6,16 +6,16 @@ use super::vnet::VnetHeader;
 use crate::model::Packet;
 use bytes::BytesMut;
 
-/// What one read from a TUN device gave: a packet, or a super-packet of several segments.
+/// The result of one read from a TUN device: a packet, or a super-packet of several segments.
 ///
-/// The bytes are the headers followed by the payload; an uncut frame has them in one piece of memory, and cutting copies the
-/// headers alone.
+/// The bytes are the headers followed by the payload; an unsplit frame has them in one piece of memory, and
+/// splitting copies only the headers.
 #[derive(Debug)]
 pub struct Frame {
-    /// The virtio-net header and the packet's headers; of an opaque packet, everything.
+    /// The virtio-net header and the packet's headers; for an opaque packet, everything.
     head: BytesMut,
     payload: BytesMut,
-    /// For packets that can be cut.
+    /// How to split the packet; `None` if it cannot be split.
     segmented: Option<Segmented>,
 }
 
@@ -26,7 +26,8 @@ struct Segmented {
 }
 
 impl Frame {
-    /// The frame in `bytes`, which begin with a virtio-net header. `None` if they are too short for one.
+    /// Parses a frame from `bytes`, which start with a virtio-net header. `None` if they are too short for
+    /// one.
     pub fn parse(mut bytes: BytesMut) -> Option<Self> {
         let vnet = VnetHeader::read(&bytes)?;
         let ip = &bytes[VnetHeader::LEN..];
@@ -41,17 +42,17 @@ impl Frame {
         Some(Self { head: bytes, payload, segmented })
     }
 
-    /// The bytes for the device, to be written in this order as one packet. The second part may be empty.
+    /// The bytes to write to the device as one packet, in this order. The second part may be empty.
     pub fn parts(&self) -> [&[u8]; 2] {
         [&self.head, &self.payload]
     }
 
-    /// The packet's headers, IP first, and whatever of the packet is kept with them.
+    /// The packet's headers, starting with IP; for an opaque packet, all of it.
     pub(crate) fn ip_head(&self) -> &[u8] {
         self.head.get(VnetHeader::LEN..).unwrap_or_default()
     }
 
-    /// Brings lengths, checksums and the virtio-net header in line with the payload and `segmented`.
+    /// Updates lengths, checksums and the virtio-net header to match the payload and `segmented`.
     fn seal(&mut self, Segmented { mut vnet, headers }: Segmented) {
         let Headers { v6, transport, transport_at, payload_at } = headers;
         let ip = &mut self.head[VnetHeader::LEN..];
@@ -66,7 +67,8 @@ impl Frame {
             let checksum = checksum::internet_checksum(&ip[..transport_at]);
             put_u16(ip, ipv4::CHECKSUM, usize::from(checksum));
         }
-        // The checksum field holds the sum of the pseudo-header, of which only the transport's length has changed.
+        // The checksum field contains the sum of the pseudo-header, in which only the transport's length has
+        // changed.
         let (old, new) = (length_before - transport_at, len - transport_at);
         let checksum_at = transport_at
             + match transport {
@@ -89,7 +91,7 @@ impl Frame {
 impl Packet for Frame {
     fn segments(&self) -> u32 {
         let Some(Segmented { vnet, .. }) = self.segmented else { return 1 };
-        // Frames come from one read of at most 64 KiB.
+        // A frame comes from one read of at most 64 KiB, so the number fits.
         self.payload.len().div_ceil(usize::from(vnet.gso_size)) as u32
     }
 
@@ -102,9 +104,9 @@ impl Packet for Frame {
         u64::from(self.segments()) * self.ip_head().len() as u64 + self.payload.len() as u64
     }
 
-    /// RFC 9293 and the kernel's own segmentation (`tcp_gso_segment`, `__udp_gso_segment`) say what each part needs: the
-    /// later one continues the sequence numbers and IP identifications; PSH and FIN stay with the last segment, CWR with the
-    /// first.
+    /// Splits as RFC 9293 and the kernel's segmentation (`tcp_gso_segment`, `__udp_gso_segment`) do: the
+    /// later part continues the sequence numbers and IP identifications; PSH and FIN stay on the last
+    /// segment, CWR on the first.
     fn split_off(&mut self, at: u32) -> Self {
         let Some(mut front) = self.segmented else {
             debug_assert!(false, "a single segment has no inner boundary");
@@ -142,7 +144,7 @@ impl Packet for Frame {
     }
 }
 
-/// Writes the low 16 bits of `value` at `at`, which lies within the headers found by [`Headers`].
+/// Writes the low 16 bits of `value` at offset `at`, which must lie within the headers found by [`Headers`].
 fn put_u16(bytes: &mut [u8], at: usize, value: usize) {
     bytes[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }

@@ -1,21 +1,21 @@
-//! Where the headers of an IP packet end, as far as cutting and answering it takes.
+//! Finds the headers of an IP packet, as far as splitting it requires.
 
 use super::vnet::{GsoType, VnetHeader};
 
-/// The headers of a packet that stands for several segments, all found to be complete and consistent.
+/// The offsets in a super-packet whose headers are complete and consistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
     /// Whether the packet is IPv6.
     pub v6: bool,
     /// The transport above IP.
     pub transport: Transport,
-    /// Where the transport header begins, from the IP header.
+    /// Offset of the transport header from the IP header.
     pub transport_at: usize,
-    /// Where the payload begins, from the IP header.
+    /// Offset of the payload from the IP header.
     pub payload_at: usize,
 }
 
-/// The transports whose segments can be told apart.
+/// The transports whose super-packets can be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// TCP (RFC 9293).
@@ -25,10 +25,11 @@ pub enum Transport {
 }
 
 impl Headers {
-    /// Finds the headers of the super-packet `ip`, of which `vnet` says how to segment it. `None` if the two disagree.
+    /// Finds the headers of the super-packet `ip`, which `vnet` tells how to segment. `None` if the two
+    /// disagree.
     pub fn of_super_packet(vnet: &VnetHeader, ip: &[u8]) -> Option<Self> {
         let gso = vnet.gso()?;
-        // The kernel leaves the checksums of super-packets to the device always: nothing else could segment them.
+        // The kernel always leaves the checksum of a super-packet to the device, which alone can segment it.
         if vnet.gso_size == 0 || vnet.flags & VnetHeader::NEEDS_CSUM == 0 {
             return None;
         }
@@ -63,7 +64,7 @@ pub(crate) mod ipv4 {
     pub(crate) const FRAGMENT: usize = 6;
     pub(crate) const PROTOCOL: usize = 9;
     pub(crate) const CHECKSUM: usize = 10;
-    /// More fragments, and the offset: both zero in a packet that is no fragment.
+    /// The more-fragments flag and the fragment offset: both zero in an unfragmented packet.
     pub(crate) const FRAGMENT_MASK: usize = 0x3fff;
 }
 
@@ -96,12 +97,14 @@ pub(crate) mod udp {
     pub(crate) const CHECKSUM: usize = 6;
 }
 
-/// The big-endian 16 bits at `at`; all ones where the packet is too short, which is no valid value of any field read here.
+/// The big-endian 16 bits at `at`; all ones if the packet is too short, which is no valid value of any field
+/// read here.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> usize {
     bytes.get(at..at + 2).map_or(0xffff, |b| usize::from(u16::from_be_bytes([b[0], b[1]])))
 }
 
-/// The protocol of an IPv4 packet whose transport begins at `transport_at`, if it is whole and no fragment.
+/// The transport protocol of an IPv4 packet whose transport begins at `transport_at`, if the packet is
+/// complete and no fragment.
 fn ipv4_transport(ip: &[u8], transport_at: usize) -> Option<u8> {
     let header_len = usize::from(ip.first()? & 0x0f) * 4;
     let sound = ip.first()? >> 4 == 4
@@ -112,8 +115,8 @@ fn ipv4_transport(ip: &[u8], transport_at: usize) -> Option<u8> {
     if sound { ip.get(ipv4::PROTOCOL).copied() } else { None }
 }
 
-/// The protocol of an IPv6 packet whose transport begins at `transport_at`: behind the headers that every segment repeats
-/// (RFC 8200, section 4.1), and no others.
+/// The transport protocol of an IPv6 packet whose transport begins at `transport_at`, if only headers precede
+/// it that every segment repeats (RFC 8200, section 4.1).
 fn ipv6_transport(ip: &[u8], transport_at: usize) -> Option<u8> {
     if u16_at(ip, ipv6::PAYLOAD_LENGTH) + ipv6::LEN != ip.len() {
         return None;

@@ -1,12 +1,14 @@
-//! IP packets as a TUN device with offloading hands them over: a virtio-net header, then one packet that may stand for
-//! many of the wire's segments.
+//! IP packets as a TUN device with offload delivers them: a virtio-net header, then one packet that may stand
+//! for many segments on the wire.
 //!
-//! A host that sends bulk data hands up to 64 KiB to its interface as one *super-packet* and leaves it to the device to cut
-//! it into segments (TSO for TCP, USO for UDP). An emulated wire must lose, queue and count those segments, and yet never
-//! pay for cutting what stays together. So a [`Frame`] counts as its segments and splits between any two of them, and both
-//! parts are again super-packets that the segments' receiver could not tell from the originals.
+//! A host with bulk data passes up to 64 KiB to its interface as one *super-packet* and leaves segmentation
+//! to the device (TSO for TCP, USO for UDP). An emulated wire must lose, queue and count these segments
+//! without the cost of splitting those that stay together. So a [`Frame`] counts as its segments and can be
+//! split between any two of them. Both parts are again super-packets, and the receiver of the segments cannot
+//! distinguish them from the original.
 //!
-//! All input is untrusted: whatever does not parse as what its virtio-net header promises travels as one opaque segment.
+//! All input is untrusted: a packet that does not match its virtio-net header is treated as one opaque
+//! segment.
 
 mod checksum;
 mod frame;

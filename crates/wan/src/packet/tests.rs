@@ -1,12 +1,13 @@
-//! Frames against a network card: a plain, slow segmentation of super-packets, written for these tests from the RFCs. However
-//! a frame is cut, the card must make the same segments of the parts as of the whole.
+//! Compares frames with a simulated network card: a simple, slow segmentation of super-packets, written from
+//! the RFCs for these tests. However a frame is split, the card must produce the same segments from the parts
+//! as from the whole.
 
 use super::*;
 use crate::model::Packet;
 use bytes::BytesMut;
 use proptest::prelude::*;
 
-/// A super-packet to be built.
+/// Describes a super-packet to build.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
     pub(super) v6: bool,
@@ -117,7 +118,7 @@ pub(super) fn pseudo_header(ip: &[u8], transport_at: usize) -> u16 {
     sum_words(&pseudo)
 }
 
-/// What a card puts on the wire for the bytes of a frame.
+/// The segments that a network card would put on the wire for the bytes of a frame.
 fn card(bytes: &[u8]) -> Vec<Vec<u8>> {
     let vnet = VnetHeader::read(bytes).unwrap();
     let ip = &bytes[VnetHeader::LEN..];
@@ -126,7 +127,7 @@ fn card(bytes: &[u8]) -> Vec<Vec<u8>> {
     assert_eq!(vnet.flags, VnetHeader::NEEDS_CSUM);
     let partial = u16::from_be_bytes([ip[checksum_at], ip[checksum_at + 1]]);
     let expected = pseudo_header(ip, transport_at);
-    // In one's complement, 0xffff is zero too.
+    // In one's complement, 0xffff also represents zero.
     assert_eq!(partial % 0xffff, expected % 0xffff, "partial checksum");
     let (v6, udp) = (ip[0] >> 4 == 6, vnet.csum_offset == 6);
     let (headers, payload) = ip.split_at(usize::from(vnet.hdr_len));
@@ -196,7 +197,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
 
 proptest! {
     #[test]
-    fn the_parts_are_the_segments_of_the_whole(recipe in recipes(), cuts in proptest::collection::vec(any::<u32>(), 0..4)) {
+    fn split_frames_yield_the_segments_of_the_whole(recipe in recipes(), cuts in proptest::collection::vec(any::<u32>(), 0..4)) {
         let original = recipe.build();
         let mut parts = vec![frame(&recipe)];
         let whole = parts[0].amount();
@@ -211,7 +212,8 @@ proptest! {
         let mut sum = crate::model::Amount::default();
         parts.iter().for_each(|part| sum += part.amount());
         prop_assert_eq!(sum, whole);
-        // A packet of a single segment is no super-packet; its virtio-net header need not say so until it is cut.
+        // A packet of a single segment is no super-packet, but its virtio-net header need not say so until it
+        // is split.
         if whole.segments > 1 {
             let expected = card(&original);
             prop_assert_eq!(expected.len() as u64, whole.segments);
@@ -223,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_cause_a_panic(
+    fn mutated_packets_cause_no_panic(
         recipe in recipes(),
         damage in proptest::collection::vec((0..160usize, any::<u8>()), 0..8),
         truncation in proptest::option::of(0..200usize),
@@ -249,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn no_noise_causes_a_panic(noise in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<u32>()) {
+    fn random_bytes_cause_no_panic(noise in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<u32>()) {
         if let Some(mut frame) = Frame::parse(BytesMut::from(&noise[..])) && frame.segments() > 1 {
             frame.split_off(1 + cut % (frame.segments() - 1));
         }
@@ -257,14 +259,14 @@ proptest! {
 }
 
 #[test]
-fn counts_what_the_wire_would_carry() {
+fn frame_counts_wire_segments_and_bytes() {
     let frame = frame(&Recipe::tcp(10 * 1448 + 100));
     assert_eq!((frame.segments(), frame.segment_bytes()), (11, 1500));
     assert_eq!(frame.bytes(), 10 * 1500 + 152);
 }
 
 #[test]
-fn first_and_last_keep_what_is_theirs() {
+fn first_and_last_segment_keep_their_flags() {
     let mut front = frame(&Recipe { tcp_flags: 0x10 | 0x80 | 0x08 | 0x01, ..Recipe::tcp(3 * 1448) });
     let mut middle = front.split_off(1);
     let back = middle.split_off(1);
@@ -284,7 +286,7 @@ fn accurate_ecn_keeps_its_counter_on_every_segment() {
 }
 
 #[test]
-fn disagreeing_headers_make_an_opaque_packet() {
+fn inconsistent_headers_make_an_opaque_packet() {
     let segments_after = |change: fn(&mut [u8])| {
         let mut bytes = Recipe::tcp(5000).build();
         change(&mut bytes);

@@ -1,38 +1,38 @@
 //! The virtio-net header (virtio 1.2, section 5.1.6; `linux/virtio_net.h`) that precedes each packet on a TUN device
 //! opened with IFF_VNET_HDR. Fields are in the machine's byte order, as legacy devices have them.
 
-/// The header before each packet: which checksum is still to be computed, and how to cut the packet into segments.
+/// The header before each packet: which checksum is incomplete, and how to segment the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VnetHeader {
-    /// [`Self::NEEDS_CSUM`] and others.
+    /// [`Self::NEEDS_CSUM`] and further flags.
     pub flags: u8,
     /// The kind of segmentation, and possibly [`Self::GSO_ECN`].
     pub gso_type: u8,
-    /// Bytes of the packet's headers, IP to transport.
+    /// Length of the packet's headers, from IP to transport.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
-    /// Where the transport checksum begins to sum, from the IP header.
+    /// Offset from the IP header at which the transport checksum starts.
     pub csum_start: u16,
-    /// Where the sum goes, from `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
 }
 
-/// The kinds of segmentation that frames are cut by.
+/// The kinds of segmentation by which frames can be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GsoType {
     /// TCP over IPv4.
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
-    /// UDP over either, one datagram per segment.
+    /// UDP over IPv4 or IPv6, one datagram per segment.
     Udp,
 }
 
 impl VnetHeader {
     /// Length of the header on the device.
     pub const LEN: usize = 10;
-    /// Flag: the transport checksum field holds the sum of the pseudo-header alone.
+    /// Flag: the transport checksum field contains only the sum of the pseudo-header.
     pub const NEEDS_CSUM: u8 = 1;
     /// Bit of `gso_type`: CWR is set on the first segment only.
     pub const GSO_ECN: u8 = 0x80;
@@ -55,7 +55,7 @@ impl VnetHeader {
         })
     }
 
-    /// The header as it stands on the device.
+    /// The header in the device's format.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let [h0, h1] = self.hdr_len.to_ne_bytes();
         let [g0, g1] = self.gso_size.to_ne_bytes();
@@ -64,7 +64,7 @@ impl VnetHeader {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// How the packet is to be segmented, if it is and we know how.
+    /// The kind of segmentation, if the packet is a super-packet of a known kind.
     pub fn gso(&self) -> Option<GsoType> {
         match self.gso_type & !Self::GSO_ECN {
             Self::GSO_TCPV4 => Some(GsoType::TcpV4),
@@ -74,7 +74,7 @@ impl VnetHeader {
         }
     }
 
-    /// The header of the same packet, should it be down to a single segment.
+    /// The header of the same packet reduced to a single segment.
     pub(crate) fn unsegmented(self) -> Self {
         Self { gso_type: Self::GSO_NONE, gso_size: 0, ..self }
     }

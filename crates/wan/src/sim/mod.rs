@@ -1,15 +1,15 @@
-//! Protocols over emulated links in virtual time: hours in milliseconds, the same with every run.
+//! Protocols over emulated links in virtual time: hours pass in milliseconds, and every run is identical.
 //!
-//! The parties of a protocol are [`Node`]s, state machines like the [links](crate::model) between them: packets in, packets
-//! out, next wake-up. The [`Simulator`] owns both, and the only clock. Here is one that sends a datagram across a link and is
-//! sent it back:
+//! The parties of a protocol are [`Node`]s, state machines like the [links](crate::model) between them:
+//! packets in, packets out, next wake-up. The [`Simulator`] owns both, and the only clock. This example
+//! bounces a datagram across a link:
 //!
 //! ```
 //! use phoebus_wan::model::LinkConfig;
 //! use phoebus_wan::sim::{Datagram, End, Node, Port, Simulator};
 //! use std::time::Duration;
 //!
-//! /// Sends whatever it has.
+//! /// Returns every packet that it receives.
 //! #[derive(Default)]
 //! struct Reflector(Vec<Datagram>);
 //!
@@ -43,36 +43,36 @@
 use crate::model::{Direction, Link, LinkConfig, LinkCounters, Packet};
 use std::time::Duration;
 
-/// A party of a protocol. Its contract is that of [`crate::model::OneWay`]; a box of a node is a node, so that nodes of
-/// different types can share a simulator as `Box<dyn Node<Packet = Datagram>>`.
+/// A party of a protocol. Its contract is that of [`crate::model::OneWay`]. A boxed node is a node, so nodes
+/// of different types can share a simulator as `Box<dyn Node<Packet = Datagram>>`.
 pub trait Node {
-    /// What it exchanges with its neighbours.
+    /// The packets that it exchanges with its neighbours.
     type Packet: Packet;
 
-    /// Takes a packet that has arrived.
+    /// Receives a packet.
     fn receive(&mut self, now: Duration, from: Port, packet: Self::Packet);
 
-    /// The next packet that it sends, if it has one to send by `now`; it is asked until it has none.
+    /// The next packet that the node sends by `now`; called until it returns `None`.
     fn poll(&mut self, now: Duration) -> Option<(Port, Self::Packet)>;
 
-    /// When it wants to be asked again, unless something arrives before. A time that has come by the time of a poll that gave
-    /// nothing ends the simulation as [`End::Stuck`].
+    /// When the node wants to be polled next, unless a packet arrives before. If that time has passed and a
+    /// poll returns nothing, the simulation ends as [`End::Stuck`].
     fn next_wakeup(&self) -> Option<Duration>;
 }
 
-/// One of a node's links: the first that it was joined to is `Port(0)`.
+/// One of a node's links: the first one joined is `Port(0)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Port(pub usize);
 
-/// A node of a simulator.
+/// Identifies a node of a simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeId(usize);
 
-/// A link of a simulator.
+/// Identifies a link of a simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkId(usize);
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum End {
@@ -80,9 +80,10 @@ pub enum End {
     Met,
     /// The time limit was reached; the clock shows it.
     TimedOut,
-    /// Nothing will ever happen again: nothing is under way, and no node wants to be woken.
+    /// Nothing can happen any more: no packet is in flight, and no node wants to be woken.
     Idle,
-    /// Time stands still: a node wants to be woken now and then does nothing, or packets go around without delay for ever.
+    /// Time does not advance: a node wants to be woken at once but does nothing, or packets circulate for
+    /// ever without delay.
     Stuck,
 }
 
@@ -94,21 +95,21 @@ pub struct Simulator<N: Node> {
     links: Vec<Joint<N::Packet>>,
 }
 
-/// Where a port leads.
+/// The link behind a port.
 #[derive(Debug, Clone, Copy)]
 struct Attachment {
     link: usize,
     outward: Direction,
 }
 
-/// A link, and whom it delivers to, by direction.
+/// A link, with the receiver of each direction.
 #[derive(Debug)]
 struct Joint<P> {
     link: Link<P>,
     receivers: [(usize, Port); 2],
 }
 
-/// A UDP datagram over IPv4, the packet of most protocol tests.
+/// A UDP datagram over IPv4, the packet type of most protocol tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Datagram(
     /// The payload.
@@ -116,7 +117,7 @@ pub struct Datagram(
 );
 
 impl<N: Node> Simulator<N> {
-    /// Packets that may move in one instant. More is taken for a loop without delay.
+    /// Most packets that may move at one instant; more counts as a loop without delay.
     pub const MOVES_PER_INSTANT_MAX: u32 = 1_000_000;
 
     /// An empty simulation at time zero.
@@ -130,7 +131,7 @@ impl<N: Node> Simulator<N> {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Joins two nodes of this simulator by a link, at the next port of each. From `a` to `b` is forward.
+    /// Joins two nodes by a link, at the next port of each. The direction from `a` to `b` is forward.
     pub fn join(&mut self, a: NodeId, b: NodeId, config: &LinkConfig) -> LinkId {
         let link = self.links.len();
         let mut attach = |node: NodeId, outward| {
@@ -144,7 +145,7 @@ impl<N: Node> Simulator<N> {
         LinkId(link)
     }
 
-    /// The time that has passed.
+    /// The current virtual time.
     pub fn now(&self) -> Duration {
         self.now
     }
@@ -154,12 +155,12 @@ impl<N: Node> Simulator<N> {
         &self.nodes[id.0].0
     }
 
-    /// A node, to be changed: the next run sees what it wants.
+    /// A node, for changes: the next run sees its new wishes.
     pub fn node_mut(&mut self, id: NodeId) -> &mut N {
         &mut self.nodes[id.0].0
     }
 
-    /// A link, to be changed or cut.
+    /// A link, for changes or to cut it.
     pub fn link_mut(&mut self, id: LinkId) -> &mut Link<N::Packet> {
         &mut self.links[id.0].link
     }
@@ -169,7 +170,8 @@ impl<N: Node> Simulator<N> {
         self.links[id.0].link.counters(self.now)
     }
 
-    /// Runs until `met` is true, which is looked at before every advance of the clock, or until the clock shows `limit`.
+    /// Runs until `met` returns true, checked before every advance of the clock, or until the clock reaches
+    /// `limit`.
     pub fn run(&mut self, limit: Duration, mut met: impl FnMut(&mut Self) -> bool) -> End {
         loop {
             let mut moves = 0;
@@ -197,13 +199,13 @@ impl<N: Node> Simulator<N> {
         }
     }
 
-    /// Moves every packet that is ready one step, and returns how many were.
+    /// Moves every ready packet one step, and returns their number.
     fn exchange(&mut self) -> u32 {
         let (now, mut moves) = (self.now, 0);
         for (node, ports) in &mut self.nodes {
             while let Some((port, packet)) = node.poll(now) {
                 moves += 1;
-                // What is sent into a port without a link goes nowhere.
+                // Packets sent to a port without a link are dropped.
                 if let Some(Attachment { link, outward }) = ports.get(port.0) {
                     self.links[*link].link.way(*outward).push(now, packet);
                 }
@@ -253,7 +255,7 @@ impl<N: Node + ?Sized> Node for Box<N> {
 }
 
 impl Datagram {
-    /// IPv4 and UDP headers.
+    /// Length of the IPv4 and UDP headers, in bytes.
     pub const HEADER_BYTES: u64 = 20 + 8;
 }
 
@@ -271,7 +273,7 @@ impl Packet for Datagram {
     }
 
     fn split_off(&mut self, at: u32) -> Self {
-        // A datagram is one segment, which has no inner boundary; what would be behind it is empty.
+        // A datagram is a single segment and cannot be split.
         debug_assert!(false, "split of a datagram at {at}");
         Self(Vec::new())
     }

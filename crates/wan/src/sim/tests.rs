@@ -1,20 +1,20 @@
-//! The simulator at work: a small reliable protocol over links with loss, and the ways in which runs end.
+//! The simulator with a small reliable protocol over lossy links, and the ways in which runs end.
 
 use super::*;
 use crate::model::{DirectionConfig, DirectionUpdate};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Go-back-N: the sender repeats everything from the first unacknowledged datagram on, when a timer expires. Datagrams
-/// carry their number, acknowledgements that of the next one expected.
+/// Go-back-N: when a timer expires, the sender repeats everything from the first unacknowledged datagram on.
+/// Datagrams carry their number, acknowledgements the next expected number.
 enum Party {
-    Sender { total: u32, window: u32, acknowledged: u32, next: u32, patience: Duration, deadline: Option<Duration> },
+    Sender { total: u32, window: u32, acknowledged: u32, next: u32, time_limit: Duration, deadline: Option<Duration> },
     Receiver { expected: u32, discarded: u32, answer: bool },
 }
 
 impl Party {
-    fn sender(total: u32, window: u32, patience: Duration) -> Self {
-        Self::Sender { total, window, acknowledged: 0, next: 0, patience, deadline: None }
+    fn sender(total: u32, window: u32, time_limit: Duration) -> Self {
+        Self::Sender { total, window, acknowledged: 0, next: 0, time_limit, deadline: None }
     }
 
     fn receiver() -> Self {
@@ -32,9 +32,9 @@ impl Node for Party {
     fn receive(&mut self, now: Duration, _from: Port, packet: Datagram) {
         let number = u32::from_be_bytes(packet.0[..4].try_into().unwrap());
         match self {
-            Self::Sender { acknowledged, next, patience, deadline, total, .. } if number > *acknowledged => {
+            Self::Sender { acknowledged, next, time_limit, deadline, total, .. } if number > *acknowledged => {
                 (*acknowledged, *next) = (number, number.max(*next));
-                *deadline = (number < *total).then_some(now + *patience);
+                *deadline = (number < *total).then_some(now + *time_limit);
             }
             Self::Sender { .. } => {}
             Self::Receiver { expected, discarded, answer } => {
@@ -47,7 +47,7 @@ impl Node for Party {
 
     fn poll(&mut self, now: Duration) -> Option<(Port, Datagram)> {
         match self {
-            Self::Sender { total, window, acknowledged, next, patience, deadline } => {
+            Self::Sender { total, window, acknowledged, next, time_limit, deadline } => {
                 if deadline.is_some_and(|deadline| deadline <= now) {
                     (*next, *deadline) = (*acknowledged, None);
                 }
@@ -57,7 +57,7 @@ impl Node for Party {
                 let mut payload = vec![0; 1000];
                 payload[..4].copy_from_slice(&next.to_be_bytes());
                 *next += 1;
-                deadline.get_or_insert(now + *patience);
+                deadline.get_or_insert(now + *time_limit);
                 Some((Port(0), Datagram(payload)))
             }
             Self::Receiver { expected, answer, .. } => {
@@ -76,7 +76,7 @@ fn link(delay: &str, rate: &str, loss: &str) -> LinkConfig {
     LinkConfig::symmetric(5, DirectionConfig { delay: parsed.0, rate: parsed.1, loss: parsed.2, ..Default::default() })
 }
 
-/// Sends `total` datagrams over `link` and returns the time that it took and how many datagrams arrived out of order.
+/// Sends `total` datagrams over `link`; returns the time taken and how many datagrams arrived out of order.
 fn transfer(total: u32, window: u32, link: &LinkConfig) -> (Duration, u32) {
     let mut sim = Simulator::new();
     let sender = sim.add(Party::sender(total, window, Duration::from_millis(150)));
@@ -88,17 +88,18 @@ fn transfer(total: u32, window: u32, link: &LinkConfig) -> (Duration, u32) {
 }
 
 #[test]
-fn a_window_per_round_trip_to_the_nanosecond() {
+fn transfer_sends_exactly_a_window_per_round_trip() {
     let link = link("25ms", "100mbit", "0%");
     let transmission = |payload| Duration::from_nanos(Datagram(vec![0; payload]).amount().bytes * 80);
-    // Each acknowledgement lets one more datagram go: the round trip of a window's first datagram sets the pace.
+    // Each acknowledgement releases one more datagram: the round trip of a window's first datagram sets the
+    // pace.
     let round = Duration::from_millis(50) + transmission(1000) + transmission(4);
     let last_window = 10 * transmission(1000) + Duration::from_millis(25);
     assert_eq!(transfer(100, 10, &link), (9 * round + last_window, 0));
 }
 
 #[test]
-fn loss_is_repaired_the_same_way_with_every_run() {
+fn lossy_runs_are_reproducible() {
     let link = link("25ms", "100mbit", "2%");
     let (time, discarded) = transfer(1000, 10, &link);
     assert!(time > transfer(1000, 10, &self::link("25ms", "100mbit", "0%")).0);
@@ -108,8 +109,8 @@ fn loss_is_repaired_the_same_way_with_every_run() {
 }
 
 #[test]
-fn nodes_of_many_kinds_share_a_simulator_and_links_are_changed_between_runs() {
-    /// Copies what comes in at one port to the other.
+fn different_nodes_share_a_simulator_and_links_can_change() {
+    /// Forwards packets from one port to the other.
     struct Hub(Vec<(Port, Datagram)>);
     impl Node for Hub {
         type Packet = Datagram;
@@ -140,7 +141,7 @@ fn nodes_of_many_kinds_share_a_simulator_and_links_are_changed_between_runs() {
 }
 
 #[test]
-fn says_how_a_run_ended() {
+fn run_reports_how_it_ended() {
     let mut sim = Simulator::new();
     let sender = sim.add(Party::sender(1, 1, SECOND));
     let receiver = sim.add(Party::receiver());
@@ -154,7 +155,7 @@ fn says_how_a_run_ended() {
 }
 
 #[test]
-fn a_loop_without_delay_and_a_node_that_oversleeps_are_noticed() {
+fn zero_delay_loop_and_idle_wakeup_are_detected() {
     struct Mirror(Option<Datagram>, Option<Duration>);
     impl Node for Mirror {
         type Packet = Datagram;

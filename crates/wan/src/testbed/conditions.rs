@@ -1,7 +1,8 @@
-//! The conditions of an experiment: what a testbed fixes about its hosts, and what they really got.
+//! The conditions of an experiment: the settings that a testbed fixes on its hosts, and the values in force.
 //!
-//! Throughput over a long path says little without them: with a stock 4 MB of `tcp_wmem`, a sender that could fill
-//! 1 Gbit/s over 100 ms reaches a sixth of it. So a testbed sets them, reads them back, and prints them with every result.
+//! Throughput over a long path means little without them: with the default 4 MB of `tcp_wmem`, a sender that
+//! could fill 1 Gbit/s over 100 ms reaches a sixth of it. So a testbed sets them, reads them back, and prints
+//! them with every result.
 
 use super::Error;
 use super::HostSpec;
@@ -10,8 +11,8 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-/// The maximum of `tcp_rmem` and `tcp_wmem`: ten times what 1 Gbit/s needs over 100 ms, so that no limit of the hosts is
-/// what an experiment measures.
+/// The maximum of `tcp_rmem` and `tcp_wmem`, in bytes: ten times what 1 Gbit/s needs over 100 ms, so that no
+/// host limit distorts an experiment.
 pub const TCP_MEMORY_MAX: u64 = 128 << 20;
 
 /// A host's settings as read back from its kernel.
@@ -21,13 +22,13 @@ pub struct HostConditions {
     pub tcp_rmem: String,
     /// Minimum, default and maximum of a send buffer, in bytes.
     pub tcp_wmem: String,
-    /// Whether connections start without what earlier ones learnt.
+    /// Whether connections start without metrics cached from earlier ones.
     pub tcp_no_metrics_save: String,
     /// Bit 1: fast open as a client; bit 2: as a server.
     pub tcp_fastopen: String,
-    /// The congestion control that connections start with.
+    /// The default congestion control.
     pub congestion_control: String,
-    /// Why that is not the one that was asked for.
+    /// Why it is not the requested one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub congestion_control_refused: Option<String>,
 }
@@ -41,27 +42,27 @@ impl fmt::Display for HostConditions {
     }
 }
 
-/// What a host's network has to do besides what its specification says.
+/// Properties of a host's network beyond its specification.
 pub(super) struct Network {
-    /// The kernel has IPv6.
+    /// Whether the kernel supports IPv6.
     pub(super) ipv6: bool,
-    /// The host is a router: it forwards packets.
+    /// Whether the host is a router and forwards packets.
     pub(super) forwards: bool,
-    /// TCP stays as the system made it.
+    /// Whether TCP keeps the system's settings.
     pub(super) stock: bool,
 }
 
-/// Sets up the network of the host that the calling thread is in, and reads back what TCP will do there.
+/// Configures the network of the calling thread's host, and reads back the TCP settings.
 pub(super) fn apply(host: &HostSpec, network: &Network) -> Result<HostConditions, Error> {
     let at = |key: &str| format!("host \"{}\": cannot set {key}", host.name);
     let set = |key: &str, value: &str| write(key, value).map_err(Error::system(at(key)));
-    // Paths need not be symmetric, so a packet may well arrive from where an answer would not go.
+    // Paths may be asymmetric, so a packet may arrive on another interface than the route back to its source.
     set("net.ipv4.conf.all.rp_filter", "0")?;
     set("net.ipv4.conf.default.rp_filter", "0")?;
     set("net.ipv4.ip_forward", if network.forwards { "1" } else { "0" })?;
     if network.ipv6 {
         set("net.ipv6.conf.all.forwarding", if network.forwards { "1" } else { "0" })?;
-        // Hosts have the addresses that the testbed gives them, and say nothing of their own accord.
+        // Hosts have only the addresses from the testbed, and send no unsolicited messages.
         set("net.ipv6.conf.default.addr_gen_mode", "1")?;
         set("net.ipv6.conf.default.accept_ra", "0")?;
         set("net.ipv6.conf.default.router_solicitations", "0")?;
@@ -95,7 +96,7 @@ pub(super) fn apply(host: &HostSpec, network: &Network) -> Result<HostConditions
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 
-/// A sentence for somebody who asked for a congestion control and did not get it.
+/// Explains why the requested congestion control was refused.
 fn why_refused(wanted: &str, error: &io::Error) -> String {
     let list = |key| read(key).unwrap_or_default();
     let available = list("net.ipv4.tcp_available_congestion_control");

@@ -1,4 +1,5 @@
-//! What the gateways of a testbed are configured with: peers of each other, open to sessions between the ends.
+//! The configurations of a testbed's gateways: they are peers of each other, and admit sessions between the
+//! ends.
 
 use super::environment::certificate_files;
 use super::gateway_options::GatewayOptions;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// Where a gateway takes UDT: QUIC has the session port of UDP.
+/// UDP port for UDT, because QUIC uses the session port.
 const UDT_PORT: u16 = DEFAULT_PORT + 1;
 
 /// The configuration of the gateway on the host at `own`.
@@ -24,7 +25,7 @@ pub(super) fn configuration(
     let hosts = || scenario.hosts.iter().enumerate();
     let peers: Vec<_> = hosts().filter(|(index, host)| host.gateway && *index != own).collect();
     let ends: Vec<_> = hosts().filter(|(_, host)| !host.gateway).collect();
-    // What an end may be called in a session, its addresses alone as a source.
+    // The names of an end in a session's destination; as a source, only its addresses.
     let called = |index: usize, name: &str, by_name: bool| -> Vec<String> {
         let text = addresses(index).into_iter().map(|address| address.to_string());
         text.chain(by_name.then(|| name.to_owned())).collect()
@@ -52,11 +53,11 @@ pub(super) fn configuration(
     let has_certificates = options.certificates.is_some();
     let udt = if transport == "udt" { Some(security) } else { has_certificates.then_some("encrypt") };
     let quic = has_certificates || transport == "quic";
-    // The last is TCP on the session port: once that listens, all do.
+    // TCP on the session port comes last: once it listens, all others do.
     let sockets = [
         quic.then_some((DEFAULT_PORT, "quic", None)),
         udt.map(|security| (UDT_PORT, "udt", Some(security))),
-        // For the beacons beside UDT.
+        // For the beacons of UDT.
         udt.map(|_| (UDT_PORT, "tcp", None)),
         Some((DEFAULT_PORT, "tcp", None)),
     ];
@@ -88,11 +89,13 @@ pub(super) fn configuration(
         route: routes.flatten().collect(),
         allow: allow.filter(|allow| !allow.from.is_empty() && !allow.to.is_empty()).collect(),
     };
-    // Text, lists and tables in an order that TOML takes, so this cannot fail; an empty file would be refused at start.
+    // The structure orders lists and tables as TOML requires, so this cannot fail; a gateway would refuse an
+    // empty file.
     toml::to_string(&file).unwrap_or_default()
 }
 
-/// The gateway with the least delay to the host at `to`, among equals the one that the fewest links part from it.
+/// The gateway with the least delay to the host at `to`; among equals, the one with the fewest links in
+/// between.
 fn nearest_gateway(scenario: &Scenario, to: usize) -> Option<usize> {
     let distances = route::distances(scenario, to);
     let gateways = scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway);
@@ -171,7 +174,7 @@ mod tests {
     use crate::model::LinkConfig;
 
     #[test]
-    fn each_end_is_reached_by_the_gateway_next_to_it() {
+    fn nearest_gateway_serves_each_end() {
         let mut scenario = Scenario::sc09();
         for without_delay in [false, true] {
             if without_delay {
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_of_one_side() {
+    fn configuration_contains_peers_routes_and_rules() {
         let options = GatewayOptions {
             wan: BTreeMap::from([("congestion_control".into(), "bbr".into())]),
             ..GatewayOptions::default()
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn another_transport_has_its_own_listeners() {
+    fn each_transport_has_its_listeners() {
         let options = GatewayOptions {
             transport: Some("quic".into()),
             security: Some("encrypt".into()),
@@ -229,7 +232,7 @@ mod tests {
                 let port = text("address").rsplit(':').next().unwrap();
                 format!("{}/{port} {}", text("transport"), text("security"))
             };
-            // IPv4 and IPv6 have the same.
+            // IPv4 and IPv6 have the same listeners.
             file["listen"].as_array().unwrap().iter().step_by(2).map(one).collect()
         };
         assert_eq!(listeners(&file), ["quic/5006 -", "udt/5007 encrypt", "tcp/5007 -", "tcp/5006 -"], "{text}");
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_has_all_to_choose_from() {
+    fn auto_allows_all_transports() {
         let options = GatewayOptions {
             transport: Some("auto".into()),
             certificates: Some(Certificates::default()),

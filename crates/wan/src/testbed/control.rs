@@ -1,8 +1,8 @@
-//! The control socket: how other processes of the same user ask a running testbed for its state, for changes, and for the
-//! way into its hosts.
+//! The control socket, over which other processes of the same user query and change a running testbed and
+//! enter its hosts.
 //!
-//! A connection carries one request and one answer, each a line of JSON. The answer to `enter` comes with the descriptors of
-//! the host's namespaces, so that whoever enters needs no right to look into the owner's process.
+//! A connection carries one request and one answer, each a line of JSON. The answer to `enter` comes with
+//! descriptors of the host's namespaces, so the client needs no permission to access the owner's process.
 
 use super::environment::{self, control_socket};
 use super::namespace::Namespaces;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What somebody asks of a testbed.
+/// A request to a testbed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
@@ -30,7 +30,7 @@ pub(super) enum Request {
     Enter {
         host: String,
     },
-    /// Changes one direction of a link, or both.
+    /// Changes one direction of a link, or both if none is given.
     Set {
         link: String,
         direction: Option<Direction>,
@@ -45,7 +45,7 @@ pub(super) enum Request {
     Down,
 }
 
-/// What the testbed answers.
+/// A testbed's answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
@@ -54,7 +54,7 @@ pub(super) enum Answer {
     Refused(Refused),
 }
 
-/// An [`Error`] as it crosses between processes.
+/// An [`Error`] in a form that can be sent to another process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Refused {
     pub(super) message: String,
@@ -73,7 +73,7 @@ impl From<Refused> for Error {
     }
 }
 
-/// A running testbed of this user, in whatever process it is.
+/// A running testbed of this user, owned by any process.
 #[derive(Debug, Clone)]
 pub struct Remote {
     name: String,
@@ -81,8 +81,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Finds the testbed `name`; without a name the one that this process is in ([`super::ENV_NAME`]), or else the only one
-    /// that is running.
+    /// Finds the testbed `name`; without a name, the one that this process runs in ([`super::ENV_NAME`]), or
+    /// else the only running one.
     pub fn find(name: Option<&str>) -> Result<Self, Error> {
         let inside = std::env::var(super::ENV_NAME).ok().filter(|name| !name.is_empty());
         let running: Vec<_> = Found::all()?.into_iter().filter(|found| found.state == State::Running).collect();
@@ -105,12 +105,12 @@ impl Remote {
         Self { name: found.name.clone(), socket: control_socket(&found.path) }
     }
 
-    /// Where it is found.
+    /// Its location.
     pub fn found(&self) -> Found {
         Found { name: self.name.clone(), path: self.directory().to_owned(), state: State::Running }
     }
 
-    /// Its name.
+    /// The testbed's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -120,12 +120,13 @@ impl Remote {
         self.socket.parent().unwrap_or(&self.socket)
     }
 
-    /// Puts into a command's environment which testbed it belongs to, and which host it runs in, if any.
+    /// Sets environment variables that tell a command which testbed it belongs to, and which host it runs in,
+    /// if any.
     pub fn identify(&self, command: &mut Command, host: Option<&str>) {
         environment::identify(command, self.directory(), host);
     }
 
-    /// Its conditions, links and counters, as they are now.
+    /// The current conditions, links and counters.
     pub fn report(&self) -> Result<Report, Error> {
         match self.ask(&Request::Report, Some(ANSWER_TIME))? {
             (Answer::Report(report), _) => Ok(*report),
@@ -133,7 +134,7 @@ impl Remote {
         }
     }
 
-    /// The namespaces of `host`.
+    /// Descriptors of the namespaces of `host`.
     pub fn enter(&self, host: &str) -> Result<Namespaces, Error> {
         let (_, fds) = self.ask(&Request::Enter { host: host.into() }, Some(ANSWER_TIME))?;
         match <[OwnedFd; 4]>::try_from(fds) {
@@ -142,7 +143,8 @@ impl Remote {
         }
     }
 
-    /// Changes one direction of a link, or both; whatever `update` leaves out stays as it is.
+    /// Changes one direction of a link, or both if none is given; settings absent from `update` stay
+    /// unchanged.
     pub fn set(&self, link: &str, direction: Option<Direction>, update: &DirectionUpdate) -> Result<(), Error> {
         self.order(&Request::Set { link: link.into(), direction, update: *update }, Some(ANSWER_TIME))
     }
@@ -157,9 +159,9 @@ impl Remote {
         self.order(&Request::Heal { link: link.into() }, Some(ANSWER_TIME))
     }
 
-    /// Takes the testbed down and waits until it is.
+    /// Takes the testbed down and waits for completion.
     pub fn down(&self) -> Result<(), Error> {
-        // No limit: programs in the hosts get time to end, and the owner's death ends the wait.
+        // No time limit: programs in the hosts get time to end, and if the owner dies, the connection closes.
         self.order(&Request::Down, None)
     }
 
@@ -183,14 +185,14 @@ impl Remote {
     }
 }
 
-/// How long a testbed may take to answer; it does nothing that takes long, but the machine may be busy.
+/// Longest wait for an answer: no request takes long, but the machine may be busy.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How long the owner waits for a request, for others wait meanwhile.
+/// Longest wait of the owner for a request, since other clients wait meanwhile.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(2);
-/// The report of the largest scenario is well below it.
+/// Largest message, in bytes; the report of the largest scenario is well below it.
 const MESSAGE_MAX: usize = 4 << 20;
 
-/// Sends one message as a line, with the descriptors of a host's namespaces if there are any.
+/// Sends one message as a line, with descriptors of a host's namespaces if given.
 pub(super) fn send<T: Serialize>(stream: &UnixStream, message: &T, host: Option<&Namespaces>) -> io::Result<()> {
     let mut text = serde_json::to_vec(message)?;
     text.push(b'\n');
@@ -204,7 +206,7 @@ pub(super) fn send<T: Serialize>(stream: &UnixStream, message: &T, host: Option<
     io::Write::write_all(&mut &*stream, &text[sent..])
 }
 
-/// Receives one message, and the descriptors that came with it.
+/// Receives one message and the descriptors sent with it.
 pub(super) fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> io::Result<(T, Vec<OwnedFd>)> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
     while !text.ends_with(b"\n") && text.len() <= MESSAGE_MAX {

@@ -1,4 +1,4 @@
-//! Where testbeds are on this machine, and the environment variables that tell the programs in them.
+//! The locations of testbeds on this machine, and the environment variables for programs in them.
 
 use super::Error;
 use std::fs::{self, DirBuilder};
@@ -7,19 +7,19 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the testbed that commands in it and beside it belong to.
+/// Name of the testbed that a command belongs to.
 pub const ENV_NAME: &str = "PHOEBUS_TESTBED";
-/// Names the host that a command runs in.
+/// Name of the host that a command runs in.
 pub const ENV_HOST: &str = "PHOEBUS_TESTBED_HOST";
-/// Names the administration socket of the gateway in the host that a command runs in; `phoebus status` asks there.
+/// Path of the administration socket of the gateway on the command's host; `phoebus status` connects to it.
 pub const ENV_ADMIN: &str = "PHOEBUS_ADMIN_SOCKET";
-/// Name the certificate of the host that a command runs in, its key, and the authority that all of a testbed's gateways have:
-/// settings of clients (`phoebus_proto::settings`).
+/// Paths of the host's certificate, its key, and the certificate of the authority of all gateways in a
+/// testbed: settings of clients (`phoebus_config::settings`).
 const CREDENTIALS: [&str; 3] = ["PHOEBUS_CERT", "PHOEBUS_KEY", "PHOEBUS_CA"];
-/// The directory that testbeds' state directories are in, should it not be the usual one.
+/// The directory of the state directories, if it is not the default one.
 pub const ENV_DIRECTORY: &str = "PHOEBUS_TESTBED_DIR";
 
-/// The directory that state directories are in: what [`ENV_DIRECTORY`] says; else `/run/phoebus/testbeds` for root;
+/// The directory of the state directories: [`ENV_DIRECTORY`]; else `/run/phoebus/testbeds` for root;
 /// `phoebus/testbeds` in `$XDG_RUNTIME_DIR`; `/tmp/phoebus-UID/testbeds`.
 pub(super) fn base() -> Result<PathBuf, Error> {
     if let Some(given) = std::env::var_os(ENV_DIRECTORY).filter(|given| !given.is_empty()) {
@@ -37,7 +37,8 @@ pub(super) fn base() -> Result<PathBuf, Error> {
     })
 }
 
-/// The same directory, made if need be, and only this user's: others could put words into a testbed's mouth.
+/// The same directory, created if missing. It must be accessible only to this user, because others could
+/// impersonate a testbed.
 pub(super) fn base_for_writing() -> Result<PathBuf, Error> {
     let base = base()?;
     DirBuilder::new().recursive(true).mode(0o700).create(&base).map_err(Error::state(&base))?;
@@ -50,7 +51,7 @@ pub(super) fn base_for_writing() -> Result<PathBuf, Error> {
     Ok(base)
 }
 
-/// Puts into a command's environment where it is: the state directory `directory`, and the host that it is in.
+/// Sets environment variables for a command: the state directory `directory`, and the host that it runs in.
 pub(super) fn identify(command: &mut Command, directory: &Path, host: Option<&str>) {
     if let (Some(name), Some(base)) = (directory.file_name(), directory.parent()) {
         command.env(ENV_NAME, name).env(ENV_DIRECTORY, base);
@@ -80,7 +81,7 @@ pub(super) fn control_socket(directory: &Path) -> PathBuf {
     directory.join("control")
 }
 
-/// Names of the files with the certificate and the key of a host, and of the one with the authority's certificate.
+/// File names of a host's certificate and key, and of the authority's certificate.
 pub(super) fn certificate_files(host: &str) -> [String; 3] {
     [format!("{host}.pem"), format!("{host}.key"), "authority.pem".to_owned()]
 }

@@ -1,85 +1,85 @@
-//! What can go wrong with a testbed, each as one sentence that names the culprit and what was expected.
+//! Errors of testbeds, each as one sentence that names the faulty part and what was expected.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a testbed could not be built, found or changed.
+/// The reason why a testbed could not be built, found or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A scenario that cannot be built, with the place in its file where there is one.
+    /// The scenario cannot be built; names the place in its file if there is one.
     #[error("{place}{message}")]
     Scenario {
-        /// `FILE:LINE:COLUMN: `, or nothing for a scenario that came from no file.
+        /// `FILE:LINE:COLUMN: `, or empty for a scenario that came from no file.
         place: String,
-        /// What is wrong, and what was expected.
+        /// The problem, and what was expected.
         message: String,
     },
-    /// A name that is no host of the testbed.
+    /// The testbed has no such host.
     #[error("testbed {testbed} has no host \"{host}\"; it has {known}")]
     UnknownHost {
         /// The testbed.
         testbed: String,
-        /// The name that was given.
+        /// The given name.
         host: String,
-        /// The hosts that there are.
+        /// The existing hosts.
         known: String,
     },
-    /// A name that is no link of the testbed.
+    /// The testbed has no such link.
     #[error("testbed {testbed} has no link \"{link}\"; it has {known}")]
     UnknownLink {
         /// The testbed.
         testbed: String,
-        /// The name that was given.
+        /// The given name.
         link: String,
-        /// The links that there are.
+        /// The existing links.
         known: String,
     },
-    /// A text that cannot name a testbed.
+    /// The text is not a valid testbed name.
     #[error("\"{0}\" cannot name a testbed: expected up to 32 letters, digits and dashes")]
     Name(String),
     /// A testbed of that name is running.
     #[error("a testbed named {0} is running; choose another --name, or end it with `phoebus testbed down --name {0}`")]
     NameTaken(String),
-    /// No testbed of that name is running, or none at all.
+    /// The testbed is not running, or none is.
     #[error("{}", not_running(name.as_deref(), known))]
     NotRunning {
-        /// The name that was asked for.
+        /// The requested name.
         name: Option<String>,
-        /// The testbeds that are running.
+        /// The running testbeds.
         known: String,
     },
-    /// More than one testbed is running, and none was named.
+    /// Several testbeds are running, and none was named.
     #[error("several testbeds are running, {0}; choose one with --name")]
     Ambiguous(String),
-    /// The process that owns a testbed refused a request.
+    /// The testbed's owner refused a request.
     #[error("{message}")]
     Remote {
-        /// Its sentence.
+        /// The owner's message.
         message: String,
-        /// Whether the request was at fault.
+        /// Whether the request was invalid.
         bad_input: bool,
     },
-    /// The process that owns a testbed ended before its time.
+    /// The testbed's owner process ended unexpectedly.
     #[error("the testbed's process ended unexpectedly; the testbed is gone")]
     Lost,
     /// A gateway did not start.
     #[error("the gateway on {host} {what}")]
     Gateway {
-        /// The host that it was to run on.
+        /// The host on which it should run.
         host: String,
-        /// What became of it, and what it said.
+        /// What happened, with the end of its log.
         what: String,
     },
-    /// The caller may not make namespaces or TUN devices.
+    /// The caller may not create namespaces or TUN devices.
     #[error("{0}")]
     NotPermitted(String),
-    /// The system refused something that a testbed needs.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
         /// What was attempted.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// A file of the testbed's state could not be read or written.
@@ -87,13 +87,13 @@ pub enum Error {
     State {
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Whether the request itself is at fault, rather than the machine it was made on.
+    /// Whether the request is invalid, as opposed to a problem of the machine.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Scenario { .. }
@@ -114,12 +114,12 @@ impl Error {
         Self::Scenario { place: String::new(), message: message.into() }
     }
 
-    /// Turns a system error into one that says what was attempted; for `map_err`.
+    /// Adds what was attempted to a system error; for `map_err`.
     pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |source| Self::System { what: what.into(), source: source.into() }
     }
 
-    /// Turns a system error into one that names a file of the state; for `map_err`.
+    /// Adds a file of the state to a system error; for `map_err`.
     pub(crate) fn state<E: Into<io::Error>>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
         move |source| Self::State { path: path.into(), source: source.into() }
     }

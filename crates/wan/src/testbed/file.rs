@@ -1,7 +1,7 @@
 //! Scenario files: their grammar, and errors that give line and column.
 
 use super::Error;
-use super::scenario::{Flaw, HostSpec, LinkSpec, Place, Scenario};
+use super::scenario::{FaultyPart, Flaw, HostSpec, LinkSpec, Scenario};
 use crate::model::{DirectionConfig, DirectionUpdate, LinkConfig, Loss, Rate};
 use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::{ByteSize, Span};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 
-/// Largest file that is read: ten times what the largest testbed needs, and no device that never ends.
+/// Largest scenario file, in bytes: ten times what the largest testbed needs; also bounds reads from devices.
 const FILE_MAX: u64 = 1 << 20;
 
 impl Scenario {
@@ -34,7 +34,7 @@ impl Scenario {
         }
     }
 
-    /// Reads the text of a scenario file; `name` is what errors call it.
+    /// Parses the text of a scenario file; errors call it `name`.
     pub fn parse(text: &str, name: &str) -> Result<Self, Error> {
         let error = |span: Option<Range<usize>>, message: &str| Error::Scenario {
             place: place(text, name, span),
@@ -73,7 +73,8 @@ struct HostTable {
     sysctl: BTreeMap<String, String>,
 }
 
-/// The settings of both directions stand beside the link's own, those of one direction in a table of its name.
+/// Settings next to the link's own apply to both directions; those of one direction are in a table of its
+/// name.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LinkTable {
@@ -106,14 +107,14 @@ impl ScenarioFile {
         }
     }
 
-    /// Where the part of the scenario that has a flaw stands.
-    fn span(&self, place: Place) -> Option<Range<usize>> {
+    /// The position of the faulty part of the scenario.
+    fn span(&self, place: FaultyPart) -> Option<Range<usize>> {
         match place {
-            Place::Whole => None,
-            Place::Host(index) => self.host.get(index).map(|host| host.name.span()),
-            Place::Link(index) => self.link.get(index).map(|link| link.name.span()),
-            Place::Ends(index) => self.link.get(index).map(|link| link.ends.span()),
-            Place::Mtu(index) => self.link.get(index).and_then(|link| link.mtu.as_ref()).map(Spanned::span),
+            FaultyPart::Whole => None,
+            FaultyPart::Host(index) => self.host.get(index).map(|host| host.name.span()),
+            FaultyPart::Link(index) => self.link.get(index).map(|link| link.name.span()),
+            FaultyPart::Ends(index) => self.link.get(index).map(|link| link.ends.span()),
+            FaultyPart::Mtu(index) => self.link.get(index).and_then(|link| link.mtu.as_ref()).map(Spanned::span),
         }
     }
 }
@@ -142,7 +143,7 @@ impl LinkTable {
     }
 }
 
-/// `FILE:LINE:COLUMN: `, as editors and compilers write it.
+/// `FILE:LINE:COLUMN: `, in the format of compilers.
 fn place(text: &str, name: &str, span: Option<Range<usize>>) -> String {
     let Some(before) = span.and_then(|span| text.get(..span.start)) else { return format!("{name}: ") };
     let (line, column) = phoebus_proto::text::place(before);

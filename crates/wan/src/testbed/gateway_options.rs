@@ -1,38 +1,39 @@
-//! What gateways a testbed is to have.
+//! Options for the gateways of a testbed.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What gateways to start.
+/// The gateways to start.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct GatewayOptions {
     /// The `phoebus` program.
     pub program: PathBuf,
-    /// What carries sessions between gateways, by its name in their configuration; TCP if nothing is said.
+    /// Transport between gateways, by its name in their configuration; `None` selects TCP.
     pub transport: Option<String>,
-    /// What protects the connections between gateways, by its name in their configuration; nothing if nothing is said.
+    /// Protection of connections between gateways, by its name in their configuration; `None` selects none.
     pub security: Option<String>,
-    /// Connections of each hop between gateways; one if nothing is said.
+    /// Number of connections of each hop between gateways; `None` selects one.
     #[serde(default)]
     pub streams: Option<u16>,
-    /// With them the gateways take QUIC and, on the next port, UDT beside TCP, and the ends' programs have certificates of their
-    /// own to show; a transport or protection may need them.
+    /// Certificates for gateways and ends. With them the gateways also listen for QUIC and, on the next port,
+    /// UDT, and programs on the ends can present certificates; some transports and protections require them.
     pub certificates: Option<Certificates>,
     /// Settings of the profile towards other gateways, by their keys in a gateway's configuration, such as
     /// `congestion_control`.
     pub wan: BTreeMap<String, String>,
-    /// The same towards the ends.
+    /// Settings of the profile towards the ends.
     pub lan: BTreeMap<String, String>,
-    /// Where the gateways' logs go; otherwise into the testbed's directory, which goes with the testbed.
+    /// Directory for the gateways' logs; `None` selects the testbed's directory, which is removed with the
+    /// testbed.
     pub logs: Option<PathBuf>,
 }
 
 /// Certificates and keys for the hosts of one testbed, in PEM.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Certificates {
-    /// The certificate of the authority that all trust.
+    /// The certificate of the authority that all hosts trust.
     pub authority: String,
     /// Each host's certificate and key.
     pub hosts: BTreeMap<String, (String, String)>,

@@ -1,8 +1,8 @@
-//! Gateways on the gateway hosts of a testbed: their configurations, and the processes.
+//! The gateways of a testbed: their configurations and processes.
 //!
-//! Every gateway host gets a `phoebus gateway` that is a peer of all others, listens on the session port, and admits sessions
-//! from every end (a host that is no gateway) to every other end. A session whose path the client leaves open goes to the
-//! gateway nearest its destination.
+//! Every gateway host runs a `phoebus gateway` that is a peer of all others, listens on the session port, and
+//! admits sessions from every end (a host that is no gateway) to every other end. A session without an
+//! explicit path goes to the gateway nearest its destination.
 
 use super::configuration::configuration;
 use super::environment::{self, certificate_files};
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct Gateways(Vec<Gateway>);
 
-/// One of them.
+/// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
-    /// The host that it runs in.
+    /// The host that it runs on.
     pub host: String,
     /// Its process.
     pub child: Child,
@@ -29,11 +29,11 @@ pub struct Gateway {
     pub config: PathBuf,
     /// Its administration socket.
     pub admin: PathBuf,
-    /// What it says on its outputs.
+    /// The file with its output.
     pub log: PathBuf,
 }
 
-/// How long a gateway may take until it accepts connections: thousands of times what it needs on an idle machine.
+/// Longest wait until a gateway accepts connections: thousands of times what it needs on an idle machine.
 const START_TIME: Duration = Duration::from_secs(20);
 
 impl Testbed {
@@ -41,7 +41,7 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::Gateway`], with what it said, if one ends or does not accept.
+    /// [`Error::Gateway`], with the end of its log, if a gateway ends or does not accept connections.
     pub fn start_gateways(&self, options: &GatewayOptions) -> Result<Gateways, Error> {
         let scenario = self.scenario();
         if !scenario.hosts.iter().any(|host| host.gateway) {
@@ -76,7 +76,8 @@ impl Testbed {
         Ok(gateways)
     }
 
-    /// Those of the ends as well: programs there find them by their variables ([`super::Remote::identify`]).
+    /// Writes the certificates of all hosts, ends included: programs there find them through variables
+    /// ([`super::Remote::identify`]).
     fn write_certificates(&self, certificates: &Certificates) -> Result<(), Error> {
         for (host, (certificate, key)) in &certificates.hosts {
             let [certificate_file, key_file, authority_file] = certificate_files(host);
@@ -94,7 +95,7 @@ impl Gateways {
         self.0.iter_mut().find(|gateway| gateway.host == host)
     }
 
-    /// Which there are, and which have ended.
+    /// The gateways, with the exit status of those that have ended.
     pub fn report(&mut self) -> Vec<GatewayReport> {
         self.0.iter_mut().map(Gateway::report).collect()
     }
@@ -103,7 +104,7 @@ impl Gateways {
 impl Drop for Gateways {
     fn drop(&mut self) {
         for gateway in &mut self.0 {
-            // One that has ended needs neither.
+            // Both calls fail harmlessly for a gateway that has ended.
             let _ = gateway.child.kill();
             let _ = gateway.child.wait();
         }
@@ -112,29 +113,30 @@ impl Drop for Gateways {
 
 impl Gateway {
     fn report(&mut self) -> GatewayReport {
-        let ended = self.child.try_wait().ok().flatten().map(|status| format!("{status}{}", self.last_words()));
+        let ended = self.child.try_wait().ok().flatten().map(|status| format!("{status}{}", self.log_tail()));
         GatewayReport { host: self.host.clone(), pid: self.child.id(), ended }
     }
 
     fn await_listening(&mut self, testbed: &Testbed) -> Result<(), Error> {
         let deadline = Instant::now() + START_TIME;
-        // Looked up rather than tried: the gateway would count an attempt as a failed handshake.
+        // Reads the kernel's table instead of connecting, which the gateway would count as a failed
+        // handshake.
         while testbed.run_in(&self.host, listeners)? < testbed.addresses(&self.host)?.len() {
             let failed = |what: String| Error::Gateway { host: self.host.clone(), what };
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(failed(format!("ended at its start, {status}{}", self.last_words())));
+                return Err(failed(format!("ended at its start, {status}{}", self.log_tail())));
             }
             if Instant::now() > deadline {
                 let waited = START_TIME.as_secs();
-                return Err(failed(format!("accepts no connections after {waited} s{}", self.last_words())));
+                return Err(failed(format!("accepts no connections after {waited} s{}", self.log_tail())));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 
-    /// The end of what it said, for a sentence.
-    fn last_words(&self) -> String {
+    /// The end of its log, to stand in a sentence.
+    fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -145,7 +147,8 @@ impl Gateway {
     }
 }
 
-/// How many sockets listen on the session port in the calling thread's network namespace (`proc_pid_net(5)`).
+/// Number of sockets that listen on the session port in the calling thread's network namespace
+/// (`proc_pid_net(5)`).
 fn listeners() -> usize {
     let port = format!(":{DEFAULT_PORT:04X}");
     let listens = |line: &str| {

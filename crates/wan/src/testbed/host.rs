@@ -1,4 +1,4 @@
-//! Building a host: a thread goes into new namespaces, furnishes them, and leaves descriptors of them behind.
+//! Builds a host: a thread enters new namespaces, sets them up, and returns descriptors of them.
 
 use super::conditions::{self, HostConditions, Network};
 use super::namespace::Namespaces;
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A host that stands.
+/// A host that was built.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) name: String,
@@ -22,23 +22,23 @@ pub(super) struct Host {
     pub(super) conditions: HostConditions,
 }
 
-/// What all hosts of a testbed share.
+/// Data that all hosts of a testbed share.
 pub(super) struct Plan<'a> {
     pub(super) scenario: &'a Scenario,
-    /// Files that hide those of the same names in `/etc`.
+    /// Files that replace those of the same names in `/etc`.
     pub(super) etc: Vec<PathBuf>,
-    /// Whether the kernel has IPv6.
+    /// Whether the kernel supports IPv6.
     pub(super) ipv6: bool,
 }
 
-/// The host's end of a link.
+/// A host's end of a link.
 pub(super) struct End {
     pub(super) link: usize,
     pub(super) tun: Tun,
 }
 
 impl Plan<'_> {
-    /// Builds the host at `index`: its namespaces, and its end of each link that it is on.
+    /// Builds the host at `index`: its namespaces, and its ends of its links.
     pub(super) fn build(&self, index: usize) -> Result<(Host, Vec<End>), Error> {
         let name = &self.scenario.hosts[index].name;
         let builder = std::thread::Builder::new().name(format!("host {name}"));
@@ -49,7 +49,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Runs on the thread that becomes the first inhabitant of the host.
+    /// Sets up the host, on the first thread in its namespaces.
     fn furnish(&self, index: usize) -> Result<(Host, Vec<End>), Error> {
         let spec = &self.scenario.hosts[index];
         let at = |what: &str| format!("host \"{}\": cannot {what}", spec.name);
@@ -64,28 +64,30 @@ impl Plan<'_> {
         Ok((Host { name: spec.name.clone(), addresses, namespaces: Arc::new(namespaces), conditions }, ends))
     }
 
-    /// Hides what would name other hosts than the testbed's.
+    /// Replaces the files that would resolve names outside the testbed.
     fn mount(&self) -> io::Result<()> {
-        // What is mounted here stays here; what the machine mounts from now on still appears.
+        // Mounts made here stay in this namespace; later mounts of the machine still appear here.
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         for file in &self.etc {
             let target = Path::new("/etc").join(file.file_name().unwrap_or_default());
             match mount_bind(file, &target) {
-                // A machine without the file has nothing there to hide; without /etc/hosts there would be no names.
+                // A missing file need not be replaced, except /etc/hosts, without which there would be no
+                // names.
                 Err(rustix::io::Errno::NOENT) if !target.ends_with("hosts") => {}
                 result => result?,
             }
         }
-        // A name cache would answer for the machine.
+        // The machine's name cache would answer with the machine's names.
         if Path::new("/run/nscd").is_dir() {
             mount("tmpfs", "/run/nscd", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)?;
         }
-        // Shows the host's interfaces. Some containers forbid it, and programs that read it there are few.
+        // Shows the host's own interfaces. Some containers forbid this mount, and few programs read the file
+        // system.
         let _ = mount("sysfs", "/sys", "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None);
         Ok(())
     }
 
-    /// Interfaces, addresses and routes.
+    /// Sets up interfaces, addresses and routes.
     fn connect(&self, index: usize) -> io::Result<Vec<End>> {
         let name = &self.scenario.hosts[index].name;
         let mut netlink = Netlink::open()?;
@@ -123,7 +125,7 @@ impl Plan<'_> {
     }
 }
 
-/// The hosts' `/etc/hosts`.
+/// The content of the hosts' `/etc/hosts`.
 pub(super) fn hosts_file(scenario: &Scenario, ipv6: bool) -> String {
     let mut text = String::from("127.0.0.1 localhost\n");
     if ipv6 {
@@ -137,12 +139,13 @@ pub(super) fn hosts_file(scenario: &Scenario, ipv6: bool) -> String {
     text
 }
 
-/// The machine's `/etc/nsswitch.conf`, but with host names from `/etc/hosts` alone: no service of the machine could know them.
+/// The machine's `/etc/nsswitch.conf` with host names only from `/etc/hosts`, since no other service knows
+/// them.
 pub(super) fn nsswitch_file() -> String {
     let machine = fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
     let others = machine.lines().filter(|line| !line.trim_start().starts_with("hosts:"));
     others.chain(["hosts: files"]).map(|line| format!("{line}\n")).collect()
 }
 
-/// For programs that ask name servers themselves: nobody listens there, so they hear so at once.
+/// For programs that query name servers directly: nothing listens there, so they fail at once.
 pub(super) const RESOLV_FILE: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";

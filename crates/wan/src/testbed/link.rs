@@ -6,12 +6,12 @@ use crate::live::{LiveLink, Tun};
 use crate::model::{Direction, DirectionUpdate, LinkConfig, LinkCounters};
 use std::sync::{Mutex, PoisonError};
 
-/// A link that packets go through. Every method may be called at any time, from any thread.
+/// A running link. Any thread may call any method at any time.
 #[derive(Debug)]
 pub struct Link {
     name: String,
     ends: [String; 2],
-    /// As changed since the start.
+    /// The settings, with changes since the start.
     config: Mutex<LinkConfig>,
     live: LiveLink,
 }
@@ -29,24 +29,25 @@ impl Link {
         &self.name
     }
 
-    /// The hosts that it joins; what the first sends goes [forward](Direction::Forward).
+    /// The two hosts; packets from the first go [forward](Direction::Forward).
     pub fn ends(&self) -> [&str; 2] {
         [&self.ends[0], &self.ends[1]]
     }
 
-    /// How the link is set now.
+    /// The current settings.
     pub fn config(&self) -> LinkConfig {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What went through the link since it began.
+    /// The counters since the link's start.
     pub fn counters(&self) -> LinkCounters {
         self.live.counters()
     }
 
-    /// Changes one direction; whatever `update` leaves out stays as it is.
+    /// Changes one direction; settings absent from `update` stay unchanged.
     pub fn update(&self, direction: Direction, update: &DirectionUpdate) {
-        // Held until the link has changed too, so that two updates at once cannot leave settings that no packet meets.
+        // The lock is held until the link has changed too, so that concurrent updates cannot leave recorded
+        // and actual settings different.
         let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         match direction {
             Direction::Forward => config.forward.change(update),
@@ -55,7 +56,8 @@ impl Link {
         self.live.update(direction, *update);
     }
 
-    /// Interrupts the link: what is on it is lost, and all that is sent, until it is healed. The interfaces stay up.
+    /// Interrupts the link: packets on it and all further packets are lost, until it is healed. The
+    /// interfaces stay up.
     pub fn cut(&self) {
         self.live.cut();
     }

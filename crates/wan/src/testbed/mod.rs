@@ -16,25 +16,26 @@
 //! # }
 //! ```
 //!
-//! [`Testbed::run_in`] runs a closure on a thread inside a host: a socket that it makes belongs to that host and can be
-//! used from anywhere. Building needs root, or [`gain_privileges`] before the process starts its second thread.
+//! [`Testbed::run_in`] runs a closure on a thread inside a host: a socket that it creates belongs to that
+//! host and can be used from anywhere. Building needs root, or [`gain_privileges`] before the process starts
+//! its second thread.
 //!
-//! # What a host is
+//! # Hosts
 //!
-//! A network, a mount and a UTS namespace without names, which exist as long as a process is in them or this one holds them:
+//! A host is a network, a mount and a UTS namespace without names, which exist as long as a process is in them or holds them:
 //!
-//! - a TUN interface per link, called like the link; one IPv4 and one IPv6 address, the same on all interfaces; a route to
-//!   every other host along the path with the least delay; hosts on several links forward;
-//! - `/etc/hosts` with the name of every host, `/etc/nsswitch.conf` and `/etc/resolv.conf` so that names come from there
-//!   alone and unknown ones are refused at once;
+//! - a TUN interface per link, with the link's name; one IPv4 and one IPv6 address, the same on all interfaces; a route to
+//!   every other host along the path with the least delay; hosts on several links forward packets;
+//! - `/etc/hosts` with the name of every host, and `/etc/nsswitch.conf` and `/etc/resolv.conf` that select it as the only
+//!   source of names, so that unknown names fail at once;
 //! - the TCP settings that experiments fix ([`HostConditions`]), unless the scenario says `stock`.
 //!
-//! The file system, process numbers and users are the machine's. Nothing of the machine is changed.
+//! Hosts share the machine's file system, process ids and users. Nothing of the machine is changed.
 //!
-//! # How it ends
+//! # Teardown
 //!
-//! [`Testbed::down`] and `Drop` stop the links and let a sentinel process end what runs in the hosts and remove the state
-//! directory (see `sentinel.rs`). The sentinel does the same when the owner of the testbed dies, SIGKILL included.
+//! [`Testbed::down`] and `Drop` stop the links; a sentinel process then ends all programs in the hosts and removes the state
+//! directory (see `sentinel.rs`). The sentinel does the same when the owner of the testbed dies, even by SIGKILL.
 
 mod conditions;
 mod configuration;
@@ -96,17 +97,18 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Builds `scenario` under a name of its own.
+    /// Builds `scenario` under a generated name.
     ///
     /// # Errors
     ///
-    /// [`Error::Scenario`] for one that cannot be built, [`Error::NotPermitted`] without root, [`Error::System`] for anything
-    /// else that the machine refuses.
+    /// [`Error::Scenario`] if it cannot be built, [`Error::NotPermitted`] without root, [`Error::System`] for
+    /// other failures of the machine.
     pub fn up(scenario: &Scenario) -> Result<Self, Error> {
         Self::build(None, scenario)
     }
 
-    /// Builds `scenario` as `name`: up to 32 letters, digits and dashes that no running testbed of this user has.
+    /// Builds `scenario` as `name`: up to 32 letters, digits and dashes, not used by a running testbed of
+    /// this user.
     pub fn up_as(name: &str, scenario: &Scenario) -> Result<Self, Error> {
         Self::build(Some(name), scenario)
     }
@@ -154,24 +156,25 @@ impl Testbed {
         Ok((hosts, links, sentinel))
     }
 
-    /// The name under which `phoebus testbed` commands find it.
+    /// The name by which `phoebus testbed` commands find it.
     pub fn name(&self) -> &str {
         self.state.name()
     }
 
-    /// A directory for files that belong to the testbed; it goes when the testbed goes.
+    /// A directory for files of the testbed, removed with it.
     pub fn directory(&self) -> &Path {
         self.state.path()
     }
 
-    /// What was built.
+    /// The scenario.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// A command that will run `program` inside `host`, in this process's working directory, with its user and environment.
+    /// A command that runs `program` inside `host`, in this process's working directory, with its user and
+    /// environment.
     ///
-    /// The child is the program itself: its number, signals and exit status are the program's.
+    /// The child is the program itself: its process id, signals and exit status are the program's.
     pub fn exec(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, Error> {
         let mut command = Command::new(program);
         let host = self.host(host)?;
@@ -180,26 +183,26 @@ impl Testbed {
         Ok(command)
     }
 
-    /// Runs `work` on a new thread inside `host` and returns what it returns. Sockets that it opens belong to the host for
-    /// good; names that it looks up are the host's.
+    /// Runs `work` on a new thread inside `host` and returns its result. Sockets that it opens belong to the
+    /// host permanently; name lookups use the host's names.
     pub fn run_in<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let host = self.host(host)?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| host.namespaces.enter_thread().map(|()| work()));
             match thread.join() {
                 Ok(result) => result.map_err(Error::system(format!("cannot enter host \"{}\"", host.name))),
-                // The panic is the caller's own.
+                // The panic came from the caller's closure.
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
     }
 
-    /// The addresses of `host`: IPv4, then IPv6 where the kernel has it.
+    /// The addresses of `host`: IPv4, then IPv6 if the kernel supports it.
     pub fn addresses(&self, host: &str) -> Result<&[IpAddr], Error> {
         Ok(&self.host(host)?.addresses)
     }
 
-    /// The namespaces of `host`, for those who enter it by other means.
+    /// The namespaces of `host`, to enter it by other means.
     pub fn namespaces(&self, host: &str) -> Result<Arc<Namespaces>, Error> {
         Ok(Arc::clone(&self.host(host)?.namespaces))
     }
@@ -225,7 +228,7 @@ impl Testbed {
 
     /// Takes the testbed down and returns its last report.
     pub fn down(mut self) -> Report {
-        // Programs end first, so that what they still say is counted.
+        // Programs end first, so that their last packets are counted.
         self.sentinel.finish();
         self.report()
     }
@@ -245,7 +248,7 @@ impl Drop for Testbed {
     }
 }
 
-/// `a, b and c`.
+/// Formats `a, b and c`.
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.collect();
     match names.split_last() {

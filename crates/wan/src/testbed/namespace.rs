@@ -1,8 +1,9 @@
-//! The namespaces of a host: network, mount and UTS, unnamed, held open by descriptors alone.
+//! The namespaces of a host: network, mount and UTS, without names, held open only by descriptors.
 //!
-//! Nothing in the file system refers to them, so they end with the last process that is in them or holds them: a testbed
-//! whose owner is killed leaves none behind. `setns(2)` and `unshare(2)` act on one thread, except for user namespaces,
-//! which only a process with a single thread can enter; hence the entrances below.
+//! Nothing in the file system refers to them, so they end with the last process that is in them or holds
+//! them: a testbed whose owner is killed leaves none behind. `setns(2)` and `unshare(2)` act on one thread,
+//! except for user namespaces, which only a single-threaded process can enter; hence the different ways to
+//! enter below.
 #![allow(unsafe_code, reason = "namespaces, and what a child does between fork and exec")]
 
 use super::Error;
@@ -30,21 +31,22 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Moves the calling thread into new namespaces of its own.
+    /// Moves the calling thread into new namespaces.
     pub(super) fn unshare() -> io::Result<Self> {
         let flags = UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWUTS;
-        // SAFETY: the descriptor table stays shared (no CLONE_FILES), so no other code's descriptors change meaning.
+        // SAFETY: the descriptor table stays shared (no CLONE_FILES), so descriptors of other code keep their
+        // meaning.
         unsafe { unshare_unsafe(flags) }?;
         let open = |kind: &str| File::open(format!("/proc/thread-self/ns/{kind}")).map(OwnedFd::from);
         Ok(Self { user: open("user")?, net: open("net")?, mount: open("mnt")?, uts: open("uts")? })
     }
 
-    /// The descriptors in the order in which [`Namespaces::from_fds`] takes them.
+    /// The descriptors, in the order of [`Namespaces::from_fds`].
     pub(super) fn fds(&self) -> [BorrowedFd<'_>; 4] {
         [self.user.as_fd(), self.net.as_fd(), self.mount.as_fd(), self.uts.as_fd()]
     }
 
-    /// Takes descriptors that another process passed on.
+    /// Takes over descriptors from another process.
     pub(super) fn from_fds([user, net, mount, uts]: [OwnedFd; 4]) -> Self {
         Self { user, net, mount, uts }
     }
@@ -54,22 +56,22 @@ impl Namespaces {
         self.net.as_fd()
     }
 
-    /// The number by which `/proc` tells network namespaces apart while they exist.
+    /// The inode number that identifies the network namespace in `/proc` while it exists.
     pub(super) fn net_inode(&self) -> io::Result<u64> {
         Ok(File::from(self.net.try_clone()?).metadata()?.ino())
     }
 
-    /// Moves the calling thread, and no other, into the host's network and mount namespaces, for good: meant for a thread
-    /// that was made for the purpose.
+    /// Moves only the calling thread into the host's network and mount namespaces, permanently: for a thread
+    /// that was created for this purpose.
     pub(super) fn enter_thread(&self) -> io::Result<()> {
         // A thread that shares its working directory with others may not change its mount namespace.
-        // SAFETY: only the file system attributes of this thread become its own.
+        // SAFETY: the call only unshares the file system attributes of this thread.
         unsafe { unshare_unsafe(UnshareFlags::FS) }?;
         Ok(self.enter()?)
     }
 
-    /// Moves the calling process into the host. It must have no second thread where the host is in another user namespace,
-    /// which is so without root.
+    /// Moves the calling process into the host. If the host is in another user namespace, as without root,
+    /// the process must be single-threaded.
     pub fn enter_process(&self) -> io::Result<()> {
         let directory = std::env::current_dir();
         let ours = fs::metadata("/proc/self/ns/user")?;
@@ -81,12 +83,12 @@ impl Namespaces {
         directory.and_then(std::env::set_current_dir)
     }
 
-    /// Makes `command` start inside the host, in the working directory that it would have had outside.
+    /// Makes `command` start inside the host, in the same working directory as outside.
     pub(super) fn enter_on_spawn(self: &Arc<Self>, command: &mut Command) {
         let namespaces = Arc::clone(self);
         let enter = move || {
             let mut directory = [0u8; libc::PATH_MAX as usize];
-            // SAFETY: the buffer is as long as stated. getcwd does not allocate into a buffer that it is given.
+            // SAFETY: the length is that of the buffer, so getcwd writes into it and allocates nothing.
             let known = !unsafe { libc::getcwd(directory.as_mut_ptr().cast(), directory.len()) }.is_null();
             namespaces.enter()?;
             match CStr::from_bytes_until_nul(&directory) {
@@ -94,8 +96,8 @@ impl Namespaces {
                 _ => Ok(()),
             }
         };
-        // SAFETY: between fork and exec the closure only makes system calls on descriptors that it owns; nothing in it
-        // allocates or locks.
+        // SAFETY: between fork and exec the closure only makes system calls on descriptors that it owns; it
+        // neither allocates nor locks.
         unsafe { command.pre_exec(enter) };
     }
 
@@ -106,7 +108,7 @@ impl Namespaces {
     }
 }
 
-/// Whether this process may build testbeds; if not, what it lacks.
+/// Checks that this process may build testbeds; the error says what it lacks.
 pub(super) fn check_privileges() -> Result<(), Error> {
     check_tun()?;
     if may_administer() {
@@ -117,8 +119,8 @@ pub(super) fn check_privileges() -> Result<(), Error> {
     Err(Error::NotPermitted(lacking.into()))
 }
 
-/// Makes sure that this process may build testbeds: root stays what it is; anybody else becomes root in a user namespace,
-/// where the machine allows that. To be called before the process starts a second thread.
+/// Obtains the privileges to build testbeds: root needs nothing; any other user becomes root in a user
+/// namespace, if the machine permits that. Must be called before the process starts a second thread.
 pub fn gain_privileges() -> Result<(), Error> {
     check_tun()?;
     if may_administer() {
@@ -150,13 +152,13 @@ fn check_tun() -> Result<(), Error> {
     }))
 }
 
-/// Whether this process may make network and mount namespaces.
+/// Whether this process may create network and mount namespaces.
 fn may_administer() -> bool {
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// Which of the usual switches keeps users from making user namespaces.
+/// The usual sysctl settings that forbid user namespaces, and which of them is active.
 fn user_namespace_hint() -> String {
     let switches = [
         ("user.max_user_namespaces", "0"),

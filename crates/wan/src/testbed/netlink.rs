@@ -1,7 +1,8 @@
-//! The few rtnetlink requests (`rtnetlink(7)`) that give a host its interfaces, addresses and routes.
+//! The rtnetlink requests (`rtnetlink(7)`) that give a host its interfaces, addresses and routes.
 //!
-//! Hosts are unnumbered routers: each has one address of a family, on all of its interfaces, and reaches another host by a
-//! route to that host's address through an interface. So a host's name means the same address on every path to it.
+//! Hosts are unnumbered routers: each has one address per family, on all of its interfaces, and reaches
+//! another host by a route to that host's address through an interface. So a host's name resolves to the same
+//! address on every path.
 
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
@@ -26,7 +27,7 @@ impl Netlink {
         Ok(name_to_index(&self.socket, name)?)
     }
 
-    /// Brings an interface up, with a transmit queue of so many packets if a number is given.
+    /// Brings an interface up, and sets the length of its transmit queue, in packets, if given.
     pub(super) fn up(&mut self, index: u32, queue: Option<u32>) -> io::Result<()> {
         let mut request = Request::new(libc::RTM_NEWLINK, 0);
         // struct ifinfomsg: family, pad, type, index, flags, change mask.
@@ -40,7 +41,7 @@ impl Netlink {
         self.ask(request)
     }
 
-    /// Gives an interface the single address `address`, at once usable (without duplicate address detection).
+    /// Assigns the single address `address`, usable at once (without duplicate address detection).
     pub(super) fn add_address(&mut self, index: u32, address: IpAddr) -> io::Result<()> {
         let mut request = Request::new(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
         // struct ifaddrmsg: family, prefix length, flags, scope, index.
@@ -51,7 +52,7 @@ impl Netlink {
         self.ask(request)
     }
 
-    /// Sends what is meant for `destination` through an interface, from `source` unless the sender chose another address.
+    /// Routes packets to `destination` through an interface, with `source` as the default source address.
     pub(super) fn add_route(&mut self, destination: IpAddr, index: u32, source: IpAddr) -> io::Result<()> {
         let mut request = Request::new(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
         let scope = if destination.is_ipv4() { libc::RT_SCOPE_LINK } else { libc::RT_SCOPE_UNIVERSE };
@@ -65,7 +66,7 @@ impl Netlink {
         self.ask(request)
     }
 
-    /// Sends a request and waits for the kernel's verdict.
+    /// Sends a request and waits for the kernel's acknowledgement.
     fn ask(&mut self, request: Request) -> io::Result<()> {
         self.sequence += 1;
         send(&self.socket, &request.finish(self.sequence), SendFlags::empty())?;
@@ -105,7 +106,7 @@ impl Request {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Adds an attribute: its length, its kind, its value, padded to four bytes.
+    /// Appends an attribute: length, type, value, padded to four bytes.
     fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.bytes(&(4 + value.len() as u16).to_ne_bytes());
         self.bytes(&kind.to_ne_bytes());

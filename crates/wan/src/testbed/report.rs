@@ -1,4 +1,4 @@
-//! What a testbed says about itself, at any time and at its end: for people as text, for programs as JSON.
+//! The report of a testbed, at any time and at its end: as text for people, and as JSON for programs.
 
 use super::{HostConditions, Link, Testbed};
 use crate::model::{DirectionConfig, LinkConfig, LinkCounters};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// A testbed: its conditions, its links' settings, and what went through them.
+/// A testbed's conditions, and its links' settings and counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The testbed's name.
@@ -15,7 +15,7 @@ pub struct Report {
     pub pid: u32,
     /// The kernel's release.
     pub kernel: String,
-    /// Whether the hosts' TCP is as the system made it.
+    /// Whether the hosts' TCP keeps the system's settings.
     pub stock: bool,
     /// The hosts, in the order of the scenario.
     pub hosts: Vec<HostReport>,
@@ -33,7 +33,7 @@ pub struct HostReport {
     pub name: String,
     /// Its addresses: IPv4, then IPv6.
     pub addresses: Vec<IpAddr>,
-    /// How its TCP is set.
+    /// Its TCP settings.
     #[serde(flatten)]
     pub conditions: HostConditions,
 }
@@ -43,28 +43,28 @@ pub struct HostReport {
 pub struct LinkReport {
     /// Its name.
     pub name: String,
-    /// The hosts that it joins; what the first sends goes forward.
+    /// The two hosts; packets from the first go forward.
     pub ends: [String; 2],
-    /// How it is set now.
+    /// The current settings.
     pub config: LinkConfig,
-    /// What went through it since it began.
+    /// The counters since the link's start.
     pub counters: LinkCounters,
 }
 
 /// A gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GatewayReport {
-    /// The host that it runs in.
+    /// The host that it runs on.
     pub host: String,
     /// Its process.
     pub pid: u32,
-    /// How it ended, should it have ended before its testbed.
+    /// How it ended, if it ended before its testbed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
 }
 
 impl Testbed {
-    /// The testbed as it is now.
+    /// The current report.
     pub fn report(&self) -> Report {
         let hosts = self.hosts.iter().map(|host| HostReport {
             name: host.name.clone(),
@@ -94,7 +94,7 @@ impl LinkReport {
     }
 }
 
-/// The conditions, in lines: what is the same for several hosts stands once.
+/// Formats the conditions in lines; hosts with equal conditions share one.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -132,7 +132,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// One direction's settings in a line; what has no effect is left out.
+/// The settings of one direction in a line, without those that have no effect.
 struct Settings<'a>(&'a DirectionConfig);
 
 impl fmt::Display for Settings<'_> {

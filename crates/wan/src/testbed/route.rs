@@ -1,4 +1,4 @@
-//! Addresses and routes: every host's address, and the link on which each host sends towards each other host.
+//! Addresses and routes: every host's addresses, and the link on which it sends towards each other host.
 
 use super::Scenario;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,29 +6,29 @@ use std::time::Duration;
 
 /// The addresses of the host at `index`: IPv4 in 10.9.0.0/24, IPv6 in the unique local prefix fd09::/64.
 pub(super) fn addresses(index: usize) -> [IpAddr; 2] {
-    // A scenario has no more hosts than the last byte has values (`Scenario::HOSTS_MAX`).
+    // `Scenario::HOSTS_MAX` keeps the number within the last byte.
     let number = (index + 1) as u8;
     [Ipv4Addr::new(10, 9, 0, number).into(), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into()).into()]
 }
 
-/// For the host at `from`, the link towards each host: the first on the path with the least delay, among equals on the one
-/// with the fewest links, then on the one whose links come first in the scenario.
+/// For the host at `from`, the first link towards each host, on the path with the least delay; among equals,
+/// with the fewest links; then with the links that come first in the scenario.
 pub(super) fn first_links(scenario: &Scenario, from: usize) -> Vec<Option<usize>> {
     paths(scenario, from).into_iter().map(|path| path.and_then(|path| path.first)).collect()
 }
 
-/// How far each host is from the one at `from`: how long a packet takes, apart from what it waits, and over how many links.
+/// The distance of each host from the one at `from`: propagation delay, and number of links.
 pub(super) fn distances(scenario: &Scenario, from: usize) -> Vec<Option<(Duration, usize)>> {
     paths(scenario, from).into_iter().map(|path| path.map(|path| (path.delay, path.links))).collect()
 }
 
-/// The best paths from one host to all, by Dijkstra's algorithm.
+/// The best paths from one host to all others, by Dijkstra's algorithm.
 fn paths(scenario: &Scenario, from: usize) -> Vec<Option<Path>> {
     let count = scenario.hosts.len();
     let mut best: Vec<Option<Path>> = vec![None; count];
     let mut done = vec![false; count];
     best[from] = Some(Path { delay: Duration::ZERO, links: 0, first: None });
-    // The nearest host that is not done yet cannot come any nearer.
+    // The nearest unfinished host cannot get any nearer.
     while let Some((nearest, path)) = (0..count)
         .filter(|&host| !done[host])
         .filter_map(|host| best[host].map(|path| (host, path)))
@@ -58,7 +58,7 @@ fn paths(scenario: &Scenario, from: usize) -> Vec<Option<Path>> {
 struct Path {
     delay: Duration,
     links: usize,
-    /// The link on which it leaves; none for the host itself.
+    /// The first link; `None` for the host itself.
     first: Option<usize>,
 }
 
@@ -66,14 +66,14 @@ struct Path {
 mod tests {
     use super::*;
 
-    /// Link names on the way out of `from`, in the order of the hosts.
+    /// Names of the first links from `from`, in the order of the hosts.
     fn towards<'a>(scenario: &'a Scenario, from: &str) -> Vec<&'a str> {
         let links = first_links(scenario, scenario.host(from).unwrap());
         links.into_iter().map(|link| link.map_or("-", |index| scenario.links[index].name.as_str())).collect()
     }
 
     #[test]
-    fn a_row_of_hosts_leads_both_ways() {
+    fn row_of_hosts_is_routed_both_ways() {
         let scenario = Scenario::sc09();
         assert_eq!(towards(&scenario, "src"), ["-", "lan1", "lan1", "lan1"]);
         assert_eq!(towards(&scenario, "pg1"), ["lan1", "-", "wan", "wan"]);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_delay_wins_and_each_direction_counts_for_itself() {
+    fn least_delay_wins_in_each_direction_separately() {
         let text = r#"
             host = [{ name = "a" }, { name = "b" }, { name = "c" }]
             [[link]]

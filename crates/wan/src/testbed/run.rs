@@ -1,4 +1,5 @@
-//! Running a command for as long as its testbed: signals reach it, and it does not outlive either.
+//! Runs a command for the lifetime of its testbed: forwards signals to it, and ends it with the testbed or
+//! this process.
 #![allow(unsafe_code, reason = "signal descriptors, and what a child does between fork and exec")]
 
 use super::supervisor::Supervisor;
@@ -14,19 +15,20 @@ use std::time::{Duration, Instant};
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// By itself.
+    /// It ended by itself.
     Ended(ExitStatus),
-    /// Because its testbed had ended.
+    /// Its testbed had ended.
     TestbedLost,
 }
 
-/// Runs `command` until it ends. Signals that would end this process are passed on to it, except keys pressed on the
-/// terminal, which reach both. If the testbed ends first, the command is ended too; if this process is killed, so is the
-/// command. To be called before the process starts a second thread, and last: the signals stay blocked.
+/// Runs `command` until it ends. Signals that would end this process are forwarded to it, except those of
+/// terminal keys, which reach both. If the testbed ends first, the command is terminated; if this process is
+/// killed, so is the command. Must be called before the process starts a second thread, and as its last work:
+/// the signals stay blocked.
 ///
 /// # Errors
 ///
-/// The command could not be started.
+/// Starting the command failed.
 pub fn run(command: &mut Command, supervisor: &Supervisor) -> io::Result<Outcome> {
     let signals = Signals::block()?;
     let (parent, before) = (rustix::process::getpid(), signals.before);
@@ -36,7 +38,7 @@ pub fn run(command: &mut Command, supervisor: &Supervisor) -> io::Result<Outcome
             return Err(io::ErrorKind::InvalidInput.into());
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before that took hold.
+        // The parent may have died before the setting took effect.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
     };
     // SAFETY: between fork and exec the closure only makes system calls.
@@ -66,7 +68,7 @@ pub fn run(command: &mut Command, supervisor: &Supervisor) -> io::Result<Outcome
     }
 }
 
-/// Ends the command, gently at first.
+/// Terminates the command: SIGTERM first, SIGKILL after two seconds.
 fn end(child: &mut Child) -> io::Result<()> {
     let _ = kill_process(Pid::from_child(child), Signal::TERM);
     let deadline = Instant::now() + Duration::from_secs(2);
@@ -81,16 +83,16 @@ fn end(child: &mut Child) -> io::Result<()> {
     Ok(())
 }
 
-/// Blocked signals, to be read from a descriptor.
+/// Blocked signals, read from a descriptor.
 struct Signals {
     queue: OwnedFd,
-    /// What was blocked before, which is what a child should start with.
+    /// The signal mask before, which a child should start with.
     before: libc::sigset_t,
 }
 
 struct Received {
     number: i32,
-    /// Whether nobody but this process got it.
+    /// Whether only this process received the signal.
     to_pass_on: bool,
 }
 
@@ -99,8 +101,8 @@ impl Signals {
         let signals =
             [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD];
         let (mut set, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-        // SAFETY: sigemptyset initialises the one set and pthread_sigmask the other, where it succeeds; the other calls read
-        // the set or add to it. The new descriptor is owned by nobody else.
+        // SAFETY: sigemptyset initialises the one set, and pthread_sigmask the other if it succeeds; the
+        // other calls read the set or add to it. Nothing else owns the new descriptor.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in signals {
@@ -120,9 +122,11 @@ impl Signals {
     fn next(&self) -> Option<Received> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         rustix::io::read(self.queue.as_fd(), &mut info[..]).ok().filter(|length| *length == info.len())?;
-        // struct signalfd_siginfo begins with the signal's number, an errno, and the code that tells its origin.
+        // struct signalfd_siginfo starts with the signal's number, an errno, and a code for the signal's
+        // origin.
         let field = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-        // The kernel's own are keys, sent to the whole foreground; children; and the terminal's end, sent to its leader alone.
+        // Signals from the kernel: terminal keys, which the whole foreground group gets; SIGCHLD; and SIGHUP
+        // of a terminal, which only its session leader gets.
         let from_process = field(8) <= 0;
         Some(Received { number: field(0), to_pass_on: from_process || field(0) == libc::SIGHUP })
     }

@@ -1,4 +1,4 @@
-//! The path of the SC09 paper (`S30`): two ends, two gateways, emulators between them.
+//! The path of the SC09 paper (`S30`): two ends and two gateways, with emulated links between them.
 
 use super::scenario::{HostSpec, LinkSpec, Scenario};
 use crate::model::{DirectionConfig, LinkConfig, Loss, Rate};
@@ -23,7 +23,7 @@ pub struct Sc09 {
     pub lan_queue: ByteSize,
     /// Queue of `wan`, in each direction.
     pub wan_queue: ByteSize,
-    /// Largest packet of every link.
+    /// MTU of every link.
     pub mtu: u16,
     /// Seeds the random draws of all links.
     pub seed: u64,
@@ -31,7 +31,7 @@ pub struct Sc09 {
     pub cc: Option<String>,
     /// Congestion control of `pg1` and `pg2`, for sockets that do not choose their own.
     pub gateway_cc: Option<String>,
-    /// Leaves the hosts' TCP as the system made it.
+    /// Keeps the system's TCP settings on the hosts.
     pub stock: bool,
 }
 
@@ -43,8 +43,9 @@ impl Scenario {
 }
 
 impl Default for Sc09 {
-    /// The paper's 1 Gbit/s and 8 ms of LAN, with its middle loss and a long WAN. The ends use cubic, since most hosts do.
-    /// The queues hold 32 ms, as campus switches do, and 128 ms, about the WAN's bandwidth times its round trip.
+    /// The paper's 1 Gbit/s and LAN round trip of 8 ms, its middle loss, and a long WAN. The ends use cubic,
+    /// as most hosts do. The queues hold 32 ms, as in campus switches, and 128 ms, about the WAN's
+    /// bandwidth-delay product.
     fn default() -> Self {
         Self {
             wan_rtt: Span(Duration::from_millis(100)),
@@ -64,7 +65,7 @@ impl Default for Sc09 {
 }
 
 impl Sc09 {
-    /// The scenario that these settings describe.
+    /// The scenario with these settings.
     pub fn scenario(&self) -> Scenario {
         let end = |name| HostSpec { congestion_control: self.cc.clone(), ..HostSpec::new(name) };
         let gateway =

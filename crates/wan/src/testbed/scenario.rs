@@ -1,7 +1,7 @@
-//! What a testbed consists of: hosts, the links between them, and how both are set; from code or from a file.
+//! The content of a testbed: hosts, the links between them, and their settings; from code or from a file.
 //!
-//! The path of the SC09 paper (`S30`) is [`Scenario::sc09`]: `src`, `pg1`, `pg2` and `dst` in a row. A scenario file is
-//! TOML:
+//! The path of the SC09 paper (`S30`) is [`Scenario::sc09`]: `src`, `pg1`, `pg2` and `dst` in a row. A
+//! scenario file is TOML:
 //!
 //! ```toml
 //! seed = 1
@@ -19,7 +19,7 @@
 //! backward = { loss = "1%" } # from right to left
 //! ```
 //!
-//! An unknown key is refused, as is a scenario that cannot be built, with line and column.
+//! Unknown keys and scenarios that cannot be built are refused, with line and column.
 
 use super::Error;
 use crate::model::LinkConfig;
@@ -29,48 +29,48 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// Hosts and the links between them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Scenario {
-    /// The hosts. A name is unique, as it will be in every host's `/etc/hosts`.
+    /// The hosts. Names are unique, because every host's `/etc/hosts` lists them all.
     pub hosts: Vec<HostSpec>,
     /// The links, each with its own name.
     pub links: Vec<LinkSpec>,
-    /// Leaves the hosts' TCP as the system made it, instead of the settings that experiments fix.
+    /// Keeps the system's TCP settings on the hosts, instead of those that experiments fix.
     pub stock: bool,
 }
 
 /// One host: a network namespace with one IPv4 and one IPv6 address and a name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// What other hosts call it: up to 63 letters, digits and dashes.
+    /// Its name: up to 63 letters, digits and dashes.
     pub name: String,
-    /// Whether a gateway runs here when the testbed is asked for gateways.
+    /// Whether a gateway runs here if the testbed is started with gateways.
     pub gateway: bool,
-    /// The congestion control that its TCP starts with. The kernel refuses some; the testbed's conditions then say so.
+    /// Its default congestion control. If the kernel refuses it, the testbed's conditions say so.
     pub congestion_control: Option<String>,
-    /// Further settings below `net.`, by name.
+    /// Further sysctl settings below `net.`, by name.
     pub sysctl: BTreeMap<String, String>,
 }
 
-/// One link. Both hosts' interfaces to it bear its name.
+/// One link. Both hosts' interfaces to it have its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkSpec {
-    /// Up to 15 letters, digits and dashes, as the kernel asks of interfaces.
+    /// Its name: up to 15 letters, digits and dashes, the kernel's limit for interfaces.
     pub name: String,
-    /// The two hosts; what the first sends goes forward.
+    /// The two hosts; packets from the first go forward.
     pub ends: [String; 2],
-    /// How it behaves.
+    /// Its settings.
     pub config: LinkConfig,
 }
 
-/// Something about a scenario that keeps it from being built.
+/// A problem that prevents a scenario from being built.
 #[derive(Debug)]
 pub(super) struct Flaw {
-    pub(super) at: Place,
+    pub(super) at: FaultyPart,
     pub(super) message: String,
 }
 
-/// The part of a scenario that a flaw lies in; files know its line.
+/// The faulty part of a scenario; a file knows its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FaultyPart {
     Whole,
     Host(usize),
     Link(usize),
@@ -79,58 +79,58 @@ pub(super) enum Place {
 }
 
 impl Scenario {
-    /// More hosts than any experiment needs; each costs namespaces and memory of the machine.
+    /// Most hosts, more than any experiment needs; each costs namespaces and memory of the machine.
     pub const HOSTS_MAX: usize = 250;
-    /// IPv6 asks this of every link (RFC 8200 §5).
+    /// IPv6 requires this MTU on every link (RFC 8200 §5).
     pub const MTU_MIN: u16 = 1280;
 
-    /// Checks what the types leave open: names, ends, sizes, and that every host can reach every other.
+    /// Checks what the types do not: names, ends, sizes, and that every host can reach every other.
     pub fn check(&self) -> Result<(), Error> {
         self.flaw().map_or(Ok(()), |flaw| Err(Error::scenario(flaw.message)))
     }
 
-    /// The position of the host called `name`.
+    /// The index of the host called `name`.
     pub fn host(&self, name: &str) -> Option<usize> {
         self.hosts.iter().position(|host| host.name == name)
     }
 
-    /// The first thing that keeps the scenario from being built.
+    /// The first problem that prevents the scenario from being built.
     pub(super) fn flaw(&self) -> Option<Flaw> {
         let flaw = |at, message| Some(Flaw { at, message });
         if self.hosts.is_empty() {
-            return flaw(Place::Whole, "a scenario needs at least one [[host]]".into());
+            return flaw(FaultyPart::Whole, "a scenario needs at least one [[host]]".into());
         }
         if self.hosts.len() > Self::HOSTS_MAX {
             let message = format!("{} hosts are more than the {} of a testbed", self.hosts.len(), Self::HOSTS_MAX);
-            return flaw(Place::Whole, message);
+            return flaw(FaultyPart::Whole, message);
         }
         let mut names = HashSet::new();
         for (index, host) in self.hosts.iter().enumerate() {
             if let Some(message) = host.flaw(&mut names) {
-                return flaw(Place::Host(index), message);
+                return flaw(FaultyPart::Host(index), message);
             }
         }
         let mut names = HashSet::new();
         for (index, link) in self.links.iter().enumerate() {
             if let Some(message) = link.name_flaw(&mut names) {
-                return flaw(Place::Link(index), message);
+                return flaw(FaultyPart::Link(index), message);
             }
             if let Some(message) = link.ends_flaw(self) {
-                return flaw(Place::Ends(index), message);
+                return flaw(FaultyPart::Ends(index), message);
             }
             if link.config.mtu < Self::MTU_MIN {
                 let (name, mtu, least) = (&link.name, link.config.mtu, Self::MTU_MIN);
                 let message =
                     format!("link \"{name}\" has an MTU of {mtu}; expected at least {least}, which IPv6 needs");
-                return flaw(Place::Mtu(index), message);
+                return flaw(FaultyPart::Mtu(index), message);
             }
         }
         let index = self.unreachable()?;
         let (host, first) = (&self.hosts[index].name, &self.hosts[0].name);
-        flaw(Place::Host(index), format!("host \"{host}\" cannot be reached from \"{first}\": no links join them"))
+        flaw(FaultyPart::Host(index), format!("host \"{host}\" cannot be reached from \"{first}\": no links join them"))
     }
 
-    /// A host that no chain of links joins to the first.
+    /// A host that no chain of links joins to the first host.
     fn unreachable(&self) -> Option<usize> {
         let mut reached = BTreeSet::from([self.hosts.first()?.name.as_str()]);
         loop {
@@ -148,7 +148,7 @@ impl Scenario {
 }
 
 impl HostSpec {
-    /// A host called `name` with nothing special about it.
+    /// A host called `name` with default settings.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
@@ -163,7 +163,7 @@ impl HostSpec {
         if !names.insert(name) {
             return Some(format!("a second host is called \"{name}\"; expected a name of its own"));
         }
-        // A path that leaves /proc/sys/net would let a scenario change the machine.
+        // A path outside /proc/sys/net would let a scenario change the machine.
         let safe = |key: &str| {
             key.strip_prefix("net.").is_some_and(|rest| {
                 rest.split('.').all(|part| {

@@ -1,6 +1,6 @@
-# Ends a testbed when its owner does, however that ends: the first line of standard input names the state directory, and
-# the input ends when the owner's end of the pipe is closed. The arguments are descriptors of the hosts' network namespaces,
-# which this process keeps alive until nobody else is in them.
+# Cleans up a testbed when its owner ends, for whatever reason: the first line of standard input names the state directory,
+# and the input ends when the owner's end of the pipe is closed. The arguments are descriptors of the hosts' network
+# namespaces, which this process keeps alive until no other process is in them.
 trap '' HUP INT TERM
 read -r state
 while read -r _; do :; done
@@ -22,6 +22,6 @@ while [ $round -lt 1000 ]; do
     round=$((round + 1))
 done
 
-# By another name first: a new testbed of the same name may start at once.
+# Renamed first, so that a new testbed of the same name can start at once.
 gone="${state%/*}/.${state##*/}.gone.$$"
 mv "$state" "$gone" && rm -rf "$gone"

@@ -1,8 +1,8 @@
-//! The state directory: where other processes find a running testbed by its name.
+//! The state directory, in which other processes find a running testbed by its name.
 //!
-//! It holds the control socket, the files that the hosts see as their `/etc`, and what gateways write. Its owner keeps a
-//! lock on the file `lock` that the kernel lets go of when the owner and its sentinel are dead; a directory whose lock is
-//! free is stale, and the next testbed of that name takes its place.
+//! It holds the control socket, the files that replace the hosts' `/etc`, and the gateways' output. Its owner
+//! holds a lock on the file `lock`, which the kernel releases when the owner and its sentinel are dead; a
+//! directory with a free lock is stale, and the next testbed of that name replaces it.
 
 use super::environment::{base, base_for_writing, control_socket};
 use super::{Error, leftovers};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A state directory that this process owns. Dropping it leaves the directory, which then is stale.
+/// A state directory owned by this process. Dropping it leaves a stale directory behind.
 #[derive(Debug)]
 pub(super) struct StateDir {
     name: String,
@@ -25,45 +25,45 @@ pub(super) struct StateDir {
     lock: File,
 }
 
-/// A testbed as others find it.
+/// A testbed found by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// The testbed's name.
     pub name: String,
     /// Its state directory.
     pub path: PathBuf,
-    /// What can be done with it.
+    /// Whether it can be used.
     pub state: State,
 }
 
-/// What others can do with a testbed.
+/// The state of a testbed, as seen by other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Its owner answers requests ([`super::Remote`]).
     Running,
-    /// Its owner uses it for itself, as tests and benchmarks do.
+    /// Its owner uses it alone, as tests and benchmarks do.
     Private,
-    /// Its owner is dead; what is left goes with [`Found::clear`].
+    /// Its owner is dead; [`Found::clear`] removes the leftovers.
     Stale,
 }
 
-/// What the owner writes down for whoever has to clean up after it.
+/// The owner's record for a later cleanup.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The owner's process.
     pub(super) pid: u32,
-    /// When it started, in seconds since 1970.
+    /// Its start time, in seconds since 1970.
     pub(super) since: u64,
     /// The inode numbers of the hosts' network namespaces.
     pub(super) namespaces: Vec<u64>,
 }
 
 impl StateDir {
-    /// Makes the directory of a new testbed. Without a name it gets one that no other has.
+    /// Creates the directory of a new testbed; without a name, under a unique generated one.
     pub(super) fn create(name: Option<&str>) -> Result<Self, Error> {
         let base = base_for_writing()?;
-        // What could not be cleared is no reason not to build another.
+        // Stale directories that cannot be cleared do not prevent a new testbed.
         Found::all()?.iter().filter(|found| found.state == State::Stale).for_each(|found| drop(found.clear()));
         if let Some(name) = name {
             if !super::scenario::is_label(name, 32) {
@@ -85,14 +85,15 @@ impl StateDir {
     }
 
     fn create_named(base: &Path, name: &str) -> Result<Self, Error> {
-        // The directory appears under its name only with its lock held, so nobody takes it for stale.
+        // The directory appears under its name only with its lock held, so that nobody takes it for stale.
         let fresh = hidden(base, name, "new");
         let path = base.join(name);
         DirBuilder::new().mode(0o700).create(&fresh).map_err(Error::state(&fresh))?;
         let made = (|| {
             let lock = File::create(fresh.join("lock")).map_err(Error::state(&fresh))?;
             flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(Error::state(&fresh))?;
-            // A second round, should the first find a stale directory; a third, should somebody just be looking at it.
+            // A second round is needed if the first finds a stale directory; a third if another process holds
+            // its lock to inspect it.
             for _ in 0..3 {
                 match fs::rename(&fresh, &path) {
                     Ok(()) => return Ok(Self { name: name.into(), path: path.clone(), lock }),
@@ -123,7 +124,7 @@ impl StateDir {
         self.lock.as_fd()
     }
 
-    /// Removes the directory of a testbed that never came up.
+    /// Removes the directory of a testbed that failed to start.
     pub(super) fn abandon(self) {
         let gone = hidden(self.path.parent().unwrap_or(&self.path), &self.name, "gone");
         if fs::rename(&self.path, &gone).is_ok() {
@@ -138,7 +139,7 @@ impl StateDir {
         Ok(path)
     }
 
-    /// The same, for its owner's eyes alone.
+    /// As [`Self::write`], readable only by its owner.
     pub(super) fn write_secret(&self, name: &str, contents: &str) -> Result<(), Error> {
         let path = self.path.join(name);
         let open = || {
@@ -158,7 +159,7 @@ impl StateDir {
 }
 
 impl Found {
-    /// Every testbed of this user on this machine, by name.
+    /// All testbeds of this user on this machine, by name.
     pub fn all() -> Result<Vec<Self>, Error> {
         let base = base()?;
         let entries = match fs::read_dir(&base) {
@@ -179,14 +180,14 @@ impl Found {
         Ok(found)
     }
 
-    /// Removes what a dead owner left: processes that still run in the hosts, and the directory. Returns whether there was
-    /// anything to remove.
+    /// Removes the leftovers of a dead owner: processes that still run in the hosts, and the directory.
+    /// Returns whether there was anything to remove.
     pub fn clear(&self) -> Result<bool, Error> {
         clear(&self.path, &self.name)
     }
 }
 
-/// The state of the testbed in the directory `path`; none if there is no such directory (any more).
+/// The state of the testbed in the directory `path`; `None` if the directory does not exist.
 fn state(path: &Path) -> Option<State> {
     let lock = File::open(path.join("lock")).ok()?;
     let dead = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
@@ -197,11 +198,12 @@ fn state(path: &Path) -> Option<State> {
     })
 }
 
-/// Removes the state directory `path` of the testbed `name` if its owner is dead. Returns false if it lives.
+/// Removes the state directory `path` of the testbed `name` if its owner is dead. Returns false if the owner
+/// is alive.
 fn clear(path: &Path, name: &str) -> Result<bool, Error> {
     let lock = match File::open(path.join("lock")) {
         Ok(lock) => lock,
-        // Gone in the meantime.
+        // Another process has removed it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(Error::state(path)(error)),
     };
@@ -213,14 +215,14 @@ fn clear(path: &Path, name: &str) -> Result<bool, Error> {
     let record: Option<Record> =
         fs::read_to_string(path.join("record.json")).ok().and_then(|text| serde_json::from_str(&text).ok());
     leftovers::kill(name, &record.unwrap_or_default().namespaces);
-    // By another name first: whoever makes a testbed of this name meanwhile gets a directory of its own.
+    // Renamed first, so that a new testbed of this name gets its own directory meanwhile.
     let gone = hidden(path.parent().unwrap_or(path), name, "gone");
     fs::rename(path, &gone).map_err(Error::state(path))?;
     fs::remove_dir_all(&gone).map_err(Error::state(&gone))?;
     Ok(true)
 }
 
-/// A name beside the testbeds' that cannot be one of them.
+/// A name in the same directory that no testbed can have.
 pub(super) fn hidden(base: &Path, name: &str, what: &str) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     base.join(format!(".{name}.{what}.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))

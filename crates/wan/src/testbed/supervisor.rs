@@ -1,9 +1,10 @@
-//! The process that owns a testbed on behalf of a command, and the command's end of it.
+//! The supervisor process, which owns a testbed on behalf of a command, and the command's handle to it.
 //!
-//! `phoebus testbed run` and `up` start their own program again as the supervisor: the one process that goes into a user
-//! namespace without root, runs the links, and answers the control socket. It is ordered by a line of JSON on its standard
-//! input and answers with lines of JSON on its standard output, the first when the testbed stands. Unless told to stay, it
-//! takes the testbed down when that input ends, as it does when the command that started it is killed.
+//! `phoebus testbed run` and `up` start their own program again as the supervisor: the only process that
+//! enters a user namespace without root, runs the links, and answers the control socket. It gets its order as
+//! a line of JSON on its standard input and answers with lines of JSON on its standard output, the first when
+//! the testbed is up. Unless ordered to stay, it takes the testbed down when its input ends, which also
+//! happens when the command that started it is killed.
 
 use super::control::{self, Answer, Refused, Request};
 use super::environment::{self, ENV_DIRECTORY};
@@ -20,20 +21,20 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-/// What a supervisor is to do.
+/// An order to a supervisor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Order {
-    /// The testbed's name; one of its own if there is none.
+    /// The testbed's name; `None` generates one.
     pub name: Option<String>,
-    /// What to build.
+    /// The scenario to build.
     pub scenario: Scenario,
-    /// The gateways to start on its gateway hosts, if any.
+    /// The gateways to start on the gateway hosts, if any.
     pub gateways: Option<GatewayOptions>,
-    /// Whether to stay when the process that ordered ends.
+    /// Whether the testbed stays up after the ordering process ends.
     pub stay: bool,
 }
 
-/// What a supervisor says on its standard output.
+/// A message of a supervisor on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Notice {
@@ -42,7 +43,8 @@ enum Notice {
     Down(Box<Report>),
 }
 
-/// A supervisor as the process that started it sees it. Dropping it takes the testbed down, unless the order was to stay.
+/// The handle of the process that started a supervisor. Dropping it takes the testbed down, unless the order
+/// was to stay.
 #[derive(Debug)]
 pub struct Supervisor {
     child: Child,
@@ -52,10 +54,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts `program`, which is to call [`supervise`] as the first thing it does, and waits until the testbed stands.
+    /// Starts `program`, which must call [`supervise`] first of all, and waits until the testbed is up.
     pub fn start(mut program: Command, order: &Order) -> Result<Self, Error> {
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // In a user namespace it is root, and would look for the directory of root.
+        // In a user namespace the supervisor is root, and would use root's directory.
         program.env(ENV_DIRECTORY, environment::base()?);
         let mut child = program.spawn().map_err(Error::system("cannot start the testbed's process"))?;
         let (Some(mut orders), Some(notices)) = (child.stdin.take(), child.stdout.take()) else {
@@ -78,12 +80,12 @@ impl Supervisor {
         }
     }
 
-    /// The testbed when it came up.
+    /// The report at the start of the testbed.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// A descriptor that hangs up if the testbed ends too early.
+    /// A descriptor that reports a hang-up if the testbed ends early.
     pub(super) fn liveness(&self) -> BorrowedFd<'_> {
         self.notices.get_ref().as_fd()
     }
@@ -100,24 +102,24 @@ impl Supervisor {
     }
 }
 
-/// Tells an orderly end from the death of the process that ordered.
+/// Distinguishes an orderly end from the death of the ordering process.
 const GOODBYE: &[u8] = b"down\n";
 
-/// A line of a supervisor's output. It is this program's own, so only its end needs to be reckoned with.
+/// Reads a line of a supervisor's output. It comes from this same program, so only its end needs handling.
 fn next(notices: &mut BufReader<ChildStdout>) -> io::Result<Notice> {
     let mut line = String::new();
     notices.read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Is a supervisor: the whole work of the process that [`Supervisor::start`] starts, which must not have a second thread yet,
-/// nor have opened anything.
+/// Runs a supervisor: the whole work of the process that [`Supervisor::start`] starts. The process must be
+/// single-threaded and must not have opened anything.
 pub fn supervise() -> Result<(), Error> {
     super::descriptors::close_inherited();
-    // Out of reach of the terminal's signals, which are for the command.
+    // A new session, because signals of the terminal are for the command only.
     let _ = rustix::process::setsid();
     let mut line = String::new();
-    // One byte at a time: what follows the order is looked for with poll.
+    // Read byte by byte: buffering would hide what follows the order from `poll`.
     let mut stdin =
         File::from(io::stdin().as_fd().try_clone_to_owned().map_err(Error::system("cannot use standard input"))?);
     while !line.ends_with('\n') {
@@ -135,7 +137,7 @@ pub fn supervise() -> Result<(), Error> {
     Ok(())
 }
 
-/// A testbed that stands, and what is kept up with it.
+/// A running testbed with its gateways and control socket.
 struct Stand {
     gateways: Gateways,
     listener: UnixListener,
@@ -154,7 +156,7 @@ impl Stand {
         Ok(Self { gateways: gateways.unwrap_or_default(), listener, testbed })
     }
 
-    /// Keeps it up for as long as it is wanted, and takes it down.
+    /// Serves the testbed until its end, and takes it down.
     fn keep(mut self, orders: Option<File>) {
         notify(&Notice::Up(Box::new(self.report())));
         if orders.is_none() {
@@ -162,7 +164,7 @@ impl Stand {
         }
         let end = self.serve(orders);
         if matches!(end, End::Orphaned) {
-            // What the command left outside the hosts.
+            // Processes that the command left outside the hosts.
             leftovers::kill_by_name(self.testbed.name());
         }
         let gateways = self.gateways.report();
@@ -178,7 +180,7 @@ impl Stand {
         Report { gateways: self.gateways.report(), ..self.testbed.report() }
     }
 
-    /// Answers requests until one of them, or the command's input, says that the testbed shall end.
+    /// Answers requests until one of them, or the end of the command's input, ends the testbed.
     fn serve(&mut self, mut orders: Option<File>) -> End {
         loop {
             let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
@@ -202,7 +204,7 @@ impl Stand {
         }
     }
 
-    /// Takes one request and answers it.
+    /// Receives one request and answers it.
     fn converse(&mut self, stream: UnixStream) -> Option<End> {
         stream.set_read_timeout(Some(control::REQUEST_TIME)).ok()?;
         stream.set_write_timeout(Some(control::REQUEST_TIME)).ok()?;
@@ -214,7 +216,7 @@ impl Stand {
             Ok(answer) => answer,
             Err(error) => (Answer::Refused(error.into()), None),
         };
-        // Whoever asked may be gone; that is its own affair.
+        // The client may be gone, which does not matter.
         let _ = control::send(&stream, &answer, host.as_deref());
         None
     }
@@ -237,17 +239,17 @@ impl Stand {
     }
 }
 
-/// Why a testbed ends.
+/// The reason why a testbed ends.
 enum End {
-    /// Somebody asked over the control socket and waits for the answer.
+    /// A client requested it over the control socket and waits for the answer.
     Asked(UnixStream),
-    /// The command is done.
+    /// The command has ended.
     Ordered,
     /// The command was killed.
     Orphaned,
 }
 
-/// Lets go of the terminal or pipe that the process was started from.
+/// Detaches from the terminal or pipe that the process was started from.
 fn detach(testbed: &Testbed) {
     let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
     let _ = rustix::stdio::dup2_stdin(&nothing);
@@ -258,7 +260,7 @@ fn detach(testbed: &Testbed) {
 
 fn notify(notice: &Notice) {
     if let Ok(text) = serde_json::to_string(notice) {
-        // Nobody reads it if the command was killed; that shows elsewhere.
+        // If the command was killed, nobody reads this; the end of the input shows that.
         let _ = writeln!(io::stdout(), "{text}");
     }
 }

@@ -1,5 +1,5 @@
-//! Live links between real hosts, held against the model: what two kernels send and receive is captured on both sides, and
-//! what is missing must be what the model draws for the same segments. Needs root and `/dev/net/tun`.
+//! Compares live links with the model: captures what two kernels send and receive, and checks that exactly
+//! those segments are missing that the model drops. Needs root and `/dev/net/tun`.
 #![allow(unsafe_code, reason = "socket options that no crate wraps")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,10 +13,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Long enough for any transfer here on the busiest machine.
+/// Longer than any transfer here takes on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Hosts in a row, `h0` to `hN`, with a link `l0` to `lN-1` behind each but the last.
+/// Builds hosts in a row, `h0` to `hN`, joined by links `l0` to `lN-1`.
 fn row(links: &[LinkConfig]) -> Testbed {
     let host = |index: usize| format!("h{index}");
     let scenario = Scenario {
@@ -43,7 +43,7 @@ fn address(testbed: &Testbed, host: &str, v6: bool) -> IpAddr {
     *addresses.iter().find(|address| address.is_ipv6() == v6).expect("these tests need a kernel with IPv6")
 }
 
-/// A TCP connection from `from` to `to`: both of its ends.
+/// Makes a TCP connection from `from` to `to`, and returns both ends.
 fn connect(testbed: &Testbed, from: &str, to: &str, v6: bool) -> (TcpStream, TcpStream) {
     let any = SocketAddr::new(address(testbed, to, v6), 0);
     let listener = testbed.run_in(to, || TcpListener::bind(any).unwrap()).unwrap();
@@ -57,7 +57,8 @@ fn connect(testbed: &Testbed, from: &str, to: &str, v6: bool) -> (TcpStream, Tcp
     (near, far)
 }
 
-/// Sends `len` bytes that are never the same for long, checks what arrives, and waits until the sender knows of it.
+/// Sends `len` bytes of a non-repeating pattern, verifies them at the receiver, and waits for the
+/// acknowledgement of all.
 fn transfer(near: &mut TcpStream, far: &mut TcpStream, len: usize) {
     let data: Vec<u8> = (0..len as u32 / 4).flat_map(|word| word.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
     let mut received = vec![0; data.len()];
@@ -71,7 +72,7 @@ fn transfer(near: &mut TcpStream, far: &mut TcpStream, len: usize) {
 
 fn unacknowledged(stream: &TcpStream) -> i32 {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the pointer is that of an integer, which is what this request writes.
+    // SAFETY: the pointer refers to an integer, which this request writes.
     let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     assert_eq!(result, 0, "SIOCOUTQ: {}", std::io::Error::last_os_error());
     bytes
@@ -85,7 +86,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The counters of `l0` forward, once `segments` have entered it and none is under way.
+/// The forward counters of `l0`, once `segments` have entered it and none is in flight.
 fn settled(testbed: &Testbed, segments: u64) -> DirectionCounters {
     let link = testbed.link("l0").unwrap();
     wait_until("a link is done with its segments", || {
@@ -95,12 +96,12 @@ fn settled(testbed: &Testbed, segments: u64) -> DirectionCounters {
     link.counters().forward
 }
 
-/// All IP packets that a host's interfaces send and receive.
+/// Captures all IP packets that a host's interfaces send and receive.
 struct Capture {
     socket: OwnedFd,
 }
 
-/// A segment as the wire carries it: its bytes from the IP header on, and what tells it from others.
+/// A segment on the wire: its length from the IP header on, and the fields that identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
     bytes: usize,
@@ -123,8 +124,8 @@ impl Capture {
         testbed.run_in(host, open).unwrap()
     }
 
-    /// The TCP segments on the interfaces so far, except for those sent from `sender`. A packet that an offloading host sent
-    /// or received as one counts as what the wire carries for it.
+    /// The TCP segments captured so far, except those sent from `sender`. An offloaded packet counts as the
+    /// segments on the wire.
     fn segments_not_from(&self, sender: IpAddr) -> Vec<Segment> {
         let mut buffer = vec![0; 70_000];
         let mut segments = Vec::new();
@@ -161,12 +162,13 @@ impl Capture {
 
 fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) {
     let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the pointer and length are those of an integer, which is what both options used here take.
+    // SAFETY: pointer and length are those of an integer, which both options used here take.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
     assert_eq!(result, 0, "setsockopt: {}", std::io::Error::last_os_error());
 }
 
-/// Which of the segments, given by their sizes from the IP header on, a link lets pass forward if they come one by one.
+/// The indices of those segments that a link forwards if they come one by one; `sizes` are their lengths from
+/// the IP header on.
 fn survivors(config: &LinkConfig, sizes: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut link = Link::new(config);
     let way = link.way(Direction::Forward);
@@ -174,13 +176,13 @@ fn survivors(config: &LinkConfig, sizes: impl Iterator<Item = usize>) -> Vec<usi
     for (number, size) in sizes.enumerate() {
         let now = Duration::from_secs(number as u64);
         way.push(now, Datagram(vec![0; size - Datagram::HEADER_BYTES as usize]));
-        // Delays here are below the second that passes between two segments.
+        // All delays here are shorter than the second between two segments.
         survivors.extend(way.poll(now + Duration::from_secs(1)).map(|_| number));
     }
     survivors
 }
 
-fn a_tcp_transfer_loses_what_the_model_draws(v6: bool) {
+fn tcp_transfer_loses_what_the_model_draws(v6: bool) {
     let config = LinkConfig {
         forward: direction("2ms", "1%"),
         backward: direction("3ms", "0%"),
@@ -201,7 +203,7 @@ fn a_tcp_transfer_loses_what_the_model_draws(v6: bool) {
     let differing = arrived.iter().zip(&passed).position(|(arrived, passed)| arrived != passed);
     assert_eq!(differing, None, "what arrived is not what the model lets pass");
 
-    // The comparison means something only if super-packets lost inner segments.
+    // The comparison is meaningful only if super-packets lost inner segments.
     let lost = (sent.len() - arrived.len()) as u64;
     assert_eq!((way.entered.segments, way.random_drops.segments), (sent.len() as u64, lost));
     assert!(lost > 10 && way.packets_in * 3 < way.entered.segments, "{lost} lost of {way:?}");
@@ -210,12 +212,12 @@ fn a_tcp_transfer_loses_what_the_model_draws(v6: bool) {
 
 #[test]
 fn tcp_over_ipv4_loses_what_the_model_draws() {
-    a_tcp_transfer_loses_what_the_model_draws(false);
+    tcp_transfer_loses_what_the_model_draws(false);
 }
 
 #[test]
 fn tcp_over_ipv6_loses_what_the_model_draws() {
-    a_tcp_transfer_loses_what_the_model_draws(true);
+    tcp_transfer_loses_what_the_model_draws(true);
 }
 
 #[test]
@@ -253,7 +255,7 @@ fn offloaded_datagrams_lose_what_the_model_draws() {
             assert!(buffer[4..length].iter().all(|byte| *byte == number as u8), "datagram {number} is damaged");
             arrived.push(number);
         }
-        // The link's randomness goes on where the other family left it.
+        // The link's random generator continues from the state after the other address family.
         let earlier = before.entered.segments as usize;
         let all = std::iter::repeat_n(PAYLOAD + headers, earlier).chain(sizes.iter().map(|size| size + headers));
         let expected: Vec<_> =
@@ -265,13 +267,13 @@ fn offloaded_datagrams_lose_what_the_model_draws() {
 }
 
 #[test]
-fn the_router_in_front_of_a_smaller_link_answers_for_it() {
+fn router_answers_for_a_link_with_a_smaller_mtu() {
     let small = LinkConfig { mtu: 1300, ..LinkConfig::default() };
     let testbed = row(&[LinkConfig::default(), small, LinkConfig::default()]);
     for (v6, headers) in [(false, 28), (true, 48)] {
         let (mut near, mut far) = connect(&testbed, "h0", "h3", v6);
         transfer(&mut near, &mut far, 1 << 20);
-        // The transfer needed what the router said about its packets; the sender's host remembers.
+        // The transfer needed the router's packet-too-big answer, which the sender's host has cached.
         let target = SocketAddr::new(address(&testbed, "h3", v6), 9);
         let local = SocketAddr::new(address(&testbed, "h0", v6), 0);
         let socket = testbed.run_in("h0", || UdpSocket::bind(local).unwrap()).unwrap();
@@ -289,7 +291,7 @@ fn the_router_in_front_of_a_smaller_link_answers_for_it() {
 }
 
 #[test]
-fn a_rate_and_a_queue_bound_what_passes() {
+fn rate_and_queue_limit_a_transfer() {
     let narrow =
         DirectionConfig { rate: "100mbit".parse().unwrap(), queue: "64kB".parse().unwrap(), ..direction("5ms", "0%") };
     let testbed = row(&[LinkConfig::symmetric(0, narrow)]);
@@ -298,7 +300,7 @@ fn a_rate_and_a_queue_bound_what_passes() {
     transfer(&mut near, &mut far, 8 << 20);
     let elapsed = start.elapsed();
     let way = settled(&testbed, 0);
-    // Never faster than the wire; how much slower is the machine's affair.
+    // Never faster than the wire; an upper bound would depend on the machine.
     let least = Duration::from_secs_f64(way.delivered.bytes as f64 * 8.0 / 100e6);
     assert!(elapsed >= least.mul_f64(0.99), "{:?} took {elapsed:?}, {least:?} expected at least", way.delivered);
     assert!(way.queue_bytes_max <= 64_000, "the queue held {} bytes", way.queue_bytes_max);
@@ -306,7 +308,7 @@ fn a_rate_and_a_queue_bound_what_passes() {
 }
 
 #[test]
-fn a_live_link_is_changed_cut_and_healed() {
+fn live_link_can_be_changed_cut_and_healed() {
     let testbed = row(&[LinkConfig::default()]);
     let link = testbed.link("l0").unwrap();
     let bind = |host| {

@@ -1,4 +1,5 @@
-//! The measurements of the emulator, run briefly: that they measure, not what. Needs root, `/dev/net/tun` and iperf3.
+//! Runs the emulator's measurements briefly, and checks that they yield results, not which. Needs root,
+//! `/dev/net/tun` and iperf3.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use phoebus_wan::measure::{Bound, Finding, Options, all};

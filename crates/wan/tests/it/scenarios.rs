@@ -1,11 +1,11 @@
-//! Scenario files: the shipped ones can be read, and bad ones are refused with the place and what was expected.
+//! Scenario files: the shipped ones parse, and errors of others name the place and what was expected.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_wan::testbed::Scenario;
 use std::path::Path;
 
 #[test]
-fn every_shipped_scenario_can_be_built() {
+fn shipped_scenarios_can_be_built() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let mut read = 0;
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -20,13 +20,13 @@ fn every_shipped_scenario_can_be_built() {
 }
 
 #[test]
-fn the_default_path_is_a_scenario_too() {
+fn default_path_is_a_valid_scenario() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/sc09.toml");
     assert_eq!(Scenario::load(&file).unwrap(), Scenario::sc09());
 }
 
 #[test]
-fn bad_scenarios_are_refused_with_place_and_expectation() {
+fn errors_name_the_place_and_what_was_expected() {
     let two_hosts = "host = [{ name = \"a\" }, { name = \"b\" }]\n";
     for (text, expected) in [
         ("", "x.toml: a scenario needs at least one [[host]]"),
@@ -93,7 +93,7 @@ fn bad_scenarios_are_refused_with_place_and_expectation() {
 }
 
 #[test]
-fn a_missing_scenario_file_is_named() {
+fn error_names_the_missing_file() {
     let error = Scenario::load(Path::new("/nonexistent/x.toml")).unwrap_err();
     assert_eq!(error.to_string(), "/nonexistent/x.toml: cannot be read: No such file or directory (os error 2)");
     assert!(error.is_bad_input());

@@ -1,4 +1,4 @@
-//! Testbeds that really stand: names, addresses, links, and what is left when they are gone. They need root.
+//! Real testbeds: names, addresses, links, and what remains after their end. Needs root.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_wan::model::{Direction, DirectionUpdate, LinkCounters};
@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Against hanging; no test waits that long unless something is wrong.
+/// Guards against hanging; no test waits that long unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The SC09 path, short and without loss.
+/// The SC09 path with short delays and without loss.
 fn short_path() -> Scenario {
     let span = |text: &str| text.parse().unwrap();
     let loss = "0".parse().unwrap();
@@ -33,7 +33,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn every_name_resolves_in_every_host_in_both_families() {
+fn names_resolve_in_every_host_in_both_families() {
     let testbed = up(&short_path());
     let names = ["src", "pg1", "pg2", "dst"];
     for host in names {
@@ -58,7 +58,7 @@ fn streams_and_datagrams_cross_the_path_in_both_families() {
         let address = listener.local_addr().unwrap();
         let start = Instant::now();
         let mut client = testbed.run_in("src", || TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
-        // Nothing makes light faster: 14 ms of round trip, less what an early release may save.
+        // The path's round trip of 14 ms is a lower bound, less the precision of releases.
         assert!(start.elapsed() > Duration::from_millis(10), "connected to {address} in {:?}", start.elapsed());
         let (mut server, peer) = listener.accept().unwrap();
         assert_eq!(peer.ip(), testbed.addresses("src").unwrap()[usize::from(ip.is_ipv6())]);
@@ -78,7 +78,7 @@ fn streams_and_datagrams_cross_the_path_in_both_families() {
 }
 
 #[test]
-fn testbeds_side_by_side_do_not_meet() {
+fn concurrent_testbeds_are_isolated() {
     let [one, other] = [up(&short_path()), up(&short_path())];
     assert_ne!(one.name(), other.name());
     let listener = one.run_in("dst", || TcpListener::bind("10.9.0.4:7000")).unwrap().unwrap();
@@ -91,7 +91,7 @@ fn testbeds_side_by_side_do_not_meet() {
 }
 
 #[test]
-fn a_link_can_be_cut_healed_and_changed() {
+fn link_can_be_cut_healed_and_changed() {
     let testbed = up(&short_path());
     let wan = testbed.link("wan").unwrap();
     let [sender, receiver] = ["src", "dst"].map(|host| datagrams(&testbed, host, false));
@@ -120,7 +120,7 @@ fn a_link_can_be_cut_healed_and_changed() {
     assert_eq!(wan.config().backward, short_path().links[1].config.backward);
     send_ten();
     wait_until("ten datagrams lost at random", || forward(|c| c.forward.random_drops.segments) >= 10);
-    // The other way still works.
+    // The other direction still works.
     receiver.send_to(b"back", sender.local_addr().unwrap()).unwrap();
     assert_eq!(sender.recv_from(&mut [0; 16]).unwrap().0, 4);
 
@@ -129,7 +129,7 @@ fn a_link_can_be_cut_healed_and_changed() {
 }
 
 #[test]
-fn a_command_is_the_program_itself_in_its_host() {
+fn command_runs_as_the_program_itself_in_its_host() {
     let testbed = up(&short_path());
     let here = std::env::current_dir().unwrap();
     let script =
@@ -160,7 +160,7 @@ fn conditions_are_fixed_unless_stock() {
         }
         assert_eq!((&*conditions.tcp_no_metrics_save, &*conditions.tcp_fastopen), ("1", "3"));
         if ["src", "dst"].contains(&&*host.name) {
-            // What was asked for, or a reason.
+            // The requested congestion control, or a reason why not.
             assert!(conditions.congestion_control == "cubic" || conditions.congestion_control_refused.is_some());
         }
     }
@@ -176,7 +176,7 @@ fn conditions_are_fixed_unless_stock() {
 }
 
 #[test]
-fn a_host_gets_the_settings_of_its_scenario() {
+fn host_gets_the_settings_of_its_scenario() {
     let mut scenario = short_path();
     scenario.hosts[3].sysctl.insert("net.ipv4.tcp_sack".into(), "0".into());
     let testbed = up(&scenario);
@@ -191,7 +191,7 @@ fn a_host_gets_the_settings_of_its_scenario() {
 }
 
 #[test]
-fn a_triangle_uses_the_least_delay() {
+fn triangle_uses_the_least_delay() {
     let host = HostSpec::new;
     let link = |name: &str, a: &str, b: &str, delay: &str| {
         let mut link = LinkSpec { name: name.into(), ends: [a.into(), b.into()], config: Default::default() };
@@ -209,36 +209,37 @@ fn a_triangle_uses_the_least_delay() {
     sender.send_to(&[0; 1000], receiver.local_addr().unwrap()).unwrap();
     receiver.recv_from(&mut [0; 1000]).unwrap();
     let counters = testbed.counters();
-    // Forwarding hosts announce themselves (MLD), so the long link may have carried something, but no such datagram.
+    // Routers send MLD messages of their own, so the long link may have carried something, but no such
+    // datagram.
     let delivered = |link: &str| counters[link].forward.delivered.bytes;
     assert!(delivered("ab") > 1000 && delivered("bc") > 1000 && delivered("long") < 1000, "{counters:?}");
 }
 
 #[test]
-fn nothing_is_left_of_a_testbed() {
+fn testbed_leaves_nothing_behind() {
     let testbed = up(&short_path());
     let directory = testbed.directory().to_owned();
     assert!(directory.join("lock").exists());
-    // One that ends when asked, one that has to be killed, one that nobody here is the parent of.
+    // One program ends on SIGTERM, one must be killed, and one is not a child of this process.
     let spawn =
         |script: &str| testbed.exec("dst", "sh").unwrap().args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
     let mut children =
         [spawn("exec sleep 1000"), spawn("trap '' TERM; while :; do sleep 1; done"), spawn("sleep 1000 & wait")];
     let namespace = fs::metadata(format!("/proc/{}/ns/net", children[0].id())).unwrap().ino();
-    wait_until("the programs are in the host", || inhabitants(namespace) >= 4);
+    wait_until("the programs are in the host", || processes_in(namespace) >= 4);
 
     testbed.down();
     for child in &mut children {
         assert!(!child.wait().unwrap().success());
     }
-    assert_eq!(inhabitants(namespace), 0);
+    assert_eq!(processes_in(namespace), 0);
     assert!(!directory.exists(), "{} is left", directory.display());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&*directory.to_string_lossy()), "{mounts}");
 }
 
 #[test]
-fn a_failed_start_leaves_nothing() {
+fn failed_start_leaves_nothing_behind() {
     let mut scenario = short_path();
     scenario.hosts[3].sysctl.insert("net.no.such".into(), "1".into());
     let name = format!("broken-{}", std::process::id());
@@ -252,7 +253,7 @@ fn a_failed_start_leaves_nothing() {
     }
 }
 
-/// A socket in `host`, on its address of a family, that does not wait forever.
+/// A socket in `host`, on its address of the family, with a read time-out.
 fn datagrams(testbed: &Testbed, host: &str, ipv6: bool) -> UdpSocket {
     let address = SocketAddr::new(testbed.addresses(host).unwrap()[usize::from(ipv6)], 0);
     let socket = testbed.run_in(host, || UdpSocket::bind(address)).unwrap().unwrap();
@@ -261,7 +262,7 @@ fn datagrams(testbed: &Testbed, host: &str, ipv6: bool) -> UdpSocket {
 }
 
 /// The number of processes in a network namespace.
-fn inhabitants(namespace: u64) -> usize {
+fn processes_in(namespace: u64) -> usize {
     let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let inside = |pid: &String| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|found| found.ino() == namespace);
     processes.filter(|name| name.bytes().all(|b| b.is_ascii_digit())).filter(inside).count()

@@ -1,5 +1,5 @@
-//! libudt as a loadable driver between processes: what is sent arrives, and a process that is killed never looks like one that
-//! was done.
+//! libudt as a loadable driver between processes: the bytes arrive, and a killed process never looks like one that
+//! finished.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[path = "../../../../crates/net/tests/it/support/mod.rs"]
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 use support::{Workshop, loopback, pattern};
 
-/// A process that is killed with its handle.
+/// A child process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -31,7 +31,7 @@ impl Process {
         Self(command.spawn().unwrap())
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     fn addr(&mut self) -> SocketAddr {
         let mut line = String::new();
         BufReader::with_capacity(1, self.0.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -39,7 +39,7 @@ impl Process {
         addr.parse().unwrap()
     }
 
-    /// Feeds it the stream of the tests, as far as it takes it.
+    /// Writes the tests' byte stream to its input, as far as it accepts it.
     fn feed(&mut self, len: u64) -> JoinHandle<()> {
         let mut input = self.0.stdin.take().unwrap();
         thread::spawn(move || {
@@ -51,7 +51,7 @@ impl Process {
         })
     }
 
-    /// Checks that it writes that stream, and says how much of it.
+    /// Checks that its output is that stream, and returns the number of bytes.
     fn check(&mut self) -> JoinHandle<u64> {
         let mut output = self.0.stdout.take().unwrap();
         thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Process {
         })
     }
 
-    /// Whether it succeeded, and what it said.
+    /// Whether it succeeded, and its standard error.
     fn finish(mut self) -> (bool, String) {
         let mut said = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -97,7 +97,7 @@ fn two_processes_exchange_256_mib_each_way_over_libudt() {
 }
 
 #[test]
-fn ends_are_those_of_the_peer_over_a_driver_that_has_true_ends() {
+fn driver_with_true_ends_passes_on_the_peers_end() {
     const LEN: u64 = 64 << 20;
     let workshop = Workshop::new();
     let library = workshop.tcp();
@@ -114,14 +114,14 @@ fn ends_are_those_of_the_peer_over_a_driver_that_has_true_ends() {
 
 /// libudt itself takes 5 to 50 seconds to notice.
 #[test]
-fn a_killed_process_is_an_error_at_its_peer_and_not_an_end() {
+fn peer_of_a_killed_process_reports_an_error() {
     let workshop = Workshop::new();
     let cases = [(workshop.tcp(), None), (workshop.libudt(), Some(1 << 40))];
     let killed = cases.map(|(library, receive)| {
         thread::spawn(move || {
             let mut first = Process::start(&library, "listen", loopback(), receive);
             let mut second = Process::start(&library, "connect", first.addr(), receive);
-            // Bytes flow both ways, so that both are in the middle of it.
+            // Bytes flow both ways, so that both processes are in mid-transfer.
             let _input = (first.0.stdin.take(), second.feed(1 << 30));
             first.0.stdout.as_mut().unwrap().read_exact(&mut [0; 1 << 20]).unwrap();
             first.0.kill().unwrap();
@@ -130,12 +130,14 @@ fn a_killed_process_is_an_error_at_its_peer_and_not_an_end() {
     });
     for (thread, name) in killed.into_iter().zip(["tcp", "libudt"]) {
         let (success, said) = thread.join().unwrap();
-        assert!(!success && said.to_lowercase().contains("connection "), "{name}: {said}");
+        // The kernel tells one call of the reset, and later ones of a broken pipe, in whichever direction they come.
+        let said = said.to_lowercase();
+        assert!(!success && (said.contains("connection ") || said.contains("broken pipe")), "{name}: {said}");
     }
 }
 
 #[test]
-fn a_driver_is_described_and_a_wrong_option_is_named() {
+fn drivercat_describes_a_driver_and_names_a_wrong_option() {
     let workshop = Workshop::new();
     let library = workshop.tcp();
     let run = |args: &[&str]| -> Output {

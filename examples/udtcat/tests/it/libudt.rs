@@ -1,5 +1,5 @@
-//! `udtcat` against Debian's libudt: as client and as server, in both directions, in both families, in a rendezvous, with
-//! other packet sizes, and when one of the two dies (S17, U9).
+//! `udtcat` against Debian's libudt: as client and as server, in both directions, over IPv4 and IPv6, in rendezvous
+//! mode, with other packet sizes, and when one of the two dies (S17, U9).
 
 #[path = "../../../../crates/gridftp/tests/it/support/works.rs"]
 mod works;
@@ -13,9 +13,9 @@ use support::{Peer, address, drain, drain_seen, feed, feed_seen, libudt, udtcat,
 use works::works;
 
 const GIB: u64 = 1 << 30;
-/// How the two are connected, in the notes for `docs/interop.md`.
+/// The connection type, in the notes for `docs/interop.md`.
 const UDT: &str = "UDT";
-/// Where the way is the point, and not the amount.
+/// A smaller amount, for tests whose point is the connection mode.
 const SOME: u64 = 32 << 20;
 
 fn libudt_peer(what: &str, role: &str, addr: SocketAddr, bytes: u64, more: &[String]) -> Peer {
@@ -30,14 +30,14 @@ fn cat(addr: SocketAddr, arguments: &[&str]) -> Peer {
     Peer::start(command)
 }
 
-/// The peer of libudt sends, `udtcat` receives.
+/// libudt sends, `udtcat` receives.
 fn from_libudt(mut libudt: Peer, mut cat: Peer, bytes: u64) {
     assert_eq!(drain(cat.stdout()), bytes);
     cat.succeeds();
     libudt.succeeds();
 }
 
-/// `udtcat` sends, the peer of libudt receives.
+/// `udtcat` sends, libudt receives.
 fn to_libudt(mut libudt: Peer, mut cat: Peer, bytes: u64) {
     feed(cat.stdin(), bytes);
     cat.succeeds();
@@ -63,7 +63,7 @@ fn libudt_serves(ip: impl Into<IpAddr>, bytes: u64, more: &[&str]) {
     libudt_serves_by(["send", "receive"], ip, bytes, more);
 }
 
-/// Both directions, by these calls of libudt.
+/// Both directions, with these modes of the libudt peer.
 fn libudt_serves_by([send, receive]: [&str; 2], ip: impl Into<IpAddr>, bytes: u64, more: &[&str]) {
     let ip = ip.into();
     let mut server = libudt_peer(send, "listen", any(ip), bytes, &[]);
@@ -93,7 +93,7 @@ fn libudt_connects_by([send, receive]: [&str; 2], ip: impl Into<IpAddr>, bytes: 
 }
 
 #[test]
-fn by_libudts_calls_for_files() {
+fn udtcat_exchanges_files_with_libudts_file_calls() {
     let calls = ["send-file", "receive-file"];
     libudt_serves_by(calls, address(), SOME, &[]);
     libudt_connects_by(calls, address(), SOME, &[]);
@@ -103,33 +103,33 @@ fn by_libudts_calls_for_files() {
 }
 
 #[test]
-fn a_gibibyte_each_way_with_libudt_as_server() {
+fn libudt_server_exchanges_a_gibibyte_each_way() {
     libudt_serves(address(), GIB, &[]);
     works("libudt, send and recv", "udtcat", UDT, "bytes");
 }
 
 #[test]
-fn a_gibibyte_each_way_with_libudt_as_client() {
+fn libudt_client_exchanges_a_gibibyte_each_way() {
     libudt_connects(address(), GIB, &[]);
 }
 
 #[test]
-fn every_control_gets_through_to_libudt() {
+fn every_congestion_control_works_with_libudt() {
     for control in [&["--control=native"][..], &["--control=fixed", "--rate=200mbit"], &["--rate=300mbit"]] {
         libudt_serves(address(), SOME, control);
     }
 }
 
 #[test]
-fn over_ipv6() {
+fn udtcat_and_libudt_connect_over_ipv6() {
     libudt_serves(Ipv6Addr::LOCALHOST, SOME, &[]);
     libudt_connects(Ipv6Addr::LOCALHOST, SOME, &[]);
     works("libudt, send and recv", "udtcat", UDT, "ipv6");
 }
 
 #[test]
-fn with_other_packet_sizes() {
-    // The smaller of the two holds, whoever has it.
+fn udtcat_and_libudt_agree_on_the_packet_size() {
+    // The smaller of the two sizes applies, whichever side has it.
     for mss in ["576", "9000"] {
         libudt_serves(address(), SOME, &["--mss", mss]);
         libudt_connects(address(), SOME, &[mss.to_owned()]);
@@ -137,10 +137,10 @@ fn with_other_packet_sizes() {
 }
 
 #[test]
-fn in_a_rendezvous() {
+fn udtcat_and_libudt_connect_in_a_rendezvous() {
     for sends in [true, false] {
         let ip: IpAddr = address().into();
-        // libudt has to know the port before it asks: two that are free now.
+        // libudt must know the peer's port before it connects: take two ports that are free now.
         let free = || std::net::UdpSocket::bind(any(ip)).unwrap().local_addr().unwrap();
         let (here, there) = (free(), free());
         let what = if sends { "receive" } else { "send" };
@@ -163,9 +163,9 @@ fn in_a_rendezvous() {
 }
 
 #[test]
-fn a_peer_that_goes_too_early_is_an_error() {
+fn udtcat_reports_a_peer_that_closes_early() {
     let ip = address();
-    // It sends less than was agreed on, and shuts down in good order.
+    // The peer sends less than agreed, and shuts down normally.
     let mut server = libudt_peer("send", "listen", any(ip), SOME, &[]);
     let addr = SocketAddr::new(ip.into(), server.libudt_port());
     let mut short = receiver(addr, SOME + 1, &[]);
@@ -173,7 +173,7 @@ fn a_peer_that_goes_too_early_is_an_error() {
     short.fails(4, "33554432 bytes arrived, 33554433 were expected: connection reset by peer");
     server.succeeds();
 
-    // Nobody knows how much there was to be.
+    // No length was given.
     let mut server = libudt_peer("send", "listen", any(ip), SOME, &[]);
     let addr = SocketAddr::new(ip.into(), server.libudt_port());
     let mut unknowing = cat(addr, &["--receive"]);
@@ -183,8 +183,8 @@ fn a_peer_that_goes_too_early_is_an_error() {
 }
 
 #[test]
-fn a_killed_peer_is_an_error() {
-    // Both wait out the silence at the same time.
+fn udtcat_reports_a_killed_peer() {
+    // Both tests wait for the timeout concurrently.
     let ip = address();
     let mut server = libudt_peer("receive", "listen", any(ip), GIB, &[]);
     let addr = SocketAddr::new(ip.into(), server.libudt_port());

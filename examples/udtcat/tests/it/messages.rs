@@ -1,5 +1,5 @@
-//! Message mode against Debian's libudt, both ways: in order and out of it, with and without a time to live (S17, U9). `udtcat`
-//! moves streams alone; here the state machine has a socket and a clock, and nothing else between it and libudt.
+//! Message mode against Debian's libudt, in both directions: ordered and unordered, with and without a time to live
+//! (S17, U9). `udtcat` only moves streams; here a socket and a clock drive the state machine directly.
 
 use crate::support;
 use phoebus_proto::udt::{
@@ -16,7 +16,7 @@ use support::{PATIENCE, Peer, address, libudt, pattern};
 const PERIOD: u64 = 65_521;
 const COUNT: u32 = 400;
 
-/// The message of this number, as `peer.cpp` has it.
+/// Message `number`, the same as in `peer.cpp`.
 fn message(number: u32) -> Vec<u8> {
     let (n, mut bytes) = (u64::from(number), number.to_be_bytes().to_vec());
     let (at, len) = (n * 131 % PERIOD, 4 + n * 7919 % 60_000);
@@ -24,13 +24,13 @@ fn message(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// One end over a socket, with one connection.
+/// One end with a socket and one connection.
 struct End {
     socket: UdpSocket,
     endpoint: Endpoint,
     connection: Option<Connection>,
     start: Instant,
-    /// Every packet of so many that comes is lost.
+    /// One of this many incoming packets is dropped.
     loses: u32,
     came: u32,
     to_send: VecDeque<(u32, MessageOptions)>,
@@ -80,14 +80,14 @@ impl End {
         }
     }
 
-    /// Goes on until `is_done`.
+    /// Runs until `is_done`.
     fn run(&mut self, what: &str, is_done: impl Fn(&Self, &Connection) -> bool) {
         let (mut bytes, mut buf) = ([0; 2000], vec![0; 64_000]);
         loop {
             assert!(self.start.elapsed() < PATIENCE, "{what} does not come to an end");
             if let Ok((len, from)) = self.socket.recv_from(&mut bytes) {
                 self.came += 1;
-                // What opens the connection is spared.
+                // Packets of the handshake are not dropped.
                 if self.came < 20 || !self.came.is_multiple_of(self.loses) {
                     self.datagram(from, &bytes[..len]);
                 }
@@ -122,7 +122,7 @@ impl End {
         }
     }
 
-    /// Sends all, and closes when the peer's UDT has acknowledged it.
+    /// Sends all messages, and closes when the peer's UDT has acknowledged them.
     fn deliver(&mut self, options: MessageOptions, what: &str) {
         self.to_send = (0..COUNT).map(|number| (number, options)).collect();
         self.run(what, |end, connection| end.to_send.is_empty() && connection.is_flushed());
@@ -138,8 +138,8 @@ fn peer(what: &str, role: &str, addr: SocketAddr, more: &[&str]) -> Peer {
     Peer::start(command)
 }
 
-/// The numbers that a receiver has told of.
-fn told(peer: &mut Peer) -> Vec<u32> {
+/// The message numbers that a receiver printed.
+fn printed_numbers(peer: &mut Peer) -> Vec<u32> {
     let mut said = String::new();
     peer.stdout().read_to_string(&mut said).unwrap();
     said.lines().map(|line| line.parse().unwrap()).collect()
@@ -153,7 +153,7 @@ fn check(mut got: Vec<u32>, is_ordered: bool, what: &str) {
 }
 
 #[test]
-fn from_libudt_whoever_connects() {
+fn messages_arrive_from_libudt_whichever_side_connects() {
     for (is_ordered, loses) in [(true, u32::MAX), (true, 50), (false, 50)] {
         let order = if is_ordered { "ordered" } else { "unordered" };
         let ip = address();
@@ -162,7 +162,7 @@ fn from_libudt_whoever_connects() {
         let mut libudt = peer("send-messages", "connect", end.listen(), &[order]);
         end.run("from a client", |end, _| end.got.len() as u32 == COUNT);
         check(std::mem::take(&mut end.got), is_ordered, "from a client");
-        // It lingers until all is acknowledged.
+        // The socket lingers until everything is acknowledged.
         end.run("from a client", |_, connection| connection.closed().is_some());
         libudt.succeeds();
 
@@ -178,41 +178,42 @@ fn from_libudt_whoever_connects() {
 }
 
 #[test]
-fn to_libudt_whoever_connects() {
+fn messages_reach_libudt_whichever_side_connects() {
     for is_ordered in [true, false] {
         let options = MessageOptions { in_order: is_ordered, time_to_live: None };
         let ip = address();
         let mut end = End::new(ip);
         let mut libudt = peer("receive-messages", "connect", end.listen(), &[]);
         end.deliver(options, "to a client");
-        check(told(&mut libudt), is_ordered, "to a client");
+        check(printed_numbers(&mut libudt), is_ordered, "to a client");
         libudt.succeeds();
 
         let mut libudt = peer("receive-messages", "listen", SocketAddr::new(ip.into(), 0), &[]);
         let mut end = End::new(ip);
         end.connect(SocketAddr::new(ip.into(), libudt.libudt_port()));
         end.deliver(options, "to a server");
-        let mut rest = told(&mut libudt);
+        let mut rest = printed_numbers(&mut libudt);
         check(std::mem::take(&mut rest), is_ordered, "to a server");
         libudt.succeeds();
     }
 }
 
 #[test]
-fn what_is_too_old_is_passed_over() {
+fn receiver_skips_expired_messages() {
     let ip = address();
-    // At 20 Mbit/s these 12 MB take 5 s, and most of them are too old when their turn comes.
+    // At 20 Mbit/s these 12 MB take 5 s, and most of the messages have expired when their turn comes.
     let mut end = End::new(ip);
     let mut libudt = peer("receive-messages", "connect", end.listen(), &[]);
     end.run("opening", |_, connection| connection.is_open());
     end.connection.as_mut().unwrap().set_rate_limit(Some(20_000_000));
     end.deliver(MessageOptions { in_order: true, time_to_live: Some(Duration::from_millis(500)) }, "to a client");
-    let got = told(&mut libudt);
+    let got = printed_numbers(&mut libudt);
     assert!(got.is_sorted() && !got.is_empty() && got.len() < COUNT as usize / 2, "{got:?}");
     libudt.succeeds();
 
-    // The other way around nothing may be lost: what libudt 4.11 says when it gives a message up names a packet of the next one
-    // too, and after it libudt leaves out numbers that no packet ever has, which ends its connection whoever the receiver is.
+    // The reverse direction must lose nothing: when libudt 4.11 drops an expired message, its drop request also
+    // covers a packet of the next message, and libudt then skips sequence numbers that no packet ever carries, which
+    // ends its connection with any receiver.
     let mut end = End::new(ip);
     let mut libudt = peer("send-messages", "connect", end.listen(), &["ordered", "60000"]);
     end.run("from a client", |end, _| end.got.len() as u32 == COUNT);

@@ -1,5 +1,5 @@
-//! `udtcat` on paths that lose, reorder and carry small packets only, and as a process that is suspended. The emulated paths
-//! need root.
+//! `udtcat` on paths that lose packets, reorder them or carry only small ones, and as a suspended process. The
+//! emulated paths need root.
 
 use crate::support;
 use phoebus_proto::units::{Probability, Span};
@@ -15,7 +15,8 @@ use support::{Peer, address, drain, drain_seen, feed, udtcat, until_moving};
 
 const TOTAL: u64 = 48 << 20;
 
-/// 24 ms at 200 Mbit/s, `loss` on either side of the WAN; on the WAN packets overtake each other by up to 8 ms if they are to.
+/// 24 ms at 200 Mbit/s, with `loss` on either side of the WAN. With `reorders`, WAN packets overtake each other by up
+/// to 8 ms.
 fn path(loss: f64, reorders: bool, wan_mtu: u16) -> Testbed {
     let settings = Sc09 {
         wan_rtt: Span(Duration::from_millis(20)),
@@ -43,7 +44,7 @@ fn peer(testbed: &Testbed, host: &str, arguments: &[&str]) -> Peer {
     Peer::start(command)
 }
 
-/// Moves bytes from `src` to `dst` and back, both of which come as they should, and returns what the ends had to say.
+/// Moves bytes from `src` to `dst` and back, checks them, and returns the standard error of the ends.
 fn moves_both_ways(testbed: &Testbed, ip: IpAddr, bytes: u64) -> String {
     let (any, total) = (SocketAddr::new(ip, 0).to_string(), bytes.to_string());
     let mut server = peer(testbed, "dst", &[&any, "--listen", "--length", &total, "--report"]);
@@ -65,7 +66,7 @@ fn moves_both_ways(testbed: &Testbed, ip: IpAddr, bytes: u64) -> String {
 }
 
 #[test]
-fn five_percent_of_loss_with_reordering_are_survived() {
+fn udtcat_survives_five_percent_loss_with_reordering() {
     let testbed = path(0.05, true, 1500);
     let ip = testbed.addresses("dst").unwrap()[0];
     moves_both_ways(&testbed, ip, TOTAL / 2);
@@ -74,7 +75,7 @@ fn five_percent_of_loss_with_reordering_are_survived() {
 }
 
 #[test]
-fn packets_are_as_long_as_the_path_carries_also_when_no_router_says_so() {
+fn udtcat_finds_the_path_mtu_without_icmp() {
     let testbed = path(0.0, false, 1420);
     let silence = "add table inet silence; \
                    add chain inet silence out { type filter hook output priority 0; }; \
@@ -85,14 +86,14 @@ fn packets_are_as_long_as_the_path_carries_also_when_no_router_says_so() {
         assert!(status.success(), "nft is needed; scripts/setup installs it");
     }
     for ip in testbed.addresses("dst").unwrap() {
-        // Of the sizes that are tried 1400 fits, less the headers of UDT, UDP and IP.
+        // Of the probed sizes, 1400 fits, less the headers of UDT, UDP and IP.
         let said = moves_both_ways(&testbed, *ip, 4 << 20);
         let payload = if ip.is_ipv6() { 1380 - 44 } else { 1400 - 44 };
         assert_eq!(said.matches(&format!("sent again, {payload} bytes each")).count(), 2, "{said}");
     }
 }
 
-/// A transfer over loopback from one `udtcat` to another of which one is suspended for a while.
+/// A transfer over loopback between two `udtcat`, of which one is suspended for `time`.
 fn suspended(sender_is: bool, time: Duration) -> [(Option<i32>, String); 2] {
     let mut server = Peer::start({
         let mut command = Command::new(udtcat());
@@ -125,8 +126,8 @@ fn suspended(sender_is: bool, time: Duration) -> [(Option<i32>, String); 2] {
 }
 
 #[test]
-fn a_process_that_is_suspended_goes_on_or_fails() {
-    // All of them at the same time: they wait.
+fn suspended_process_resumes_or_fails() {
+    // All run concurrently, because they mostly wait.
     let brief = Duration::from_secs(15);
     let long = Duration::from_secs(40);
     let tests = [(true, brief), (false, brief), (true, long), (false, long)]

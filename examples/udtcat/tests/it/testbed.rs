@@ -10,12 +10,12 @@ use std::process::Command;
 use std::time::Duration;
 use support::{Peer, drain, feed, libudt, udtcat};
 
-/// libudt's control takes every loss for congestion: this much is enough of it.
+/// libudt's congestion control backs off at every loss, so a small amount is enough.
 const FROM_LIBUDT: u64 = 4 << 20;
 const FROM_UDTCAT: u64 = 32 << 20;
 
-/// What goes each way in a soak, and otherwise, with how much loss: libudt, to whose control every loss is congestion, gets it done within
-/// a minute. Of the packets, which pass two LANs, some forty are lost either way.
+/// Bytes each way, in a soak and otherwise, and the loss rate. libudt, which backs off at every loss, finishes within
+/// a minute. Packets cross two LANs; about forty are lost each way.
 fn much() -> (u64, f64) {
     if std::env::var_os("PHOEBUS_SOAK").is_some() { (1 << 30, 0.00003) } else { (128 << 20, 0.0002) }
 }
@@ -48,7 +48,7 @@ fn addresses(testbed: &Testbed) -> Vec<IpAddr> {
 }
 
 #[test]
-fn libudt_and_udtcat_under_loss() {
+fn libudt_and_udtcat_exchange_streams_under_loss() {
     let testbed = lossy_path();
     for ip in addresses(&testbed) {
         let any = SocketAddr::new(ip, 0).to_string();
@@ -89,7 +89,7 @@ fn libudt_and_udtcat_under_loss() {
 }
 
 #[test]
-fn much_goes_each_way_with_libudt_under_loss() {
+fn long_streams_with_libudt_survive_loss() {
     let (len, loss) = much();
     let testbed = path(Duration::from_millis(2), loss, 500_000_000);
     let (ip, total) = (addresses(&testbed)[0], len.to_string());
@@ -121,7 +121,7 @@ fn much_goes_each_way_with_libudt_under_loss() {
 }
 
 #[test]
-fn a_transfer_survives_a_cut_of_ten_seconds() {
+fn transfer_survives_an_outage_of_ten_seconds() {
     let testbed = lossy_path();
     let ip = addresses(&testbed)[0];
     let many = FROM_UDTCAT.to_string();

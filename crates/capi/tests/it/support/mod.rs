@@ -1,4 +1,4 @@
-//! What the tests share: C programs against this library, gateways of a test's own, a destination that greets.
+//! Shared parts of the tests: C programs linked with this library, gateways for one test, a destination that greets.
 
 #![allow(dead_code, unused_imports, reason = "every test file uses a part of this")]
 
@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The library as it was built.
+/// The library of this build.
 pub fn library() -> PathBuf {
     let built = [target().join("libphoebus.so"), target().join("deps/libphoebus.so")];
     let newest =
@@ -26,14 +26,14 @@ pub fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// A C program of `tests/c`, linked with the library; and a place where the library has its installed name.
+/// A C program of `tests/c`, linked with the library, and a directory in which the library has its installed name.
 pub struct Program {
     file: PathBuf,
     _place: tempfile::TempDir,
 }
 
 impl Program {
-    /// Compiled with these flags more.
+    /// Compiles it with these additional flags.
     pub fn compile(name: &str, flags: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
         for name in ["libphoebus.so", "libphoebus.so.0.1"] {
@@ -49,17 +49,18 @@ impl Program {
         Self { file, _place: place }
     }
 
-    /// To be run as it is.
+    /// The command that runs the program.
     pub fn command(&self) -> Command {
         plain(&self.file)
     }
 
-    /// To be run where every use of memory is checked: an error or a leak is exit code 99.
+    /// The command that runs it under Valgrind: a memory error or a leak gives exit code 99.
     pub fn checked(&self) -> Command {
         self.under_valgrind(&[])
     }
 
-    /// The same but for values that nobody has set: how the cipher's assembler code sets them is more than it can follow.
+    /// Like `checked`, but without checks for uninitialized values: Valgrind cannot follow the cipher's assembler
+    /// code.
     pub fn checked_but_for_values(&self) -> Command {
         self.under_valgrind(&["--undef-value-errors=no"])
     }
@@ -72,7 +73,8 @@ impl Program {
         command
     }
 
-    /// The same but for leaks: a child of fork has what its parent's threads were using, and nobody who would free it.
+    /// Like `checked`, but without leak checks: a child of fork has copies of what its parent's threads were using,
+    /// which nothing frees.
     pub fn checked_but_for_leaks(&self) -> Command {
         let mut command = plain(program("valgrind"));
         command.args(["--quiet", "--error-exitcode=99", "--leak-check=no", "--fair-sched=yes", "--"]).arg(&self.file);
@@ -80,7 +82,7 @@ impl Program {
     }
 }
 
-/// A gateway with this configuration; it ends with this value.
+/// A gateway with the given configuration, killed on drop.
 pub struct OneGateway {
     pub address: SocketAddr,
     pub room: tempfile::TempDir,
@@ -88,7 +90,7 @@ pub struct OneGateway {
 }
 
 impl OneGateway {
-    /// `more` stands behind its name and a listener without protection.
+    /// `more` is the configuration after the name and a listener without protection.
     pub fn start(more: impl FnOnce(&Path, SocketAddr) -> String) -> Self {
         let room = tempfile::tempdir().unwrap();
         let address = address();
@@ -110,12 +112,13 @@ impl Drop for OneGateway {
     }
 }
 
-/// Certificates of a throw-away authority for these names, in `directory`.
+/// Certificates of a temporary authority for these names, in `directory`.
 pub fn certificates(directory: &Path, names: &[&str]) {
     run(plain(phoebus()).args(["cert", "init", "--dir"]).arg(directory).args(names)).ok();
 }
 
-/// A destination that greets everyone at once, and then echoes until the end. It stays for the rest of the test's process.
+/// A destination that sends a greeting at once, and then echoes until the end. It lives as long as the test's
+/// process.
 pub fn greeter() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -141,7 +144,7 @@ pub fn greeter() -> SocketAddr {
     address
 }
 
-/// Reads to the end; for streams of a test's own.
+/// Reads to the end.
 pub fn all(mut from: impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes).unwrap();

@@ -8,10 +8,10 @@ use phoebus_files::local::Local;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::*;
 use phoebus_files::sum::{Algorithm, Sum};
-use phoebus_files::{Error, Links, Sort};
+use phoebus_files::{Error, ErrorKind, Links};
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub fn key(path: &str) -> Key {
@@ -77,7 +77,7 @@ impl Faults {
     }
 
     fn passes_for(times: &AtomicI64) -> Result<(), Error> {
-        let error = || Error::Store { name: "far".into(), reason: "busy".into(), sort: Sort::Passing };
+        let error = || Error::Store { name: "far".into(), reason: "busy".into(), kind: ErrorKind::Passing };
         let left = times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 0).then(|| n - 1));
         if left.is_ok() { Err(error()) } else { Ok(()) }
     }
@@ -94,7 +94,7 @@ impl Listing for Cut {
     fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
         Box::pin(async move {
             if std::mem::replace(&mut self.given, true) {
-                let error = Error::Store { name: "far".into(), reason: "cut".into(), sort: Sort::Other };
+                let error = Error::Store { name: "far".into(), reason: "cut".into(), kind: ErrorKind::Other };
                 return if self.silent { Ok(Vec::new()) } else { Err(error) };
             }
             let mut page = self.inner.more().await?;
@@ -249,6 +249,7 @@ impl Object for FarObject {
             Ok(Arc::new(FarFlow {
                 inner: self.inner.clone(),
                 faults: self.faults.clone(),
+                is_cut: AtomicBool::new(false),
                 parts: tokio::sync::Mutex::new(parts.into_iter()),
             }) as _)
         })
@@ -268,6 +269,7 @@ impl Object for FarObject {
 struct FarFlow {
     inner: Arc<dyn Object>,
     faults: Arc<Faults>,
+    is_cut: AtomicBool,
     parts: tokio::sync::Mutex<std::vec::IntoIter<Extent>>,
 }
 
@@ -275,9 +277,11 @@ impl Flow for FarFlow {
     fn next(&self) -> Fallible<'_, Option<Block>> {
         Box::pin(async move {
             let mut parts = self.parts.lock().await;
-            if comes(&self.faults.fail) {
+            // A connection that was cut stays cut, whoever else reads from it.
+            if self.is_cut.load(Ordering::Relaxed) || comes(&self.faults.fail) {
+                self.is_cut.store(true, Ordering::Relaxed);
                 let reason = "the connection was cut".into();
-                return Err(Error::Store { name: self.inner.name(), reason, sort: Sort::Passing });
+                return Err(Error::Store { name: self.inner.name(), reason, kind: ErrorKind::Passing });
             }
             if comes(&self.faults.stall) {
                 std::future::pending::<()>().await;

@@ -1,7 +1,8 @@
-//! Lanes that fail while nobody looks.
+//! Lanes that fail unnoticed: before they are chosen, and behind the acknowledgement that completes the session.
 
 use super::*;
 use phoebus_net::{Profile, tcp};
+use phoebus_proto::session::frame::{FrameState, HEADER_LEN};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -16,14 +17,15 @@ async fn hop() -> (Stream, Stream) {
     (dialled.unwrap(), accepted.unwrap().0.into_stream().unwrap())
 }
 
-/// Two lanes, of which the second is new, and has been reset before it was looked at. What the far end keeps open comes with them.
-async fn lanes_of_which_one_is_reset() -> (Lanes, Stream) {
+/// Two lanes. The second is new, and was reset before anything used it. Also returns the far end of the first lane, to
+/// keep it open.
+async fn lanes_with_second_reset() -> (Lanes, Stream) {
     let (first, far) = hop().await;
     let (second, gone) = hop().await;
-    // Dropped as it is, a connection is reset.
+    // Dropping a connection without `disarm` resets it.
     drop(gone);
     second.failed().await;
-    let mut lanes = Lanes::new(Arc::new(first), Role::Initiator, Roster::new(1), 64);
+    let mut lanes = Lanes::new(Arc::new(first), Role::Initiator, BundleMembers::new(1), 64);
     let mut framing = Framing::striped(Role::Initiator, 64);
     framing.begin_ping();
     lanes.gather.join();
@@ -32,13 +34,47 @@ async fn lanes_of_which_one_is_reset() -> (Lanes, Stream) {
 }
 
 #[tokio::test]
-async fn a_new_lane_that_fails_while_it_is_chosen_is_left() {
-    let (mut lanes, _far) = lanes_of_which_one_is_reset().await;
+async fn bundle_drops_new_lane_that_fails_during_choice() {
+    let (mut lanes, _far) = lanes_with_second_reset().await;
     let chosen = std::future::poll_fn(|cx| lanes.poll_choose(cx, None)).await;
     assert_eq!(chosen.map_err(|failure| failure.to_string()), Ok(0));
     assert!(lanes.lanes[1].lost);
 
-    let (mut lanes, _far) = lanes_of_which_one_is_reset().await;
+    let (mut lanes, _far) = lanes_with_second_reset().await;
     let free = std::future::poll_fn(|cx| Poll::Ready(lanes.is_free(1, cx))).await;
     assert!(!free.unwrap() && lanes.lanes[1].lost);
+}
+
+/// Over UDT, the close that follows a peer's last acknowledgement is noticed before that acknowledgement is read.
+#[tokio::test]
+async fn peer_that_closes_after_its_acknowledgement_completes_the_session() {
+    let (near, far) = hop().await;
+    let near = Arc::new(near);
+    let mut lanes = Lanes::new(near.clone(), Role::Initiator, BundleMembers::new(1), 64);
+    let mut peer = FrameState::striped(Role::Acceptor);
+    let send = async |header: [u8; HEADER_LEN]| {
+        std::future::poll_fn(|cx| far.poll_write_ready(cx)).await.unwrap();
+        assert_eq!(far.try_write(&header, false).unwrap(), HEADER_LEN);
+    };
+    send(peer.shutdown_at(0).unwrap()).await;
+    std::future::poll_fn(|cx| lanes.poll_headers(cx)).await.unwrap();
+    std::future::poll_fn(|cx| lanes.poll_shutdown(cx, &mut |_| {})).await.unwrap();
+    lanes.acknowledge();
+    std::future::poll_fn(|cx| lanes.poll_control_frames(cx)).await.unwrap();
+    for _ in 0..2 {
+        let mut header = [0; HEADER_LEN];
+        let mut have = 0;
+        while have < HEADER_LEN {
+            std::future::poll_fn(|cx| far.poll_read_ready(cx)).await.unwrap();
+            have += far.try_read(&mut header[have..]).unwrap_or(0);
+        }
+        peer.receive(&header).unwrap();
+    }
+    send(peer.ack()).await;
+    drop(far);
+    near.failed().await;
+
+    let watched = std::future::poll_fn(|cx| Poll::Ready(lanes.poll_members(cx, |_| {}))).await;
+    watched.map_err(|failure| failure.to_string()).unwrap();
+    assert!(lanes.is_over());
 }

@@ -1,23 +1,23 @@
-//! Connections of a bundle that break, with and without a loss.
+//! Failures of a bundle's connections, with and without loss of data.
 
 use super::*;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 
-/// A way from one gateway to another on which connections can be let wait, and broken.
+/// A forwarder between two gateways that can delay and break connections.
 pub(super) struct Way {
     open: Arc<Mutex<Vec<(TcpStream, TcpStream)>>>,
     pub(super) most: Arc<Mutex<usize>>,
 }
 
 impl Way {
-    /// To `addr`. Connections beyond the first `most` wait.
+    /// Forwards to `addr`. Connections beyond the first `most` wait.
     fn to(addr: SocketAddr, most: usize) -> (SocketAddr, Self) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let at = listener.local_addr().unwrap();
         let way = Self { open: Arc::default(), most: Arc::new(Mutex::new(most)) };
         let (open, most) = (way.open.clone(), way.most.clone());
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for near in listener.incoming() {
                 while open.lock().unwrap().len() >= *most.lock().unwrap() {
@@ -41,7 +41,7 @@ impl Way {
         (at, way)
     }
 
-    /// Breaks one connection: with a reset, or so that it ends for both as if the other had closed it.
+    /// Breaks one connection: with a reset, or with an end towards both gateways, as if the other had closed it.
     fn cut(&self, number: usize, resets: bool) {
         let open = self.open.lock().unwrap();
         let (near, far) = &open[number];
@@ -49,14 +49,14 @@ impl Way {
             if resets {
                 rustix::net::connect_unspec(stream).unwrap();
             } else {
-                // The first may have taken the second with it.
+                // The first shutdown may have closed the second connection too.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Breaks one connection on which nothing is under way. Returns when both gateways' kernels have heard of it, so that the gateways
-    /// do before they hear of anything later.
+    /// Breaks one idle connection. Returns when both gateways' kernels have noticed, so that the gateways notice before
+    /// anything later.
     fn cut_idle(&self, number: usize, resets: bool) {
         let ends = {
             let open = self.open.lock().unwrap();
@@ -72,7 +72,7 @@ impl Way {
     }
 }
 
-/// Whether the kernel knows of nothing that has happened to this connection (proc_pid_net(5)).
+/// Whether the kernel lists this connection as established (proc_pid_net(5)).
 fn is_established(local: SocketAddr, remote: SocketAddr) -> bool {
     const ESTABLISHED: &str = "01";
     let shown = |addr: SocketAddr| {
@@ -87,8 +87,8 @@ fn is_established(local: SocketAddr, remote: SocketAddr) -> bool {
     })
 }
 
-/// Two gateways whose hop is to consist of four connections, none of which is ready; those beyond the first `most` wait.
-pub(super) fn pair_by_way(most: usize) -> (Pg, Pg, Way) {
+/// Two gateways with a hop of four connections, none of which is ready. Connections beyond the first `most` wait.
+pub(super) fn pair_through_forwarder(most: usize) -> (Pg, Pg, Way) {
     let (first, second) = (address(), address());
     let pg2 = Pg::start_at(second, "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", first, 0)));
     let (at, way) = Way::to(second, most);
@@ -97,13 +97,13 @@ pub(super) fn pair_by_way(most: usize) -> (Pg, Pg, Way) {
 }
 
 #[test]
-fn a_connection_that_breaks_fails_the_session_at_both_ends() {
+fn broken_connection_fails_session_at_both_ends() {
     for (number, resets) in [(0, true), (1, true), (3, true), (1, false), (2, false)] {
-        let (pg1, pg2, way) = pair_by_way(usize::MAX);
+        let (pg1, pg2, way) = pair_through_forwarder(usize::MAX);
         let (client, server, _) = session(&pg1, |ask| ask);
         until_joined(&pg1, &pg2, 4);
         std::thread::scope(|scope| {
-            // All connections have something under way when the path is full.
+            // All connections have data in flight when the path is full.
             let bytes = pattern(40_000_000, 4);
             let mut to = client.try_clone().unwrap();
             let writer = scope.spawn(move || to.write_all(&bytes));
@@ -112,7 +112,7 @@ fn a_connection_that_breaks_fails_the_session_at_both_ends() {
             let error =
                 (&server).read_to_end(&mut Vec::new()).expect_err("a session that was cut must not end cleanly");
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-            // Whoever meets the reset first is told of it, once.
+            // The kernel reports the reset only once, to the reader or the writer.
             let told = writer.join().unwrap().is_err() || (&client).read_to_end(&mut Vec::new()).is_err();
             assert!(told, "the client takes the session for ended");
         });
@@ -123,9 +123,9 @@ fn a_connection_that_breaks_fails_the_session_at_both_ends() {
 }
 
 #[test]
-fn a_connection_that_carried_nothing_is_no_loss() {
+fn session_survives_loss_of_idle_connection() {
     for (number, resets) in [(0, true), (1, true), (3, false)] {
-        let (pg1, pg2, way) = pair_by_way(usize::MAX);
+        let (pg1, pg2, way) = pair_through_forwarder(usize::MAX);
         let (mut client, mut server, _) = session(&pg1, |ask| ask);
         until_joined(&pg1, &pg2, 4);
         way.cut_idle(number, resets);
@@ -149,17 +149,17 @@ fn a_connection_that_carried_nothing_is_no_loss() {
     }
 }
 
-/// The peer's kernel had the acknowledgement of those bytes, and so the peer knows of no loss.
+/// The peer's kernel has received acknowledgements for these bytes, so the peer knows of no loss.
 #[test]
-fn bytes_that_nobody_has_read_on_a_connection_that_is_reset_are_a_loss() {
+fn unread_bytes_on_reset_connection_fail_session() {
     let pg = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let (mut first, server, session, token) = open(pg.addr, "pg1", 2);
     let mut lane = attach(pg.addr, "pg1", (session, &token, 1)).unwrap();
-    let mut ping = Exchange::striped(Role::Initiator);
+    let mut ping = FrameState::striped(Role::Initiator);
     lane.write_all(&ping.ping(1)).unwrap();
     lane.read_exact(&mut [0; 16]).unwrap();
-    // Nobody reads at the destination, so that the gateway comes to read no more.
-    let (mut scatter, mut exchange) = (Scatter::default(), Exchange::striped(Role::Initiator));
+    // The destination does not read, so in the end the gateway does not read either.
+    let (mut scatter, mut exchange) = (Scatter::default(), FrameState::striped(Role::Initiator));
     first.set_nonblocking(true).unwrap();
     let mut sent = 0;
     let block = vec![7; 1 << 20];
@@ -183,7 +183,7 @@ fn bytes_that_nobody_has_read_on_a_connection_that_is_reset_are_a_loss() {
     let header = scatter.data(&mut ping, 5).unwrap();
     lane.write_all(&[&header[..], b"later"].concat()).unwrap();
     reset(lane);
-    // The gateway knows that something is missing, and does not wait for it.
+    // The gateway knows that bytes are missing, and does not wait for them.
     assert_eq!(pg.quiet(), (0, 1));
     drop((first, server));
 }

@@ -1,14 +1,14 @@
-//! Hops of several connections: every byte in its order, ends and failures as on one, and nobody joins who should not (S1, S21,
-//! S22, P22, invariant 1).
+//! Hops of several connections: bytes in order, ends and failures as on one connection, and protection against
+//! unauthorized connections (S1, S21, S22, P22, invariant 1).
 
 mod losses;
 
 use crate::support;
-use losses::pair_by_way;
+use losses::pair_through_forwarder;
 use phoebus_gateway::Status;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::bundle::Scatter;
-use phoebus_proto::session::frame::{Exchange, Role};
+use phoebus_proto::session::frame::{FrameState, Role};
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Attach, Hello, Open, Requirements};
 use phoebus_proto::session::{Code, Mode, SessionId};
@@ -23,7 +23,7 @@ use support::{
 const HOPS: [(&str, &str); 6] =
     [("tcp", "none"), ("udt", "none"), ("tcp", "encrypt"), ("udt", "encrypt"), ("tcp", "auth"), ("quic", "encrypt")];
 
-/// Two gateways whose hop is to consist of `streams` connections, with `more` in the second's configuration.
+/// Two gateways with a hop of `streams` connections, with `more` in the second's configuration.
 fn pair_with((transport, security): (&str, &str), streams: u16, more: &str) -> (Pg, Pg) {
     let (first, second) = (address(), address());
     let certificates = Certificates::new();
@@ -55,7 +55,7 @@ fn pair(by: (&str, &str), streams: u16) -> (Pg, Pg) {
     pair_with(by, streams, "")
 }
 
-/// Waits until the open session has this many connections between the two.
+/// Waits until the open session has this many connections between the two gateways.
 fn until_joined(pg1: &Pg, pg2: &Pg, streams: usize) {
     let on = |pg: &Pg, hop: usize| {
         let all = |status: &Status| status.sessions.iter().any(|session| session.hops[hop].streams == streams);
@@ -66,7 +66,7 @@ fn until_joined(pg1: &Pg, pg2: &Pg, streams: usize) {
 }
 
 #[test]
-fn every_byte_arrives_over_any_number_of_connections() {
+fn bundle_delivers_all_bytes_over_any_number_of_connections() {
     for (turn, by) in HOPS.into_iter().enumerate() {
         for streams in [2u16, 4, 8] {
             println!("{by:?}, {streams} connections");
@@ -89,7 +89,7 @@ fn every_byte_arrives_over_any_number_of_connections() {
 }
 
 #[test]
-fn one_side_ends_long_before_the_other() {
+fn half_closed_bundle_session_stays_open() {
     for by in HOPS {
         let (pg1, pg2) = pair(by, 3);
         let (mut client, mut server, _) = session(&pg1, |ask| ask);
@@ -110,7 +110,7 @@ fn one_side_ends_long_before_the_other() {
 }
 
 #[test]
-fn connections_are_used_again_alone_and_together() {
+fn connections_are_reused_together() {
     let (pg1, pg2) = pair(("tcp", "none"), 4);
     for _ in 0..3 {
         let (client, server, _) = session(&pg1, |ask| ask);
@@ -118,7 +118,7 @@ fn connections_are_used_again_alone_and_together() {
         exchange(client, server, &pattern(900_001, 3), &pattern(800_001, 4));
         pg1.quiet();
         pg2.quiet();
-        // While four were in use, four others were made ready.
+        // While four were in use, the pool made four others ready.
         pg1.until(|status| status.pools[0].idle == 8, "all have come back");
     }
     let pool = &pg1.status().pools[0];
@@ -127,19 +127,19 @@ fn connections_are_used_again_alone_and_together() {
 }
 
 #[test]
-fn the_connections_of_a_hop_keep_its_rate_together() {
+fn connections_of_a_hop_share_its_rate() {
     let (pg1, pg2) = pair_with(("tcp", "none"), 4, "[profile.default]\nrate = \"80mbit\"\n");
     let (client, server, _) = session(&pg1, |ask| ask);
     until_joined(&pg1, &pg2, 4);
     let paced = || pg2.status().sessions[0].hops[0].stats.as_ref().unwrap().pacing_rate * 8;
-    // On loopback, whose segments are long, nearly all of a rate is payload.
+    // Loopback has long segments, so nearly all of a rate is payload.
     assert!((70_000_000..=80_000_000).contains(&paced()), "{}", paced());
     exchange(client, server, &[], &pattern(3_000_000, 9));
     assert_eq!((pg1.quiet(), pg2.quiet()), ((1, 0), (1, 0)));
 }
 
 #[test]
-fn a_reset_passes_in_both_directions() {
+fn bundle_forwards_reset_in_both_directions() {
     for by in HOPS {
         for from_client in [true, false] {
             println!("{by:?}, from the client: {from_client}");
@@ -159,7 +159,7 @@ fn a_reset_passes_in_both_directions() {
     }
 }
 
-/// Waits until nothing has moved for a while, since whoever is at the end of the path does not read. How much has passed by then.
+/// Waits until the session stalls because the receiver does not read. Returns the bytes passed by then.
 fn until_full(pg: &Pg) -> u64 {
     let mut before = u64::MAX;
     loop {
@@ -173,7 +173,7 @@ fn until_full(pg: &Pg) -> u64 {
 }
 
 #[test]
-fn a_receiver_that_stops_holds_up_the_sender_and_loses_nothing() {
+fn stalled_receiver_stalls_bundle_sender_without_loss() {
     let (pg1, pg2) = pair(("tcp", "none"), 4);
     let (client, server, _) = session(&pg1, |ask| ask);
     until_joined(&pg1, &pg2, 4);
@@ -194,14 +194,14 @@ fn a_receiver_that_stops_holds_up_the_sender_and_loses_nothing() {
 }
 
 #[test]
-fn fewer_connections_than_were_asked_for_are_noted() {
+fn report_notes_fewer_connections_than_requested() {
     let (pg1, pg2) = pair_with(("tcp", "none"), 8, "[limits]\nstreams = 2\n");
     let (client, server, report) = session(&pg1, |ask| ask);
     assert_eq!(report.streams[0], (2, "8 connections were asked for, and pg2 grants 2".to_owned()));
     until_joined(&pg1, &pg2, 2);
     exchange(client, server, &pattern(500_001, 1), &pattern(400_001, 2));
 
-    // Who requires them is refused instead.
+    // A client that requires that many is refused.
     let with = |streams| Requirements { streams: Some(streams), ..Requirements::default() };
     let (_listener, addr) = destination();
     let no = Ask { requirements: with(3), ..Ask::to(addr) }.ask(pg1.addr).unwrap_err();
@@ -209,7 +209,7 @@ fn fewer_connections_than_were_asked_for_are_noted() {
     assert!(Ask { requirements: with(2), ..Ask::to(addr) }.ask(pg1.addr).is_ok());
 }
 
-/// What comes on `stream` in DATA frames until that is `len` bytes.
+/// Reads `len` bytes of DATA frames from `stream`.
 fn data(stream: &mut TcpStream, len: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < len {
@@ -225,32 +225,32 @@ fn data(stream: &mut TcpStream, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_that_only_the_acceptor_knows_of_carries_nothing_and_is_no_loss() {
+fn connection_unknown_to_initiator_carries_nothing() {
     let pg = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let (mut first, mut server, session, token) = open(pg.addr, "pg1", 3);
-    // Its answer may never have come here.
+    // The initiator may never have received the answer.
     let lane = attach(pg.addr, "pg1", (session, &token, 1)).unwrap();
     pg.until(|status| status.sessions[0].hops[0].streams == 2, "it has joined");
     let bytes = pattern(300_000, 6);
     server.write_all(&bytes).unwrap();
     assert!(data(&mut first, bytes.len()) == bytes, "something went where nobody looks");
     reset(lane);
-    let mut one = Exchange::striped(Role::Initiator);
+    let mut one = FrameState::striped(Role::Initiator);
     first.write_all(&[&one.data(2).unwrap()[..], b"up"].concat()).unwrap();
     expect(&mut server, b"up");
     server.write_all(b"down").unwrap();
     assert_eq!(data(&mut first, 4), b"down");
-    // Once it has been heard there, it is used.
+    // After a frame from the initiator, the connection is used.
     let mut lane = attach(pg.addr, "pg1", (session, &token, 2)).unwrap();
-    lane.write_all(&Exchange::striped(Role::Initiator).ping(1)).unwrap();
+    lane.write_all(&FrameState::striped(Role::Initiator).ping(1)).unwrap();
     let mut pong = [0; 16];
     lane.read_exact(&mut pong).unwrap();
     assert_eq!(pong[0], 6);
 }
 
 #[test]
-fn bytes_flow_before_the_other_connections_are_there() {
-    let (pg1, pg2, way) = pair_by_way(1);
+fn bytes_flow_before_other_connections_join() {
+    let (pg1, pg2, way) = pair_through_forwarder(1);
     let (client, server, report) = session(&pg1, |ask| ask);
     assert_eq!(report.streams[0].0, 4);
     let (mut up, mut down) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -263,7 +263,7 @@ fn bytes_flow_before_the_other_connections_are_there() {
     assert_eq!((pg1.quiet(), pg2.quiet()), ((1, 0), (1, 0)));
 }
 
-/// What a gateway answers to `asking`.
+/// Performs the handshake `asking` with a gateway.
 fn answer(gateway: SocketAddr, mut asking: Initiator<Vec<u8>, Vec<u8>>) -> (TcpStream, Initiator<Vec<u8>, Vec<u8>>) {
     let mut stream = TcpStream::connect(gateway).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -277,7 +277,7 @@ fn answer(gateway: SocketAddr, mut asking: Initiator<Vec<u8>, Vec<u8>>) -> (TcpS
     (stream, asking)
 }
 
-/// Opens a session by hand: under `name`, on so many connections as are granted of `streams`.
+/// Opens a session by hand under `name`, with as many connections as the gateway grants of `streams`.
 fn open(gateway: SocketAddr, name: &str, streams: u16) -> (TcpStream, TcpStream, SessionId, Vec<u8>) {
     let (listener, addr) = destination();
     let (session, to) = (Ask::to(addr).session, Endpoint::from(addr));
@@ -306,7 +306,7 @@ fn attach(
 }
 
 #[test]
-fn nobody_joins_who_should_not() {
+fn unauthorized_connection_cannot_join() {
     let peers: String = ["pg1", "pg3"].map(|name| peer(name, address(), 0)).concat();
     let pg = Pg::start("pg2", &format!("{peers}{ALLOW_ALL}"));
     let refused = Err(Code::NoSession);
@@ -321,24 +321,24 @@ fn nobody_joins_who_should_not() {
     assert_eq!(try_attach("pg1", SessionId([9; 16]), &token, 1), refused, "another session");
     assert_eq!(try_attach("pg3", session, &token, 1), refused, "another peer's session");
     assert_eq!(try_attach("", session, &token, 1), refused, "a client");
-    // Whoever sent that was wrong, and the session goes on.
+    // Only the wrong requests failed, and the session continues.
     let lane = attach(pg.addr, "pg1", (session, &token, 1)).unwrap();
     assert_eq!(try_attach("pg1", session, &token, 1), refused, "a place that is taken");
 
-    // Bytes arrive in order, whichever connection brings them first.
+    // Bytes arrive in order, whichever connection delivers first.
     let (mut one, mut two, mut scatter) =
-        (Exchange::striped(Role::Initiator), Exchange::striped(Role::Initiator), Scatter::default());
+        (FrameState::striped(Role::Initiator), FrameState::striped(Role::Initiator), Scatter::default());
     let (early, late) = (scatter.data(&mut one, 5).unwrap(), scatter.data(&mut two, 6).unwrap());
     (&lane).write_all(&[&late[..], b" later"].concat()).unwrap();
     (&first).write_all(&[&early[..], b"first"].concat()).unwrap();
     expect(&mut server, b"first later");
 
-    // A client has what it has opened, and another does not.
+    // A client may join its own session, and nobody else may.
     let (_own, _server, own, its) = open(pg.addr, "", 2);
     assert_eq!(try_attach("pg1", own, &its, 1), refused, "a client's session");
     assert!(try_attach("", own, &its, 1).is_ok());
 
-    // Late: the session is over.
+    // Too late: the session is over.
     reset(first);
     reset(lane);
     assert_reset(&mut server);
@@ -347,13 +347,13 @@ fn nobody_joins_who_should_not() {
 }
 
 #[test]
-fn frames_that_make_no_stream_fail_the_session() {
+fn inconsistent_frames_fail_session() {
     let pg = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
-    let [mut one, mut two] = [0, 1].map(|_| Exchange::striped(Role::Initiator));
+    let [mut one, mut two] = [0, 1].map(|_| FrameState::striped(Role::Initiator));
     let frame = |header: [u8; 16]| [&header[..], &[7; 5]].concat();
     let (again, ahead) = (frame(two.data_at(3, 5).unwrap()), frame(two.data_at(20, 5).unwrap()));
     let first_five = frame(one.data_at(0, 5).unwrap());
-    let other_end = Exchange::striped(Role::Initiator).shutdown_at(4).unwrap().to_vec();
+    let other_end = FrameState::striped(Role::Initiator).shutdown_at(4).unwrap().to_vec();
     for (on_first, on_second, why) in [
         (first_five.clone(), again, "bytes that come twice"),
         (frame(one.data_at(10, 5).unwrap()), ahead, "bytes that never come"),

@@ -1,9 +1,9 @@
-//! What those count for who do not go: some are served at a time, and a place is free when its connection is.
+//! Limits on clients that stay: only some are served at a time, and a slot is free when its connection has closed.
 
 use super::*;
 
 #[test]
-fn the_administration_socket_serves_some_at_a_time() {
+fn administration_socket_limits_concurrent_connections() {
     let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin");
@@ -19,7 +19,7 @@ fn the_administration_socket_serves_some_at_a_time() {
         .collect();
     let mut answered = vec![false; asking.len()];
     let mut look = |mut count: usize| {
-        // Once more after the last that is expected, for one too many.
+        // Read once more after the last expected answer, to catch one too many.
         let start = Instant::now();
         while count <= answered.len() {
             for (stream, answered) in asking.iter().zip(&mut answered) {
@@ -39,13 +39,13 @@ fn the_administration_socket_serves_some_at_a_time() {
 }
 
 #[test]
-fn who_asks_nothing_at_the_administration_socket_makes_room() {
+fn silent_administration_connection_makes_room() {
     let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin");
     let limits = "[limits]\nadmin_connections = 3\nhandshake_timeout = \"10m\"\n";
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}[admin]\nsocket = {path:?}\n"));
-    // Nearly all of them come while nobody has time to find them silent for long.
+    // Nearly all of these connect before any of them counts as silent.
     let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let mut asking = UnixStream::connect(&path).unwrap();
     asking.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -56,18 +56,48 @@ fn who_asks_nothing_at_the_administration_socket_makes_room() {
     drop((silent, pg));
 }
 
-/// A session that has failed, and one of whose connections the gateway still reads, is counted until that is over.
 #[test]
-fn a_session_counts_as_long_as_its_connections() {
+fn request_displaces_one_silent_connection() {
+    const STATUS: &[u8] = b"{\"command\":\"status\"}";
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin");
+    let limits = "[limits]\nadmin_connections = 3\nhandshake_timeout = \"10m\"\n";
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}[admin]\nsocket = {path:?}\n"));
+    let connect = || {
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    // The last line needs no newline.
+    let ask = |mut stream: &UnixStream| {
+        stream.write_all(STATUS).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with('{') && answer.ends_with("}\n") && answer.contains("\"pg1\""), "{answer}");
+    };
+    // Connections that have ended earlier free no slot now.
+    (0..3).for_each(|_| ask(&connect()));
+    let silent = [connect(), connect(), connect()];
+    ask(&connect());
+    assert_eq!((&silent[0]).read(&mut [0]).unwrap(), 0);
+    silent[1..].iter().for_each(ask);
+    drop(pg);
+}
+
+/// A failed session is counted until the gateway stops reading its connections.
+#[test]
+fn session_is_counted_as_long_as_its_connections() {
     let _turn = alone();
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}sessions = 1\nsessions_per_source = 1\n"));
     let (mut client, server) = framed(&pg);
     let (_listener, to) = destination();
     client.set_nonblocking(true).unwrap();
     support::reset(server);
-    let (mut sending, payload) = (Exchange::new(Role::Initiator), vec![1; 1 << 20]);
+    let (mut sending, payload) = (FrameState::new(Role::Initiator), vec![1; 1 << 20]);
     let (mut header, mut left) = (Vec::new(), 0);
-    // Sends on; false when the connection has ended.
+    // Continues to send; false when the connection has closed.
     let mut pump = |wanted: usize| {
         let mut taken = 0;
         while taken < wanted {
@@ -87,7 +117,7 @@ fn a_session_counts_as_long_as_its_connections() {
     loop {
         let is_there = pump(1 << 20);
         if Ask::to(to).try_ask(pg.addr).is_none() {
-            // More than the kernel's buffers hold would have to be read by somebody.
+            // More than the kernel's buffers hold, so the gateway would have to read it.
             assert!(
                 !is_there || !pump(64 << 20),
                 "another session is open, and the first one's connection is still read"

@@ -1,11 +1,12 @@
-//! Whoever sends one message for ever, legal or not, and never reads, is gone in time, costs little, and holds up nobody
-//! (invariant 7): in every state of those who accept connections.
+//! A client that repeats one message for ever, valid or not, and never reads is closed in time, costs little, and
+//! delays nobody else (invariant 7). The tests cover every state of the accepting side.
 //!
-//! A program of its own, whose tests run one at a time: memory and processor time are measured, and both are the process's.
+//! The tests run one at a time, because they measure the memory and processor time of the whole process.
 
 mod counts;
 
 use crate::support;
+use phoebus_config::agent::Secret;
 use phoebus_gateway::Gateway;
 use phoebus_gateway::config::{Agent, Allowed, Config};
 use phoebus_net::credentials::Credentials;
@@ -14,9 +15,8 @@ use phoebus_net::tls::Tls;
 use phoebus_net::transport::{Target, Transport};
 use phoebus_net::udt::Udt;
 use phoebus_net::{Buffer, CongestionControl, Profile};
-use phoebus_proto::agent::Secret;
 use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::session::frame::{Exchange, Role};
+use phoebus_proto::session::frame::{FrameState, Role};
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, Requirements};
 use phoebus_proto::session::{Code, List, Mode, PREFACE, SessionId};
@@ -31,21 +31,21 @@ use support::{ALLOW_ALL, Ask, Certificates, Deaf, PATIENCE, Pg, address, destina
 
 const MIB: u64 = 1 << 20;
 const SECRET: [u8; 32] = [5; 32];
-/// One thread, so that whoever is held up shows; short time-outs, so that all are reached.
+/// One thread, so that any delay of others shows; short time-outs, so that the tests reach all of them.
 const LIMITS: &str = "[limits]\nthreads = 1\nhandshake_timeout = \"1s\"\npeer_idle_timeout = \"2s\"\n";
 const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 * MIB, memory: 64 * MIB, processor: true };
 
-/// What one client, and all of them, may be ahead of a session that waits for its destination: what the kernel holds and what both ends,
-/// which are this process, hold in memory.
+/// How many bytes one client, and all clients together, may send ahead of a session that waits for its destination: the
+/// kernel's buffers, and the memory of both ends, which are this process.
 const WAITING_MAX: u64 = 16 * MIB;
 
-/// Held by the test that runs.
+/// A lock that the running test holds.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A message with its length.
+/// An encoded message with its length prefix.
 fn message(message: Message<'_>) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     let n = message.encode(&mut bytes).unwrap();
@@ -53,7 +53,7 @@ fn message(message: Message<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Every message of the handshake, as well and as badly as it can be sent.
+/// Every message of the handshake, in valid and invalid forms.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let closed = destination().1;
     let (to, far) = (Endpoint::from(closed), "192.0.2.1:9".parse::<Endpoint>().unwrap());
@@ -89,12 +89,12 @@ fn tcp(to: SocketAddr, first: &[u8]) -> TcpStream {
     stream
 }
 
-/// What a peer sends to be in the state after its greeting.
+/// The bytes that bring a peer into the state after its greeting.
 fn greeting(hello: Hello<'_>) -> Vec<u8> {
     [&PREFACE[..], &message(Message::Hello(hello))].concat()
 }
 
-/// What asks for a session with one who never answers.
+/// The bytes that request a session with a destination that never answers.
 fn asking(deaf: &Deaf) -> Vec<u8> {
     let to = Endpoint::from(deaf.addr);
     let open = message(Message::Open(Open::new(Ask::to(deaf.addr).session, to.as_ref())));
@@ -108,7 +108,7 @@ fn serve(pg: &Pg) {
 }
 
 #[test]
-fn no_handshake_lasts_for_ever() {
+fn flooding_client_is_closed_during_handshake() {
     let _turn = alone();
     let pg = Pg::start("pg1", &format!("{}{ALLOW_ALL}{LIMITS}", peer("pg2", address(), 0)));
     let hello = Hello::of("");
@@ -124,7 +124,7 @@ fn no_handshake_lasts_for_ever() {
 }
 
 #[test]
-fn no_challenge_lasts_for_ever() {
+fn flooding_client_is_closed_after_challenge() {
     let _turn = alone();
     let pg = Pg::start("pg1", &format!("auth = \"anonymous\"\n{ALLOW_ALL}{LIMITS}"));
     let challenged = [greeting(Hello::of("")), message(Message::Auth(Auth { mechanism: "x", data: b"" }))].concat();
@@ -137,7 +137,7 @@ fn no_challenge_lasts_for_ever() {
 }
 
 #[test]
-fn no_program_holds_up_an_agent() {
+fn flooding_program_does_not_delay_agent() {
     let _turn = alone();
     let certificates = Certificates::new();
     let addr = address();
@@ -195,9 +195,9 @@ fn framed(pg: &Pg) -> (TcpStream, TcpStream) {
     (stream, server)
 }
 
-/// Every frame that carries nothing, and some that are none.
+/// Every frame without payload, and some invalid ones.
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
-    let exchange = || Exchange::new(Role::Initiator);
+    let exchange = || FrameState::new(Role::Initiator);
     let kind = |kind: u8| [&[kind][..], &[0; 15]].concat();
     vec![
         ("PING", exchange().ping(7).to_vec()),
@@ -211,10 +211,10 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn no_session_is_made_of_control_frames() {
+fn flood_of_control_frames_ends_session() {
     let _turn = alone();
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}"));
-    // Their destinations stay as they are, or the gateway would end the sessions for that.
+    // Keep the destinations open; otherwise the gateway would end the sessions.
     let held = std::cell::RefCell::new(Vec::new());
     let connect = || {
         let (client, server) = framed(&pg);
@@ -224,18 +224,18 @@ fn no_session_is_made_of_control_frames() {
     let mut floods = each("in a session", frames(), connect);
     floods.extend(each("after the end of a stream", frames(), || {
         let mut client = connect();
-        client.write_all(&Exchange::new(Role::Initiator).shutdown().unwrap()).unwrap();
+        client.write_all(&FrameState::new(Role::Initiator).shutdown().unwrap()).unwrap();
         client
     }));
     flood(floods, BOUNDS, || serve(&pg));
     pg.quiet();
-    // A session that has failed further on: what still comes is discarded, though not for ever.
+    // After a failure further on, the gateway discards what still arrives, but not for ever.
     let failed = || {
         let (client, server) = framed(&pg);
         support::reset(server);
         client
     };
-    let data = [&Exchange::new(Role::Initiator).data(1 << 20).unwrap()[..], &vec![1; 1 << 20]].concat();
+    let data = [&FrameState::new(Role::Initiator).data(1 << 20).unwrap()[..], &vec![1; 1 << 20]].concat();
     let mut floods = each("after a failure", frames(), failed);
     floods.extend(each("after a failure", vec![("DATA", data)], failed));
     flood(floods, Bounds { taken: u64::MAX, ..BOUNDS }, || serve(&pg));
@@ -243,7 +243,7 @@ fn no_session_is_made_of_control_frames() {
 }
 
 #[test]
-fn the_administration_socket_answers_briefly() {
+fn administration_socket_survives_flood_of_requests() {
     let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin");
@@ -260,7 +260,7 @@ fn the_administration_socket_answers_briefly() {
 }
 
 #[test]
-fn udt_serves_others_whatever_is_sent() {
+fn udt_serves_others_during_floods() {
     let _turn = alone();
     let limits = format!("{LIMITS}connect_timeout = \"2s\"\n");
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}"));
@@ -277,11 +277,11 @@ fn udt_serves_others_whatever_is_sent() {
         stream
     };
     in_each_state(&pg, &connect);
-    // Nobody reads what is sent ahead while a session is being opened, and none of it is taken that is not read.
+    // While a session is being opened, nothing reads bytes sent ahead, and the transport accepts only a bounded number.
     let deaf = Deaf::new();
     let floods = each("while its session is opened", messages(), || connect(&asking(&deaf)));
     flood(floods, Bounds { taken: MIB, ..BOUNDS }, || serve(&pg));
-    // Datagrams of all kinds, of connections that there are not.
+    // Datagrams of all types, for connections that do not exist.
     let mut floods = Vec::new();
     for kind in 0..=8u8 {
         let socket = UdpSocket::bind((at.ip(), 0)).unwrap();
@@ -297,16 +297,16 @@ fn udt_serves_others_whatever_is_sent() {
     drop(connect(b""));
 }
 
-/// Floods `pg` on connections made by `connect`, which sends something first.
+/// Floods `pg` in each state, on connections made by `connect`, which sends some bytes first.
 fn in_each_state(pg: &Pg, connect: &impl Fn(&[u8]) -> phoebus_net::Stream) {
     let mut floods = each("before the greeting", messages(), || connect(b""));
     floods.extend(each("after the greeting", messages(), || connect(&greeting(Hello::of("")))));
     flood(floods, BOUNDS, || serve(pg));
 }
 
-/// The same where all is encrypted, by TLS and by QUIC, whose streams share a connection.
+/// The same over encrypted transports: TLS, and QUIC, whose streams share a connection.
 #[test]
-fn encryption_serves_others_whatever_is_sent() {
+fn encrypted_transports_serve_others_during_floods() {
     let _turn = alone();
     let certificates = Certificates::new();
     let at = address();
@@ -337,9 +337,9 @@ fn encryption_serves_others_whatever_is_sent() {
     }
 }
 
-/// One client that asks for as many sessions as it may with destinations that never answer, on as many connections.
+/// One client requests as many sessions as it may with destinations that never answer, on as many connections.
 #[test]
-fn destinations_that_are_silent_hold_up_nobody_else() {
+fn silent_destinations_delay_nobody_else() {
     let _turn = alone();
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nthreads = 1\nconnect_timeout = \"2s\"\n"));
     let deaf = Deaf::new();
@@ -353,7 +353,7 @@ fn destinations_that_are_silent_hold_up_nobody_else() {
     for _ in 0..4 {
         serve(&pg);
     }
-    // Each is answered in the end.
+    // Each request is answered in the end.
     for mut stream in waiting {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
@@ -361,7 +361,7 @@ fn destinations_that_are_silent_hold_up_nobody_else() {
     pg.until(|status| status.handshakes == 0, "all have gone");
 }
 
-/// Nobody ends who only sends datagrams: it ends itself.
+/// A sender of datagrams. Nothing closes it, so it stops by itself.
 struct Datagrams {
     socket: UdpSocket,
     until: Instant,
@@ -372,7 +372,7 @@ impl Sender for Datagrams {
         if Instant::now() > self.until {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
-        // What finds no room is lost, as on a network.
+        // A datagram without room is lost, as on a network.
         let _ = self.socket.send(&bytes[..64]);
         Ok(64)
     }

@@ -1,4 +1,4 @@
-//! Gateways in this process, and clients and destinations on ordinary sockets, all on loopback addresses of their own.
+//! Gateways in this process, and clients and destinations on ordinary sockets. All use loopback addresses of their own.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 
-/// Far beyond what any step takes: the bound against hanging.
+/// Time limit against hanging, far longer than any step takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A loopback address and port that no other test uses: every address of 127.0.0.0/8 is this host's.
+/// A loopback address and port that no other test uses. Every address of 127.0.0.0/8 belongs to this host.
 pub(crate) fn address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -35,7 +35,7 @@ pub(crate) fn address() -> SocketAddr {
 /// Rules that allow everything on loopback.
 pub(crate) const ALLOW_ALL: &str = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\", \"*\"]\n";
 
-/// A gateway, with a runtime of its own as in a process of its own.
+/// A gateway with a runtime of its own, as in a separate process.
 pub(crate) struct Pg {
     pub(crate) addr: SocketAddr,
     pub(crate) gateway: Option<Gateway>,
@@ -43,7 +43,7 @@ pub(crate) struct Pg {
 }
 
 impl Pg {
-    /// One called `name`, with `more` in its configuration.
+    /// Starts a gateway called `name`, with `more` in its configuration.
     pub(crate) fn start(name: &str, more: &str) -> Self {
         Self::start_at(address(), name, more)
     }
@@ -56,7 +56,7 @@ impl Pg {
         Self { addr, gateway: Some(gateway), runtime }
     }
 
-    /// Two that know each other; everything goes from the first through the second.
+    /// Starts two gateways that are peers. The first routes everything through the second.
     pub(crate) fn chain(more: &str) -> (Self, Self) {
         let (first, second) = (address(), address());
         let second = Self::start_at(second, "pg2", &format!("{}{}{more}", peer("pg1", first, 0), ALLOW_ALL));
@@ -83,7 +83,7 @@ impl Pg {
         self.runtime.block_on(self.gateway().reload(config(self.addr, name, more)))
     }
 
-    /// Waits until the gateway is as wanted.
+    /// Waits until the gateway's status satisfies `wanted`.
     pub(crate) fn until(&self, wanted: impl Fn(&Status) -> bool, what: &str) -> Status {
         let start = Instant::now();
         loop {
@@ -96,7 +96,7 @@ impl Pg {
         }
     }
 
-    /// Waits until nothing is open, and says how the sessions went: ended, failed.
+    /// Waits until no session is open. Returns how many sessions ended well, and how many failed.
     pub(crate) fn quiet(&self) -> (u64, u64) {
         let status = self.until(|status| status.sessions.is_empty(), "no session is open");
         (status.totals.sessions_clean, status.totals.sessions_failed)
@@ -123,7 +123,7 @@ pub(crate) fn peer(name: &str, addr: SocketAddr, min: u32) -> String {
     )
 }
 
-/// An authority in a directory of its own, and what it has signed.
+/// An authority in a directory of its own, with the certificates that it has issued.
 pub(crate) struct Certificates {
     dir: tempfile::TempDir,
     authority: Authority,
@@ -142,22 +142,23 @@ impl Certificates {
         authority
     }
 
-    /// Another authority takes the place of the one that there was, in the same file.
+    /// Replaces the authority, in the same file.
     pub(crate) fn replace_authority(&mut self) {
         self.authority = Self::authority(self.dir.path());
     }
 
-    /// `[tls]` with a certificate for `name` that counts for `days`; one that was there under that name is replaced.
+    /// A `[tls]` section with a certificate for `name` that is valid for `days`. Replaces an earlier certificate in
+    /// `file`.
     pub(crate) fn issue_as(&self, file: &str, name: &str, days: u32) -> String {
         self.write(file, name, &[], DAY * days)
     }
 
-    /// One for `name` and the names in `also`.
+    /// The same for `name` and the names in `also`, valid for a year.
     pub(crate) fn issue_for(&self, name: &str, also: &[String]) -> String {
         self.write(name, name, also, DAY * 365)
     }
 
-    /// One that counts for a time.
+    /// The same, valid for `life`.
     pub(crate) fn issue_until(&self, name: &str, life: Duration) -> String {
         self.write(name, name, &[], life)
     }
@@ -177,7 +178,7 @@ impl Certificates {
     }
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone)]
 pub(crate) struct Ask {
     pub(crate) session: SessionId,
@@ -190,11 +191,11 @@ pub(crate) struct Ask {
     pub(crate) email: Option<String>,
     /// The secret of an agent.
     pub(crate) secret: Option<Vec<u8>>,
-    /// Bytes that follow OPEN at once.
+    /// Bytes sent right behind OPEN.
     pub(crate) early: Vec<u8>,
 }
 
-/// OPENED, in words: the hops as (from, to, warm), and the round-trip times' sum.
+/// The contents of OPENED: the hops as (from, to, warm), and the sum of the round-trip times.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) hops: Vec<(String, String, bool)>,
@@ -203,7 +204,7 @@ pub(crate) struct Report {
     pub(crate) carried: Vec<(String, String)>,
     pub(crate) notes: Vec<String>,
     pub(crate) rtt_us: u64,
-    /// Connections of each hop, and what is noted of it.
+    /// The number of connections of each hop, and the note about it.
     pub(crate) streams: Vec<(u16, String)>,
 }
 
@@ -239,7 +240,7 @@ impl Ask {
         self
     }
 
-    /// Asks the gateway at `gateway`.
+    /// Sends the request to the gateway at `gateway`.
     pub(crate) fn ask(&self, gateway: SocketAddr) -> Result<(TcpStream, Report), No> {
         let stream = TcpStream::connect(gateway).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -251,7 +252,7 @@ impl Ask {
         self.try_ask_on(stream).expect("there must be an answer")
     }
 
-    /// The same, of a gateway that may not answer.
+    /// The same, for a gateway that may not answer.
     pub(crate) fn try_ask_on(&self, mut stream: TcpStream) -> io::Result<Result<(TcpStream, Report), No>> {
         let path: Vec<_> = self.path.iter().map(Endpoint::as_ref).collect();
         let visited: Vec<_> = self.visited.iter().map(String::as_str).collect();
@@ -331,7 +332,7 @@ pub(crate) fn session(gateway: &Pg, ask: impl FnOnce(Ask) -> Ask) -> (TcpStream,
     (client, server, report)
 }
 
-/// Bytes that differ everywhere, so that a shifted or repeated part shows.
+/// Pseudo-random bytes, so that a shifted or repeated part is detected.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed | 1;
     let mut next = || {
@@ -343,7 +344,7 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Sends `up` and `down` at the same time, each with its end, and checks what arrives.
+/// Sends `up` and `down` concurrently, closes both streams, and checks what arrives.
 pub(crate) fn exchange(client: TcpStream, server: TcpStream, up: &[u8], down: &[u8]) {
     let send = |mut to: &TcpStream, bytes: &[u8]| {
         to.write_all(bytes).unwrap();
@@ -374,14 +375,14 @@ pub(crate) fn reset(stream: TcpStream) {
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// The next bytes, exactly as many as are expected.
+/// Reads as many bytes as expected, and compares them.
 pub(crate) fn expect(stream: &mut TcpStream, bytes: &[u8]) {
     let mut got = vec![0; bytes.len()];
     stream.read_exact(&mut got).unwrap();
     assert_eq!(got, bytes);
 }
 
-/// A destination that answers nobody: its queue is full, so that the kernel drops what comes.
+/// A destination that never answers: its accept queue is full, so that the kernel drops connection attempts.
 pub(crate) struct Deaf {
     pub(crate) addr: SocketAddr,
     _listener: socket2::Socket,
@@ -408,8 +409,8 @@ impl Deaf {
 }
 
 impl Ask {
-    /// Asks under a new identifier; the code of the refusal, or `None` when there was none. A listener that is being
-    /// replaced counts as [`Code::Refused`].
+    /// Sends the request under a new session identifier. Returns the code of the refusal, or `None` if there was none.
+    /// A listener that is being replaced counts as [`Code::Refused`].
     pub(crate) fn try_ask(&self, gateway: SocketAddr) -> Option<Code> {
         let Ok(stream) = TcpStream::connect(gateway) else { return Some(Code::Refused) };
         let fresh = Self { session: Self::to(&self.destination).session, ..self.clone() };

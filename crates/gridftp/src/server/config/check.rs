@@ -1,10 +1,44 @@
-//! Values that make no sense.
+//! Checks the values of a configuration.
 
-use super::{Config, ConfigError, is_anonymous};
+use super::{Config, ConfigError};
+use phoebus_accounts::config::is_anonymous;
 use std::time::Duration;
 
+/// Descriptors for other things than clients: listeners, log, roots, keys.
+const SPARE: u64 = 64;
+
+/// Descriptors of a client with a transfer: control connection, data connection, file.
+const OF_ONE: u64 = 3;
+
 impl Config {
-    /// Looks for values that make no sense.
+    /// Warnings about usable but doubtful values, in a process with this many `descriptors`.
+    pub fn warnings(&self, descriptors: u64) -> Vec<String> {
+        // Nobody logs in to a data node.
+        let has_passwords = !self.data_node && self.users.iter().any(|user| user.password.is_some());
+        let clear = match &self.tls {
+            None => Some("there is no [tls]: users log in with passwords in clear, which others on the way can read"),
+            Some(tls) if !tls.required => Some(
+                "tls.required is false: users may log in with passwords in clear, which others on the way can read",
+            ),
+            Some(_) => None,
+        };
+        let clear = clear.filter(|_| has_passwords).map(str::to_owned);
+        clear.into_iter().chain(self.lack_of(descriptors)).collect()
+    }
+
+    /// The warning if `descriptors` are not enough for `limits.connections`.
+    fn lack_of(&self, descriptors: u64) -> Option<String> {
+        let connections = self.limits.connections as u64;
+        let needed = connections.saturating_mul(OF_ONE).saturating_add(SPARE);
+        (needed > descriptors).then(|| {
+            format!(
+                "limits.connections is {connections}, which with one data connection and one file each takes {needed} \
+                 descriptors; this process may have {descriptors} (ulimit -n)"
+            )
+        })
+    }
+
+    /// Checks all values.
     ///
     /// # Errors
     /// [`ConfigError::Value`], naming the setting.
@@ -33,8 +67,8 @@ impl Config {
             return value("data.turn: 1ms to 1s were expected");
         }
         for (name, span) in [
-            ("data.stall", self.data.stall),
-            ("data.patience", self.data.patience),
+            ("data.stall", self.data.stall_timeout),
+            ("data.patience", self.data.reply_timeout),
             ("data.markers", self.data.markers),
             ("limits.accounts", self.limits.accounts),
             ("limits.login", self.limits.login),
@@ -123,7 +157,41 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn clear_passwords_cause_a_warning() {
+        let user = "listen = [\"127.0.0.1:2811\"]\n[[user]]\nname = \"jane\"\nroot = \"/\"\n";
+        let (password, gsi) = ("password = \"x\"\n", "[gsi]\n");
+        let tls = |required| format!("[tls]\ncertificate = \"c\"\nkey = \"k\"\nrequired = {required}\n");
+        for (text, begins) in [
+            (format!("{user}{password}"), Some("there is no [tls]: ")),
+            (format!("{user}{password}{}", tls(false)), Some("tls.required is false: ")),
+            (format!("{user}{password}{}", tls(true)), None),
+            (format!("{user}{gsi}"), None),
+        ] {
+            let warnings = checked(&text).unwrap().warnings(u64::MAX);
+            assert_eq!(warnings.len(), usize::from(begins.is_some()), "{text}: {warnings:?}");
+            assert!(begins.is_none_or(|begin| warnings[0].starts_with(begin)), "{text}: {warnings:?}");
+        }
+        let node = Config { data_node: true, ..checked(&format!("{user}{password}")).unwrap() };
+        assert!(node.warnings(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn too_few_descriptors_cause_a_warning() {
+        let text = "listen = [\"127.0.0.1:2811\"]\n[anonymous]\nroot = \"/\"\n[limits]\nconnections = 100\n";
+        let config = checked(text).unwrap();
+        assert_eq!(config.warnings(364), Vec::<String>::new());
+        let warnings = config.warnings(363);
+        assert!(
+            matches!(&warnings[..], [one] if one.contains("takes 364") && one.contains("have 363")),
+            "{warnings:?}"
+        );
+        // Saturate instead of overflow.
+        let limits = crate::server::config::Limits { connections: usize::MAX, ..config.limits };
+        assert_eq!(Config { limits, ..config }.warnings(1 << 20).len(), 1);
+    }
+
+    #[test]
+    fn invalid_settings_are_named() {
         let good = "listen = [\"127.0.0.1:2811\"]\n[anonymous]\nroot = \"/srv\"\n";
         let config = checked(good).unwrap();
         assert!(config.anonymous.is_some_and(|all| all.read_only && !all.third_party));
@@ -158,7 +226,7 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         assert!(checked("[anonymous]\nroot = \"/\"").unwrap_err().contains("listen"));
-        // What is not said follows from what is.
+        // Defaults that depend on other values.
         for (limits, most) in [("", 20), ("login = \"30s\"", 10), ("failure_delay_max = \"30s\"", 30)] {
             let limits = checked(&format!("{good}[limits]\n{limits}")).unwrap().limits;
             assert_eq!(limits.delays().most, Duration::from_secs(most));

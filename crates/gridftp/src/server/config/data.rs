@@ -1,4 +1,4 @@
-//! Data connections, and what carries them.
+//! Data connections: drivers and limits.
 
 use super::Reach;
 use phoebus_proto::units::{ByteSize, Span};
@@ -12,63 +12,65 @@ use std::time::Duration;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// Ports that are listened on, as `[first, last]`: for firewalls. Any that is free by default.
+    /// Ports to listen on, as `[first, last]`, for firewalls. Any free port by default.
     pub ports: Option<(u16, u16)>,
-    /// What clients are told to connect to, where address translation gives the server another address.
+    /// Address that clients are told to connect to, if address translation gives the server another one.
     pub public: Option<IpAddr>,
-    /// Gateways from which data connections are taken as from the control connection's peer: those whose sessions end here.
+    /// Gateways whose sessions end here. Data connections from them count as the client's.
     pub gateways: Vec<IpAddr>,
-    /// Whom data connections may be made to beside the control connection's peer, for users with `third_party` and those whose data
-    /// connections prove who is at their ends. `public` addresses by default; ranges name others, such as those of a site's own network.
+    /// Third parties that data connections may be made to, for users with `third_party` and those with authenticated
+    /// data connections. `public` addresses by default; ranges add others, such as a site's own network.
     pub third_party_to: Reach,
-    /// What may carry data connections, the first of which does unless a client asks for another (`SITE SETNETSTACK`). `tcp` by
-    /// default; `udt`, `quic`, `phoebus`, `rate` and the libraries below are the others.
+    /// Drivers that clients may choose (`SITE SETNETSTACK`). The first is the default. `tcp` by default; the others are
+    /// `udt`, `quic`, `phoebus`, `rate` and the libraries below.
     pub drivers: Vec<String>,
-    /// The stack of drivers that carries them in the place of the first driver, as clients write it.
+    /// The default stack of drivers, as clients write it, instead of the first driver.
     pub stack: Option<String>,
-    /// Drivers that are loaded.
+    /// Drivers that are loaded from libraries.
     #[serde(rename = "driver")]
     pub libraries: Vec<DriverLibrary>,
     /// Gateways of the driver `phoebus`.
     pub sessions: Sessions,
-    /// Connections over which one transfer may go. 64 by default.
+    /// Most connections of one transfer. 64 by default.
     pub streams: u32,
-    /// Connections of all transfers together whose bytes the kernel moves, on a thread each. 64 by default: far more than keep a network
-    /// busy, and far below what the runtime has threads for.
+    /// Most connections of all transfers that have a thread each, on which the kernel moves bytes. 64 by default: more
+    /// than a network needs, and far fewer than the runtime's threads.
     pub threads: usize,
-    /// For how long one has its thread while others wait for one. 20 ms by default.
+    /// Time slice of a connection's thread while others wait. 20 ms by default.
     pub turn: Span,
-    /// Blocks that are read, sent and written at once. 1 MiB by default.
+    /// Size of blocks that are read, sent and written. 1 MiB by default.
     pub block: ByteSize,
-    /// The largest socket buffers that clients may ask for. 1 GiB by default; the kernel has a limit of its own.
+    /// Largest socket buffers that clients may set. 1 GiB by default; the kernel has its own limit.
     pub buffer: ByteSize,
-    /// How long connecting may take, and how long a connection is waited for. 60 s by default.
-    pub patience: Span,
-    /// How long nothing may move. 2 minutes by default: longer than paths take to heal.
-    pub stall: Span,
-    /// How long the control connection has to stay, beyond a round trip, after a stream that ends as it would if its sender had been killed
-    /// (MODE S in clear, of unknown length), before the file gets its name. 100 ms by default: the ends of a killed process's
-    /// connections come within some tens of each other.
+    /// Limit for making or awaiting a data connection. 60 s by default.
+    #[serde(rename = "patience")]
+    pub reply_timeout: Span,
+    /// Longest time without progress. 2 minutes by default: longer than most paths take to recover.
+    #[serde(rename = "stall")]
+    pub stall_timeout: Span,
+    /// How long the control connection must stay open, beyond a round trip, after a stream that ends as if its sender
+    /// had been killed (MODE S in clear, of unknown length), before the file is published. 100 ms by default:
+    /// connections of a killed process end within tens of milliseconds of each other.
     pub quiet: Span,
-    /// Between markers of what has arrived. 5 s by default, as in GCT's server.
+    /// Interval of markers of what has arrived. 5 s by default, as in GCT's server.
     pub markers: Span,
 }
 
-/// A driver that is loaded (`docs/guide/drivers.md`).
+/// A driver from a library (`docs/guide/drivers.md`).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverLibrary {
-    /// What clients call it.
+    /// Its name for clients.
     pub name: String,
-    /// The shared library, by its absolute path.
+    /// Absolute path of the shared library.
     pub library: PathBuf,
-    /// Its options, on every connection.
+    /// Options of every connection.
     #[serde(default)]
     pub options: BTreeMap<String, toml::Value>,
 }
 
 impl DriverLibrary {
-    /// Its options as texts.
+    /// The options as texts.
     pub(in super::super) fn texts(&self) -> Result<BTreeMap<String, String>, String> {
         let text = |(key, value): (&String, &toml::Value)| match value {
             toml::Value::String(text) => Ok((key.clone(), text.clone())),
@@ -80,13 +82,13 @@ impl DriverLibrary {
     }
 }
 
-/// Sessions by which data connections are made (the driver `phoebus`).
+/// Sessions under data connections (the driver `phoebus`).
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sessions {
-    /// The gateways, as `host/port`, the first hop first, where a client names none.
+    /// Default path: gateways as `host/port`, the first hop first.
     pub path: Vec<String>,
-    /// Gateways beside those that clients may name.
+    /// Further gateways that clients may name.
     pub gateways: Vec<String>,
 }
 
@@ -106,8 +108,8 @@ impl Default for Data {
             turn: Span(Duration::from_millis(20)),
             block: ByteSize(1 << 20),
             buffer: ByteSize(1 << 30),
-            patience: Span(Duration::from_secs(60)),
-            stall: Span(Duration::from_secs(120)),
+            reply_timeout: Span(Duration::from_secs(60)),
+            stall_timeout: Span(Duration::from_secs(120)),
             quiet: Span(Duration::from_millis(100)),
             markers: Span(Duration::from_secs(5)),
         }

@@ -1,15 +1,15 @@
-//! Drafts: what is left of transfers that were cut.
+//! Drafts of cut transfers.
 
 use phoebus_proto::units::Span;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What becomes of the drafts of transfers that were cut.
+/// How long drafts of cut transfers stay.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Drafts {
-    /// How long nobody may have gone on with one until it is removed. 7 days by default: longer than a weekend with what broke before it.
-    /// `0s` keeps them for ever.
+    /// Time without progress after which a draft is removed. 7 days by default, which covers a weekend. `0s` keeps
+    /// drafts for ever.
     pub keep: Span,
 }
 

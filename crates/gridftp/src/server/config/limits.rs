@@ -1,6 +1,7 @@
 //! Limits of the server and of each session.
 
-use super::super::logins::Delays;
+use phoebus_accounts::ChecksumTurns;
+use phoebus_accounts::logins::{Delays, FIRST_DELAY, LOGIN_TIMEOUT, checks_at_once};
 use phoebus_files::local::{CHECKSUM_STEP, checksums_at_once};
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
@@ -10,67 +11,66 @@ use std::time::Duration;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Control connections at a time. 1000 by default, each a few kilobytes while it moves nothing.
+    /// Control connections. 1000 by default. An idle one takes a few kilobytes.
     pub connections: usize,
-    /// Of these, from one address. 100 by default: clients with many files in flight have some tens.
+    /// Control connections of one address. 100 by default; a client with many files in flight has some tens.
     pub per_address: usize,
-    /// Of these, of one user. 500 by default.
+    /// Control connections of one user. 500 by default.
     pub per_user: usize,
-    /// How often a client may fail to log in on one connection. 3 by default.
+    /// Failed logins on one connection before it is closed. 3 by default.
     pub attempts: u32,
-    /// How long after the first failed login the next password from that address is not looked at; twice as long after each further one.
-    /// 1 s by default: nothing to whoever has mistyped, and much to who guesses.
+    /// Delay of the next password of an address after its first failed login; it doubles with each further one. 1 s by
+    /// default: little for a typing error, much for guessing.
     pub failure_delay: Span,
-    /// The longest of these, and no more than half of `login`: who shares the address of one who guesses waits for one of them, or two, and
-    /// so is not shut out. A third of `login` by default, and no more than 20 s.
+    /// Largest delay, at most half of `login`: a user at the address of somebody who guesses waits for one or two
+    /// delays, and still gets in. A third of `login` by default, at most 20 s.
     pub failure_delay_max: Option<Span>,
-    /// How many passwords are looked at at a time, each by one processor for some tenths of a second. Half of the processors by default,
-    /// and at least one: what is left moves data.
+    /// Passwords that are checked at a time. Each takes a processor some tenths of a second. Half of the processors by
+    /// default, at least one, so that the others move data.
     pub password_checks: usize,
-    /// How many steps of checksums of whole files (CKSM) are computed at a time, each on a thread of its own. One for each processor by
-    /// default, and at least four, since disks are waited for.
+    /// Steps of whole-file checksums (CKSM) that run at a time, each on a thread. One for each processor by default, at
+    /// least four, since they wait for disks.
     pub checksums: usize,
-    /// Of these, for one user, and of those who log in as anonymous for one address. Half by default: what the others ask for goes on even
-    /// where his files are on a disk that hangs.
+    /// Of these, for one user, or for one address of anonymous users. Half by default, so that others continue while
+    /// one user's disk hangs.
     pub checksums_per_user: Option<usize>,
-    /// How many bytes are read in one step. Between two of them others have their turn, and what was aborted ends. 4 MiB by default: some
+    /// Bytes that one step reads. Between steps, others take turns and aborts take effect. 4 MiB by default: some
     /// milliseconds of a disk.
     pub checksum_step: ByteSize,
-    /// How long the system's sources of names may take to say who the `account` of a user is. 30 s by default: more than directories over
-    /// the network need, and less than one waits for a server to start.
+    /// Longest wait for the system to resolve a user's `account`. 30 s by default: more than directories over the
+    /// network need.
     pub accounts: Span,
-    /// How long a client has to log in. 60 s by default.
+    /// Time to log in. 60 s by default.
     pub login: Span,
-    /// How long a client may say nothing. 10 minutes by default, as in GCT's server.
+    /// Time without a command. 10 minutes by default, as in GCT's server.
     pub idle: Span,
-    /// The longest line, in bytes. 64 KiB by default: paths have 4 KiB, and tokens of security in base64 some tens.
+    /// Longest line, in bytes. 64 KiB by default: paths have up to 4 KiB, security tokens in base64 some tens.
     pub line: ByteSize,
-    /// How many commands may wait while one is carried out. 1000 by default: clients with small files send ahead (U7).
+    /// Commands that may wait during another. 1000 by default: clients with small files send ahead (U7).
     pub ahead: usize,
-    /// How many bytes these may have, for one connection. 256 KiB by default: some thousand paths of usual length.
+    /// Bytes of such commands on one connection. 256 KiB by default: some thousand paths.
     pub ahead_bytes: ByteSize,
-    /// The most bytes of a listing on the control channel (STAT, MLSC), which is kept until the client has read it. 32 MiB by default: some
-    /// hundred thousand names; MLSD and LIST have no limit.
+    /// Most bytes of a listing on the control channel (STAT, MLSC), which stays in memory until it is sent. 32 MiB by
+    /// default: some hundred thousand names. MLSD and LIST have no limit.
     pub listing: ByteSize,
-    /// How many bytes of commands sent ahead and of such listings are kept for all connections from one address. 64 MiB by default.
+    /// Bytes of waiting commands and such listings, for all connections of one address. 64 MiB by default.
     pub memory_per_address: ByteSize,
     /// The same for all connections. 256 MiB by default.
     pub memory: ByteSize,
-    /// How long sessions have to end their transfers when the server is told to end. 30 s by default.
+    /// Time for transfers to end when the server shuts down. 30 s by default.
     pub drain: Span,
 }
 
 impl Limits {
-    /// How long passwords wait after failed logins.
+    /// The delays after failed logins.
     pub(in super::super) fn delays(&self) -> Delays {
-        let usual = (self.login.0 / 3).min(Duration::from_secs(20));
-        Delays { first: self.failure_delay.0, most: self.failure_delay_max.map_or(usual, |most| most.0) }
+        Delays::new(self.failure_delay.0, self.failure_delay_max.map(|most| most.0), self.login.0)
     }
 
-    /// The turns in which checksums are computed: how many, how many for one user, and for how many bytes.
-    pub(in super::super) fn turns(&self) -> (usize, usize, u64) {
+    /// The scheduler of checksums.
+    pub(super) fn checksum_turns(&self) -> ChecksumTurns {
         let of_one = self.checksums_per_user.unwrap_or_else(|| self.checksums.div_ceil(2));
-        (self.checksums, of_one, self.checksum_step.0)
+        ChecksumTurns { at_once: self.checksums, of_one, step: self.checksum_step.0 }
     }
 }
 
@@ -81,14 +81,14 @@ impl Default for Limits {
             per_address: 100,
             per_user: 500,
             attempts: 3,
-            failure_delay: Span(Duration::from_secs(1)),
+            failure_delay: Span(FIRST_DELAY),
             failure_delay_max: None,
-            password_checks: std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1)),
+            password_checks: checks_at_once(),
             checksums: checksums_at_once(),
             checksums_per_user: None,
             checksum_step: ByteSize(CHECKSUM_STEP),
             accounts: Span(Duration::from_secs(30)),
-            login: Span(Duration::from_secs(60)),
+            login: Span(LOGIN_TIMEOUT),
             idle: Span(Duration::from_secs(600)),
             line: ByteSize(64 << 10),
             ahead: 1000,

@@ -1,9 +1,10 @@
-//! What is served to whom: read from TOML, or made by a program.
+//! The configuration of the server, from TOML or from a program.
 //!
-//! - `users`: who may log in, and what he sees. `security`: by what he proves who he is.
-//! - `limits`: of the server and of each session. `data`: data connections, and what carries them. `drafts`: what is left of transfers. `stripes`: data nodes.
-//! - `reach`: which third parties data connections may be made to.
-//! - [`check`](Config::check): values that make no sense, each named.
+//! - `phoebus_accounts::config`: users and what they may see. `security`: how they authenticate.
+//! - `limits`: of the server and of each session. `data`: data connections. `drafts`: cut transfers. `stripes`: data
+//!   nodes.
+//! - `reach`: third parties that data connections may be made to.
+//! - [`check`](Config::check): checks values, naming each.
 
 mod check;
 mod data;
@@ -12,17 +13,16 @@ mod limits;
 mod reach;
 mod security;
 mod stripes;
-mod users;
 
 pub use data::{Data, DriverLibrary, Sessions};
 pub use drafts::Drafts;
 pub use limits::Limits;
+pub use phoebus_accounts::config::{Anonymous, Trusted, User};
 pub use reach::Reach;
 pub use security::{Gsi, Kerberos, Tls};
 pub use stripes::Stripes;
-pub(super) use users::is_anonymous;
-pub use users::{Anonymous, Trusted, User};
 
+use phoebus_accounts::{Unusable, UsersConfig};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -30,53 +30,53 @@ use std::path::{Path, PathBuf};
 /// The port of GridFTP.
 pub const PORT: u16 = 2811;
 
-/// The largest configuration that is read: thousands of users, and no device that never ends.
+/// Largest configuration that is read: room for thousands of users, and an end for endless devices.
 const FILE_MAX: u64 = 16 << 20;
 
-/// What is served to whom. By default nothing is, to nobody.
+/// The configuration. The default serves nothing.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where control connections are accepted.
+    /// Addresses of control connections.
     pub listen: Vec<SocketAddr>,
-    /// What the server calls itself in its greeting; the host's name if there is none.
+    /// Name in the greeting. The host's name by default.
     pub name: Option<String>,
-    /// Whoever logs in as `anonymous` or `ftp`, with any password.
+    /// Users `anonymous` and `ftp`, with any password.
     pub anonymous: Option<Anonymous>,
-    /// Those who log in with a password.
+    /// Users with passwords.
     #[serde(rename = "user")]
     pub users: Vec<User>,
-    /// Clients that prove by certificates who they are (`AUTH GSSAPI`).
+    /// Logins with certificates (`AUTH GSSAPI`).
     pub gsi: Option<Gsi>,
-    /// Clients that prove by tickets who they are (`AUTH GSSAPI`), where this program was built with `kerberos`.
+    /// Logins with Kerberos tickets (`AUTH GSSAPI`), if the program was built with `kerberos`.
     pub kerberos: Option<Kerberos>,
-    /// Protection by TLS (`AUTH TLS`).
+    /// TLS (`AUTH TLS`).
     pub tls: Option<Tls>,
-    /// Limits and time limits.
+    /// Limits of sizes, counts and times.
     pub limits: Limits,
-    /// What is logged.
+    /// Logging.
     pub log: Log,
     /// Data connections.
     pub data: Data,
-    /// What is left of transfers that were cut.
+    /// Drafts of cut transfers.
     pub drafts: Drafts,
     /// Data nodes.
     pub stripes: Stripes,
-    /// Whether this is a data node itself, which works for its front end alone.
+    /// Whether this server is a data node, which works only for its front end.
     #[serde(skip)]
     pub data_node: bool,
-    /// The one who is served, where the server's control connection was made for him and nobody listens.
+    /// The user of a server that was started for one control connection and does not listen.
     #[serde(skip)]
     pub trusted: Option<Trusted>,
 }
 
-/// What is logged by the program that serves.
+/// Logging of the serving program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Lines of one kind from one source in a minute, and ten times as many of one kind from all sources together. Logins,
-    /// transfers and changes are not counted. 0: all are written. 20 by default: enough to see what somebody tries, and a few megabytes a day of
-    /// one who never stops.
+    /// Most lines of one kind from one source in a minute; all sources together may write ten times as many. Logins,
+    /// transfers and changes do not count. 0 writes all. 20 by default: enough to see an attack, and a few megabytes a
+    /// day from a persistent attacker.
     pub repeats: u32,
 }
 
@@ -86,7 +86,7 @@ impl Default for Log {
     }
 }
 
-/// A configuration that cannot be used.
+/// An unusable configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -94,31 +94,47 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// As the system says it.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is longer than is read.
+    /// The file is too long.
     #[error("{} is longer than the {FILE_MAX} bytes that are read", .0.display())]
     Long(PathBuf),
-    /// It is not what is expected.
+    /// The file has a syntax or type error.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// The line, from 1 on.
+        /// Line, from 1.
         line: usize,
-        /// The character in it, from 1 on.
+        /// Column, from 1.
         column: usize,
-        /// What was expected, and of which key. The line itself may hold a password, and is not told.
+        /// What was expected, and of which key. The line itself may hold a password, and is left out.
         message: String,
     },
-    /// A value makes no sense.
+    /// A value is out of range.
     #[error("{0}")]
     Value(String),
 }
 
-/// What is told of `line`, of which `message` says what is wrong: its key, and no value of a password.
+impl From<Unusable> for ConfigError {
+    fn from(Unusable(text): Unusable) -> Self {
+        Self::Value(text)
+    }
+}
+
+/// Describes an error in `line`: its key, without values, which may be passwords.
 fn told(line: &str, message: &str) -> String {
+    let message = match message.trim() {
+        "invalid socket address syntax" => "expected an address and port such as 127.0.0.1:2811 or [::]:2811",
+        message => message,
+    };
+    let header = line.trim().trim_start_matches('[').trim_end_matches(']');
+    if message.starts_with("unknown field")
+        && [format!("[{header}]"), format!("[[{header}]]")].contains(&line.trim().to_owned())
+    {
+        return one_line(message);
+    }
     let key = line.split_once('=').map_or("", |(key, _)| key.trim());
     let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.\"".contains(&byte));
     match is_key {
@@ -126,13 +142,20 @@ fn told(line: &str, message: &str) -> String {
             format!("expected a hash in quotes, as `phoebus serve --hash-password` prints it, in: {key}")
         }
         true => format!("{}, in: {key}", one_line(message)),
-        // What stands in the lines of a longer value.
-        false => one_line(message.split(['`', '"']).next().unwrap_or_default()),
+        // A continuation line of a longer value.
+        false => {
+            let cut = message.split(['`', '"']).next().unwrap_or_default().trim_end();
+            match cut.strip_suffix(", expected") {
+                Some("key with no value") => "expected KEY = VALUE, and there is no \"=\"".to_owned(),
+                Some(begin) => one_line(begin),
+                None => one_line(cut),
+            }
+        }
     }
 }
 
 impl Config {
-    /// Reads a configuration file. Paths in it are taken from where it is.
+    /// Reads a configuration file. Relative paths in it start from its directory.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -167,11 +190,53 @@ impl Config {
     }
 }
 
-/// A log has a line for each thing that it says.
+impl Config {
+    /// The users of the configuration.
+    pub(super) fn accounts(&self) -> UsersConfig<'_> {
+        UsersConfig {
+            trusted: self.trusted.as_ref(),
+            anonymous: self.anonymous.as_ref(),
+            users: &self.users,
+            checksums: self.limits.checksum_turns(),
+            time_limit: self.limits.accounts.0,
+        }
+    }
+}
+
+/// The number of lines of one kind in a minute.
 fn one_line(message: &str) -> String {
     message.lines().map(str::trim).collect::<Vec<_>>().join(", ")
 }
 
 fn yes() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_line_and_the_expectation_without_passwords() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("serve.toml");
+        let address = "expected an address and port such as 127.0.0.1:2811 or [::]:2811";
+        for (text, place, says) in [
+            ("\n[anonymus]\n", "2:2", "unknown field `anonymus`, expected one of `listen`, "),
+            ("[[usr]]\n", "1:3", "unknown field `usr`, expected one of `listen`, "),
+            ("listen = [\"127.0.0.1\"]", "1:11", &format!("{address}, in: listen")),
+            ("listen = [\n  \"127.0.0.1\",\n]", "2:3", address),
+            (
+                "[limits]\nidle = 5\n",
+                "2:8",
+                "invalid type: integer `5`, expected text in quotes such as \"5s\", in: idle",
+            ),
+            ("[[user]]\npassword \"geheim\"\n", "2:10", "expected KEY = VALUE, and there is no \"=\""),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = Config::read(&file).unwrap_err().to_string();
+            let said = error.strip_prefix(&format!("{}:{place}: ", file.display()));
+            assert!(said.is_some_and(|said| said.starts_with(says)) && !error.contains("geheim"), "{text}: {error}");
+        }
+    }
 }

@@ -1,42 +1,42 @@
-//! Which addresses, other than its own, a client may name for data connections that the server makes (RFC 2577, section 3: a server
-//! that connects wherever it is told attacks others for its clients).
+//! Third parties that clients may name for data connections (RFC 2577, section 3: a server that connects anywhere
+//! attacks other hosts on behalf of its clients).
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// The addresses that third parties may have.
+/// The addresses of allowed third parties.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Reach(Vec<Entry>);
 
-/// Some of them.
+/// A set of addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 enum Entry {
-    /// Those that the whole Internet can reach ([`is_public`]).
+    /// Addresses that are reachable from the whole Internet ([`is_public`]).
     Public,
     /// A range, or one address.
     Range(IpNet),
 }
 
 impl Default for Reach {
-    /// Public addresses: no service that trusts its own host or network can be reached by a client of this server.
+    /// Public addresses: clients reach no service that trusts this host or its network.
     fn default() -> Self {
         Self(vec![Entry::Public])
     }
 }
 
 impl Reach {
-    /// Whether data connections may be made to this address.
+    /// Whether data connections may be made to `address`.
     pub(crate) fn holds(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.names(address) || (self.0.contains(&Entry::Public) && is_public(address))
     }
 
-    /// The first address of `to` that may be that of a service of this host, as `is_own` tells addresses of it. It is not where the
-    /// administrator has named the address or a range with it, where it is the client's, or where the server itself listens for data.
+    /// The first address in `to` that may belong to a service of this host (`is_own`). Addresses that the administrator
+    /// has named, that the client has, or where the server itself listens for data do not count.
     pub(crate) fn service_here(
         &self,
         to: &[SocketAddr],
@@ -52,7 +52,7 @@ impl Reach {
         to.iter().find(is_service).copied()
     }
 
-    /// Whether the administrator has written this address, or a range with it.
+    /// Whether the administrator has named this address or its range.
     fn names(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|entry| matches!(entry, Entry::Range(range) if range.contains(&address)))
@@ -82,8 +82,8 @@ impl TryFrom<String> for Entry {
     }
 }
 
-/// Whether the whole Internet can reach this address, by IANA's registries of special-purpose addresses (RFC 6890). An IPv6 address that
-/// stands for an IPv4 address (mapped, NAT64 of RFC 6052, 6to4 of RFC 3056) is what that one is.
+/// Whether the whole Internet can reach this address, by IANA's registries of special-purpose addresses (RFC 6890). An
+/// IPv6 address that embeds an IPv4 address (mapped, NAT64 of RFC 6052, 6to4 of RFC 3056) counts as that.
 fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -93,11 +93,11 @@ fn is_public(address: IpAddr) -> bool {
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let special = match address.octets() {
-        // "This network", and the addresses that are kept for later, the last of which is broadcast.
+        // "This network", and reserved addresses including broadcast.
         [0 | 240..=255, ..] => true,
-        // Shared between a provider and its customers (RFC 6598).
+        // Shared address space of providers (RFC 6598).
         [100, 64..=127, ..] => true,
-        // Assignments of the IETF; relays of 6to4.
+        // IETF protocol assignments; 6to4 relays.
         [192, 0, 0, _] | [192, 88, 99, _] => true,
         // Benchmarks (RFC 2544).
         [198, 18 | 19, ..] => true,
@@ -112,9 +112,9 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         // NAT64, and 6to4.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         [0x2002, high, low, ..] => embedded(high, low),
-        // Assignments of the IETF, of which Teredo is one; documentation.
+        // IETF protocol assignments, among them Teredo; documentation.
         [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
-        // All that is given out for unicast (2000::/3).
+        // Global unicast (2000::/3).
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_internet_cannot_reach_is_not_public() {
+    fn unroutable_addresses_are_not_public() {
         for text in [
             "0.0.0.0",
             "0.1.2.3",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_this_host_are_for_those_whom_a_range_names() {
+    fn services_of_this_host_need_an_explicit_range() {
         let here = address("8.8.8.8");
         let service = |reach: &Reach, to: &str, client: &str| {
             reach
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_what_the_administrator_says() {
+    fn configured_ranges_are_honoured() {
         #[derive(Deserialize)]
         struct Only {
             to: Reach,

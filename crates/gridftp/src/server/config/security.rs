@@ -1,52 +1,52 @@
-//! By what ends prove who they are, and what protects what they say.
+//! Authentication and protection.
 
 use super::yes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Grid security (U1): who the server is, whom it believes, and which user each subject is.
+/// Grid security (U1).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gsi {
-    /// The server's certificate, with those that lead to its authority.
+    /// The server's certificate with its chain.
     #[serde(default = "hostcert")]
     pub certificate: PathBuf,
-    /// Its key, which nobody else may be able to read.
+    /// Its private key, which only the owner may read.
     #[serde(default = "hostkey")]
     pub key: PathBuf,
-    /// The directory of authorities, with their signing policies and revocation lists.
+    /// Directory of authorities, with signing policies and revocation lists.
     #[serde(default = "authorities")]
     pub authorities: PathBuf,
-    /// Which user each subject is, of those that the configuration names.
+    /// Grid-mapfile, which maps subjects to users of the configuration.
     #[serde(default = "gridmap")]
     pub gridmap: PathBuf,
 }
 
-/// Kerberos (RFC 2228, RFC 4121): by which keys the server knows tickets, and which user each principal is.
+/// Kerberos (RFC 2228, RFC 4121).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kerberos {
-    /// The keytab, with keys of `ftp/HOST@REALM` or `host/HOST@REALM`.
+    /// Keytab with keys of `ftp/HOST@REALM` or `host/HOST@REALM`.
     #[serde(default = "keytab")]
     pub keytab: PathBuf,
-    /// Realms whose principals `name@REALM` are the users of these names.
+    /// Realms whose principals `name@REALM` map to the users `name`.
     #[serde(default)]
     pub realms: Vec<String>,
-    /// Which user a principal is, written as `name@REALM`, whatever its realm.
+    /// Users of other principals, written as `name@REALM`.
     #[serde(default)]
     pub principals: BTreeMap<String, String>,
 }
 
 impl Kerberos {
-    /// Which user this principal is.
+    /// The user of a principal.
     #[cfg(feature = "kerberos")]
     pub(in super::super) fn user_of<'a>(&'a self, principal: &'a str) -> Option<&'a str> {
         if let Some(user) = self.principals.get(principal) {
             return Some(user);
         }
         let (name, realm) = principal.rsplit_once('@')?;
-        // A name of several parts, such as jane/admin, is another than jane.
+        // A principal of several parts, such as jane/admin, is not jane.
         let plain = !name.is_empty() && !name.contains(['/', '@', '\\']);
         (plain && self.realms.iter().any(|known| known == realm)).then_some(name)
     }
@@ -56,15 +56,15 @@ impl Kerberos {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The server's certificate, with those that lead to its authority, in PEM.
+    /// The server's certificate with its chain, in PEM.
     pub certificate: PathBuf,
-    /// Its key, in PEM, which nobody else may be able to read.
+    /// Its private key in PEM, which only the owner may read.
     pub key: PathBuf,
-    /// Whether passwords are taken under TLS only: so by default.
+    /// Whether passwords are accepted under TLS only. True by default.
     #[serde(default = "yes")]
     pub required: bool,
-    /// Whether data connections under TLS have to resume the session of the control connection, by which the client proves that they are
-    /// its own: so by default. Data nodes cannot ask for it.
+    /// Whether data connections under TLS must resume the TLS session of the control connection, which proves that they
+    /// are the same client's. True by default. Data nodes cannot require it.
     #[serde(default = "yes")]
     pub data_must_resume: bool,
 }

@@ -5,18 +5,18 @@ use phoebus_proto::endpoint::Endpoint;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Data nodes, which move data in the front end's place (S11).
+/// Data nodes, which move data for the front end (S11).
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stripes {
-    /// Where they listen for their front end, as `host:port`. They may have the same configuration.
+    /// Addresses of the nodes, as `host:port`. They may have the same configuration.
     pub nodes: Vec<String>,
-    /// The file by which they and the front end know each other, which nobody else may be able to read.
+    /// File with the secret of front end and nodes, which only the owner may read.
     pub secret: Option<PathBuf>,
 }
 
 impl Stripes {
-    /// Where the nodes are; none, if there are none.
+    /// The nodes' endpoints. `None` without nodes.
     pub(in super::super) fn at(&self) -> Result<Option<Vec<Endpoint>>, ConfigError> {
         let at = self.nodes.iter().map(|node| node.parse());
         let at: Vec<_> = at.collect::<Result<_, _>>().map_err(|error| {

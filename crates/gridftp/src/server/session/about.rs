@@ -1,7 +1,7 @@
-//! HELP, FEAT, STAT, LANG: what the server is and how things stand (RFC 959, 2389, 2640).
+//! HELP, FEAT, STAT, LANG: what the server supports, and the state of the session (RFC 959, 2389, 2640).
 
-use super::table::{Entry, FEATURES, Feature, SITE};
-use super::task::Aim;
+use super::commands::{Entry, FEATURES, Feature, SITE};
+use super::task::DataEndpoint;
 use super::{Session, Step};
 use crate::data::Mode;
 use phoebus_files::sum::Algorithm;
@@ -16,7 +16,7 @@ impl Session {
             Feature::Facts => vec![format!("MLST {}", self.settings.facts.feature())],
             Feature::Mechanisms => self.mechanisms().map(|mechanism| format!("AUTH {mechanism}")).collect(),
             Feature::Checksums => {
-                // The cheapest are liked best, those with parts that can be put together before all others.
+                // The cheapest comes first, and those that can be combined from parts come before all others.
                 let all = Algorithm::ALL.iter().enumerate().map(|(i, algorithm)| format!("{algorithm}:{};", 10 + i));
                 vec![format!("CKSM {}", all.collect::<String>())]
             }
@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// Clients of the Grid Community Toolkit ask for this and look for other commands in it, so that all are here.
+    /// GCT's clients send this and search the reply for other commands, so it lists all commands.
     pub(super) fn site_help(&self, about: Option<String>) -> Step {
         let about = about.map(|about| about.to_ascii_uppercase());
         match about {
@@ -69,11 +69,11 @@ impl Session {
         let settings = &self.settings;
         let name = self.account().map_or("nobody", |account| account.name.as_str());
         let way = match &self.aim {
-            Aim::None => "no data connection is set up".to_owned(),
-            Aim::Connect(to) => format!("data connections go to {to:?}"),
-            Aim::Listen => "data connections are waited for".to_owned(),
-            Aim::StripesConnect(to) => format!("data connections of the data nodes go to {to:?}"),
-            Aim::StripesListen => "data connections are waited for by the data nodes".to_owned(),
+            DataEndpoint::None => "no data connection is set up".to_owned(),
+            DataEndpoint::Connect(to) => format!("data connections go to {to:?}"),
+            DataEndpoint::Listen => "data connections are waited for".to_owned(),
+            DataEndpoint::StripesConnect(to) => format!("data connections of the data nodes go to {to:?}"),
+            DataEndpoint::StripesListen => "data connections are waited for by the data nodes".to_owned(),
         };
         let lines = [
             "how things stand:".to_owned(),
@@ -84,7 +84,6 @@ impl Session {
                 match settings.mode {
                     Mode::Stream => "S",
                     Mode::Extended => "E",
-                    Mode::ExtendedBoth => "X",
                 }
             ),
             format!(" {} stream{}; {way}", settings.streams, if settings.streams == 1 { "" } else { "s" }),

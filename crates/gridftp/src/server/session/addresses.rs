@@ -1,32 +1,33 @@
-//! PORT, EPRT, SPOR, PASV, EPSV, SPAS: between whom data goes (RFC 959, 2428, GFD.20).
+//! PORT, EPRT, SPOR, PASV, EPSV, SPAS: the two ends of data connections (RFC 959, 2428, GFD.20).
 //!
-//! The server connects to the control connection's peer and to nobody else, unless the account may move data between third
-//! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients). These have public addresses, or such
-//! as the configuration names (`data.third_party_to`).
+//! The server connects only to the address of the client, unless the account allows third-party transfers: a server
+//! that connects anywhere attacks other hosts on behalf of its clients (RFC 2577). A third party needs a public
+//! address, or one that the configuration names (`data.third_party_to`).
 
 use super::super::drivers::Stack;
-use super::task::{Account, Aim, Listening, Task};
+use super::task::{DataEndpoint, Listening, Task};
 use super::{Session, Settings, Step};
-use crate::data::{Guard, Mode};
+use crate::data::{ChannelSecurity, Mode};
+use phoebus_accounts::Account;
 use phoebus_proto::gridftp::address::{print_epsv, print_port, print_stripe};
 use phoebus_proto::gridftp::command::Epsv;
 use phoebus_proto::gridftp::reply::Reply;
 use std::net::{IpAddr, SocketAddr};
 
-/// Ports below this are those of services, which nobody listens on for data.
+/// Lower ports belong to services, and nobody listens on them for data.
 const FIRST_PORT: u16 = 1024;
 
 impl Session {
-    pub(super) fn port(&mut self, mut to: Vec<SocketAddr>, aim: impl FnOnce(Vec<SocketAddr>) -> Aim) -> Step {
+    pub(super) fn port(&mut self, mut to: Vec<SocketAddr>, aim: impl FnOnce(Vec<SocketAddr>) -> DataEndpoint) -> Step {
         if self.epsv_only {
             return Step::say(503, "after EPSV ALL only EPSV is possible");
         }
-        // What a front end says it has looked at.
+        // The front end has checked the addresses.
         let third_party = self.third_party() || self.is_node();
         let peer = self.peer;
-        // What is looked at here is what is connected to: no other way of writing an address gets past.
+        // The checked address is the one that is connected to, however it was written.
         to.iter_mut().for_each(|addr| addr.set_ip(addr.ip().to_canonical()));
-        // lftp does not know where it is reached by IPv6, and says `::`. Taken as it is, that would be this host.
+        // lftp sends `::` if it does not know its IPv6 address. Taken literally, it would be this host.
         to.iter_mut().filter(|addr| addr.ip().is_unspecified()).for_each(|addr| addr.set_ip(peer));
         if to.iter().any(|addr| addr.port() < FIRST_PORT) {
             return Step::say(504, "data connections to ports below 1024 are not made");
@@ -49,12 +50,12 @@ impl Session {
         Step::say(200, "data connections go there")
     }
 
-    /// SPOR to data nodes.
+    /// Handles SPOR for data nodes.
     pub(super) fn spor(&mut self, to: Vec<SocketAddr>) -> Step {
         if self.is_keyed() {
             return Self::no_keys_at_nodes();
         }
-        self.port(to, Aim::StripesConnect)
+        self.port(to, DataEndpoint::StripesConnect)
     }
 
     pub(super) fn pasv(&mut self) -> Step {
@@ -87,16 +88,16 @@ impl Session {
             if self.is_keyed() {
                 return Self::no_keys_at_nodes();
             }
-            return self.listen_with(|generation, _, settings, guard| Task::ListenOnNodes {
+            return self.listen_with(|generation, _, settings, security| Task::ListenOnNodes {
                 generation,
                 settings,
-                guard,
+                security,
             });
         }
         self.listen(Listening::Spas)
     }
 
-    /// Whether data goes between ends that know each other by keys, of which each data node would have another.
+    /// Whether data connections use pinned keys. Each data node would have another key.
     fn is_keyed(&self) -> bool {
         self.settings.stack.as_ref().is_some_and(Stack::is_keyed)
     }
@@ -105,33 +106,33 @@ impl Session {
         Step::say(504, "quic and tls with a key are not to be had with data nodes; PASV and PORT do without those")
     }
 
-    /// Whether data nodes move what SPAS and SPOR are about: in extended block mode, where blocks say where they belong.
+    /// Whether data nodes serve SPAS and SPOR: in extended block mode, whose blocks carry their offset.
     pub(super) fn is_striped(&self) -> bool {
         self.rules.stripes > 0 && self.settings.mode == Mode::Extended
     }
 
     fn listen(&mut self, answer: Listening) -> Step {
-        self.listen_with(|generation, third_party, settings, guard| Task::Listen {
+        self.listen_with(|generation, third_party, settings, security| Task::Listen {
             answer,
             generation,
             third_party,
             settings,
-            guard,
+            security,
         })
     }
 
-    fn listen_with(&mut self, task: impl FnOnce(u64, bool, Settings, Option<Guard>) -> Task) -> Step {
-        self.aim_at_nothing();
-        let guard = match self.guard() {
-            Ok(guard) => guard,
+    fn listen_with(&mut self, task: impl FnOnce(u64, bool, Settings, Option<ChannelSecurity>) -> Task) -> Step {
+        self.forget_data_endpoint();
+        let security = match self.channel_security() {
+            Ok(security) => security,
             Err(refusal) => return refusal,
         };
         let (generation, third_party) = (self.generation, self.third_party());
-        Step::task(task(generation, third_party, self.settings.clone(), guard))
+        Step::task(task(generation, third_party, self.settings.clone(), security))
     }
 
     pub(super) fn listening(&mut self, answer: Listening, addr: SocketAddr) -> Step {
-        self.aim = Aim::Listen;
+        self.aim = DataEndpoint::Listen;
         let reply = match answer {
             Listening::Pasv => match print_port(addr) {
                 Some(six) => Reply::new(227, format!("Entering Passive Mode ({six})")),
@@ -146,30 +147,30 @@ impl Session {
         Step::Say(reply)
     }
 
-    /// The nodes listen.
+    /// Reports where the nodes listen.
     pub(super) fn striped(&mut self, addresses: &[SocketAddr]) -> Step {
-        self.aim = Aim::StripesListen;
+        self.aim = DataEndpoint::StripesListen;
         let first = ["Entering Striped Passive Mode.".to_owned()];
         let all = addresses.iter().map(|addr| format!(" {}", print_stripe(*addr)));
         Step::Say(Reply::of_lines(229, first.into_iter().chain(all).chain(["End".to_owned()])))
     }
 
-    /// Forgets where data was to go.
-    pub(super) fn aim_at_nothing(&mut self) {
+    /// Forgets the data endpoint.
+    pub(super) fn forget_data_endpoint(&mut self) {
         self.generation += 1;
-        self.aim = Aim::None;
+        self.aim = DataEndpoint::None;
     }
 
-    /// Whether data connections may be made to a third party at this address.
+    /// Whether this account may use a third party at this address.
     fn reaches(&self, ip: IpAddr) -> bool {
-        // What a front end names it has looked at. Whoever has started this server for himself could connect there himself.
+        // The front end has checked its addresses. A user who started this server could connect anywhere without it.
         let trusted = self.account().is_some_and(|account| account.keyed_third_party);
         self.is_node() || trusted || self.rules.reach.holds(ip)
     }
 
     pub(super) fn third_party(&self) -> bool {
-        // Who has to prove who he is may come from anywhere.
+        // Authenticated data connections may come from any address.
         let may = |account: &Account| account.third_party || (account.keyed_third_party && self.is_keyed());
-        self.is_guarded() || self.account().is_some_and(may)
+        self.authenticates_data() || self.account().is_some_and(may)
     }
 }

@@ -1,6 +1,6 @@
-//! SIZE, MDTM, MFMT, CKSM, MLST, and listings on the control channel: what is known of files (RFC 3659, GFD.20).
+//! SIZE, MDTM, MFMT, CKSM, MLST, and listings on the control channel: attributes of files (RFC 3659, GFD.20).
 
-use super::task::{FileTask, Format, Said};
+use super::task::{Confirmation, FileTask, Format};
 use super::{Session, Step};
 use phoebus_files::store::{Attributes, Time};
 use phoebus_files::sum::Algorithm;
@@ -18,10 +18,10 @@ impl Session {
 
     pub(super) fn mfmt(&self, time: Stamp, path: &[u8]) -> Step {
         let time = Time { seconds: time.seconds, nanos: time.nanos };
-        self.set_time(time, path, Said::Modify(time, path.to_vec()))
+        self.set_time(time, path, Confirmation::Modify(time, path.to_vec()))
     }
 
-    pub(super) fn set_time(&self, time: Time, path: &[u8], said: Said) -> Step {
+    pub(super) fn set_time(&self, time: Time, path: &[u8], said: Confirmation) -> Step {
         let attributes = Attributes { mode: None, modified: Some(time) };
         self.with_file(path, |key| FileTask::Set { key, attributes, said })
     }
@@ -68,7 +68,7 @@ impl Session {
     }
 }
 
-/// A path without the flags of `ls` that many clients put before it.
+/// Removes the flags of `ls` that many clients put before a path.
 pub(super) fn without_flags(path: &[u8]) -> &[u8] {
     let mut rest = path.trim_ascii_start();
     while rest.starts_with(b"-") {

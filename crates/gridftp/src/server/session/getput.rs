@@ -1,19 +1,21 @@
-//! GET and PUT: RETR and STOR with all that they need in one command (GFD.47), which spares a round trip for each file.
+//! GET and PUT (GFD.47): RETR and STOR with all their parameters in one command, which saves a round trip for each
+//! file.
 //!
-//! The text leaves open how parameters are written and answered. Here they are as dCache has them, whose authors asked those of the
-//! text, and as the toolkit's client library says them: each ends with a semicolon, those that are not known are passed over, and
-//! `pasv` is answered `127 PORT (h1,h2,h3,h4,p1,p2)` before the transfer begins.
+//! GFD.47 does not define how parameters are written and answered. This follows dCache, whose authors asked the authors
+//! of the text, and GCT's client library: each parameter ends with a semicolon, unknown ones are ignored, and `pasv`
+//! gets the preliminary reply `127 PORT (h1,h2,h3,h4,p1,p2)`.
 //!
-//! FEAT does not name them: globus-url-copy, which says them where it does, fails by an assertion of its own over them with `-cc` and
-//! `-pp`. So does dCache's client not use them by itself (`checkGETPUTSupport` in its FTPClient.java looks for `GETPUT`).
+//! FEAT does not list them: if it did, globus-url-copy with `-cc` and `-pp` would use them, and fail an assertion of
+//! its own. dCache's client does not use them by itself either (`checkGETPUTSupport` in FTPClient.java looks for
+//! `GETPUT`).
 
-use super::task::{Aim, Task, What};
+use super::task::{DataEndpoint, Operation, Task};
 use super::{Session, Step};
 use crate::data::Mode;
 use phoebus_proto::gridftp::address::parse_port;
 use phoebus_proto::gridftp::command;
 
-/// What GET and PUT say.
+/// The parameters of GET and PUT.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Parameters<'a> {
     path: Option<&'a [u8]>,
@@ -23,7 +25,7 @@ struct Parameters<'a> {
 }
 
 impl Session {
-    /// Takes a GET or a PUT; none, if it is neither.
+    /// Handles GET and PUT. `None` for any other command.
     pub(super) fn get_or_put(&mut self, line: &[u8]) -> Option<Step> {
         let at = line.iter().position(|&b| b == b' ').unwrap_or(line.len());
         let verb = ["GET", "PUT"].into_iter().find(|verb| line[..at].eq_ignore_ascii_case(verb.as_bytes()))?;
@@ -41,7 +43,7 @@ impl Session {
 
     fn transfer_as(&mut self, sends: bool, parameters: &Parameters<'_>) -> Result<Step, Step> {
         let Some(path) = parameters.path else { return Err(Step::say(501, "a path was expected: path=...;")) };
-        // What is refused changes nothing but what the parameters before it have set.
+        // A refused parameter changes nothing; those before it stay set.
         let set = |step: Step| match step {
             Step::Say(reply) if reply.code >= 400 => Err(Step::Say(reply)),
             _ => Ok(()),
@@ -51,7 +53,7 @@ impl Session {
         }
         if let Some(port) = parameters.port {
             let to = parse_port(port).map_err(|error| Step::say(501, error.to_string()))?;
-            set(self.port(vec![to], Aim::Connect))?;
+            set(self.port(vec![to], DataEndpoint::Connect))?;
         }
         if !parameters.pasv {
             return Ok(if sends { self.retr(path) } else { self.stor(path) });
@@ -65,9 +67,10 @@ impl Session {
         if sends && self.settings.mode == Mode::Extended {
             return Err(Step::say(425, "in MODE E the sender connects: port=...; has to say where"));
         }
-        self.aim_at_nothing();
-        self.aim = Aim::Listen;
-        let what = |key| if sends { What::Send { key, part: None, stripe: None } } else { What::Receive { key } };
+        self.forget_data_endpoint();
+        self.aim = DataEndpoint::Listen;
+        let what =
+            |key| if sends { Operation::Send { key, part: None, stripe: None } } else { Operation::Receive { key } };
         Ok(match self.transfer(path, what) {
             Step::Do(task) => match *task {
                 Task::Transfer(transfer) => Step::task(Task::ListenAndTransfer(transfer)),
@@ -78,7 +81,7 @@ impl Session {
     }
 }
 
-/// Reads `path=...;mode=E;pasv;`.
+/// Parses `path=...;mode=E;pasv;`.
 fn parameters(text: &[u8]) -> Result<Parameters<'_>, (u16, String)> {
     let wrong = |text: &[u8]| (501, format!("\"{}\" was not expected", String::from_utf8_lossy(text)));
     let mut all = Parameters::default();
@@ -95,8 +98,7 @@ fn parameters(text: &[u8]) -> Result<Parameters<'_>, (u16, String)> {
             (b"path", Some(path)) if !path.is_empty() => all.path = Some(path),
             (b"mode", Some(b"S" | b"s")) => all.mode = Some(command::Mode::Stream),
             (b"mode", Some(b"E" | b"e")) => all.mode = Some(command::Mode::Extended),
-            (b"mode", Some(b"X" | b"x")) => all.mode = Some(command::Mode::ExtendedBoth),
-            (b"mode", _) => return Err((504, "modes S, E and X are implemented".to_owned())),
+            (b"mode", _) => return Err((504, "modes S and E are implemented".to_owned())),
             (b"port", Some(port)) => all.port = Some(str::from_utf8(port).map_err(|_| wrong(parameter))?),
             (b"pasv", None) => all.pasv = true,
             (b"cksum", Some(b"NONE")) => {}
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_what_others_say() {
+    fn driver_parameters_have_the_names_of_gct() {
         let all = parameters(b"path=/a b=c;mode=e;port=127,0,0,1,4,1;tid=3;new;").unwrap();
         let (path, port) = (Some(&b"/a b=c"[..]), Some("127,0,0,1,4,1"));
         assert_eq!(all, Parameters { path, port, mode: Some(command::Mode::Extended), pasv: false });

@@ -1,8 +1,9 @@
-//! USER, PASS, REIN: who the client is (RFC 959, section 4.1.1).
+//! USER, PASS, REIN: logins (RFC 959, section 4.1.1).
 
-use super::super::config::is_anonymous;
-use super::task::{Account, Aim, Task};
+use super::task::{DataEndpoint, Task};
 use super::{Login, Session, Settings, Step};
+use phoebus_accounts::Account;
+use phoebus_accounts::config::is_anonymous;
 use phoebus_files::key::Key;
 use phoebus_proto::gridftp::command::Secret;
 use phoebus_proto::gridftp::reply::Reply;
@@ -15,7 +16,7 @@ impl Session {
         if !self.is_protected() && !self.rules.clear_passwords && !is_anonymous(&name) {
             return Step::say(530, "passwords are taken under TLS only: AUTH TLS has to come first");
         }
-        // Whether there is such a user is not said before the password is known.
+        // Whether the user exists is not revealed before the password is checked.
         let said = format!("password for {name} needed");
         self.login = Login::Named(name);
         Step::say(331, said)
@@ -53,13 +54,13 @@ impl Session {
     }
 
     pub(super) fn rein(&mut self) -> Step {
-        // RFC 2228 leaves to the server whether security ends with it: who was agreed on stays who he is.
+        // RFC 2228 leaves it to the server whether REIN ends security. Here it stays, and so does the proved identity.
         self.login = Login::Nobody;
         self.place = Key::ROOT;
         self.settings = Settings::default();
-        self.aim = Aim::None;
+        self.aim = DataEndpoint::None;
         self.generation += 1;
-        self.lent = None;
+        self.delegated = None;
         (self.restart, self.allocated, self.epsv_only) = (None, None, false);
         Step::Say(Reply::new(220, &self.rules.greeting))
     }

@@ -1,36 +1,38 @@
-//! The control channel as a state machine (RFC 959, 2389, 3659, GFD.20): lines go in; out come answers, or tasks for whoever
-//! has sockets and files. It has neither, nor a clock.
+//! The control channel as a state machine (RFC 959, 2389, 3659, GFD.20). Lines go in; replies, or tasks that need
+//! sockets or files, come out. It has no sockets, files or clock.
 //!
-//! - [`Session`] is the state, and [`Session::line`] the way in. Each family of commands is a file: `login`, `about`,
-//!   `settings`, `addresses`, `names`, `facts`, `transfers`, `site`.
-//! - [`table`] lists all commands; `HELP`, `FEAT` and the question who may use which are answered from it.
-//! - [`task`]: what is left to others, and what they report ([`Session::done`]).
+//! - [`Session`] is the state, and [`Session::line`] the entry. Each family of commands is a file: `login`, `about`,
+//!   `settings`, `addresses`, `names`, `facts`, `transfers`, `site`. `protect`, `gssapi` and `tls` secure the channel.
+//! - [`commands`] is the table of all commands. `HELP`, `FEAT` and access checks use it.
+//! - [`task`] has the tasks, and their outcomes, which [`Session::done`] takes.
 
 mod about;
 mod addresses;
+mod commands;
 mod facts;
 mod getput;
+pub(super) mod gssapi;
 mod login;
 pub(super) mod names;
 mod node;
 pub(super) mod protect;
-pub(super) mod secured;
 mod settings;
-mod shown;
 mod site;
 mod stack;
-mod table;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod transfers;
 
-use super::authorities::Own;
+use super::authorities::HostIdentity;
 use super::config::Reach;
 use super::drivers::{Drivers, Stack};
-use super::stripes::proof::Secret;
-use crate::data::pinned::Own as OwnKey;
+use super::node_auth::Secret;
+use crate::data::pinned::OwnKey;
 use crate::data::{Mode, Protection};
+use commands::Needs;
+use phoebus_accounts::Account;
 use phoebus_files::key::Key;
 use phoebus_gsi::channel::DataAuth;
 use phoebus_proto::gridftp::command::{Command, CommandError};
@@ -38,71 +40,70 @@ use phoebus_proto::gridftp::marker::Restart;
 use phoebus_proto::gridftp::reply::Reply;
 use protect::Security;
 use rustls::ServerConfig;
-pub(crate) use shown::Shown;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use table::Needs;
-use task::{Account, Aim, FactNames, Outcome, Task};
+use task::{DataEndpoint, FactNames, Outcome, Task};
+pub(crate) use tls::TlsConfigs;
 
-/// What a session has to know of the server.
+/// The part of the server's configuration that a session uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
-    /// What follows 220.
+    /// Text of the greeting (220).
     pub(crate) greeting: String,
-    /// How often a client may fail to log in on one connection.
+    /// Failed logins after which the connection is closed.
     pub(crate) attempts: u32,
-    /// Over how many connections a client may ask the server to send.
+    /// Most connections that one transfer may send over.
     pub(crate) streams: u32,
-    /// What may carry data connections.
+    /// Transports of data connections.
     pub(crate) drivers: Arc<Drivers>,
     /// The largest socket buffers that a client may ask for, in bytes.
     pub(crate) buffer: u64,
-    /// Who the server is, where clients may prove by certificates who they are.
-    pub(crate) gsi: Option<Own>,
-    /// Whose tickets are taken, where clients may prove by them who they are.
+    /// The server's GSI identity, if clients may log in with certificates.
+    pub(crate) gsi: Option<HostIdentity>,
+    /// Verifies Kerberos tickets, if clients may log in with them.
     #[cfg(feature = "kerberos")]
     pub(crate) kerberos: Option<phoebus_krb5::Acceptor>,
-    /// What the server shows, where clients may ask for TLS.
-    pub(crate) tls: Option<Shown>,
-    /// How many data nodes there are to move data.
+    /// TLS configurations, if clients may use TLS.
+    pub(crate) tls: Option<TlsConfigs>,
+    /// Number of data nodes.
     pub(crate) stripes: usize,
-    /// By what a front end is known, if this is a data node.
+    /// Authenticates the front end, if this is a data node.
     pub(crate) node: Option<Arc<Secret>>,
-    /// Whether passwords are taken that anybody on the way can read.
+    /// Whether passwords are accepted in clear.
     pub(crate) clear_passwords: bool,
-    /// Whom else than the peer data connections may be made to, where they may be made to others at all.
+    /// Third parties that data connections may be made to, for accounts that allow any.
     pub(crate) reach: Reach,
-    /// Where users are to begin with.
+    /// The directory in which sessions begin.
     pub(crate) home: Key,
 }
 
-/// A client's session.
+/// The session of one client.
 #[derive(Debug)]
 pub(crate) struct Session {
     rules: Arc<Rules>,
-    /// Both ends of the control connection.
+    /// Addresses of the two ends of the control connection.
     peer: IpAddr,
     local: IpAddr,
     security: Security,
-    /// What this client was shown under TLS, with the sessions that it may resume.
-    shown: Option<Shown>,
+    /// The TLS configurations of this client, with the TLS sessions that it may resume.
+    shown: Option<TlsConfigs>,
     data_auth: DataAuth,
     protection: Protection,
     login: Login,
     failures: u32,
     place: Key,
     settings: Settings,
-    aim: Aim,
-    /// Grows with every address that is set, so that connections to another are told from those.
+    aim: DataEndpoint,
+    /// Increases with each new data endpoint, so that connections to an earlier one are not reused.
     generation: u64,
-    /// After `EPSV ALL` nothing but EPSV may say where data goes.
+    /// After `EPSV ALL`, other commands that set the data endpoint are refused.
     epsv_only: bool,
     restart: Option<Restart>,
     allocated: Option<u64>,
     renaming: Option<Key>,
     front: node::Front,
-    lent: Option<node::Lent>,
-    /// By what data connections know this end, where clients have asked for such.
+    delegated: Option<node::Delegated>,
+    /// The key of this end of data connections, once a client has asked for pinned keys.
     own_key: Option<OwnKey>,
 }
 
@@ -113,29 +114,29 @@ enum Login {
     In(Account),
 }
 
-/// What commands set for the transfers that follow.
+/// Settings of the transfers that follow.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) ascii: bool,
     pub(crate) mode: Mode,
-    /// Over how many connections to each address is sent.
+    /// Connections to each address that data is sent over.
     pub(crate) streams: u32,
-    /// Seconds between performance markers of what is sent.
+    /// Interval between performance markers while sending, in seconds.
     pub(crate) markers: Option<u32>,
-    /// Socket buffers of data that is sent, and received, if they are not left to the kernel.
+    /// Sizes of socket buffers in bytes. `None` leaves them to the kernel.
     pub(crate) send_buffer: Option<u64>,
     pub(crate) receive_buffer: Option<u64>,
-    /// What carries data connections, if it is not the server's own choice.
+    /// The stack of drivers that the client has chosen. `None`: the server's default.
     pub(crate) stack: Option<Stack>,
     pub(crate) facts: FactNames,
-    /// Whether NLST lists names without their directory.
+    /// Whether NLST omits the directory from names.
     pub(crate) bare_names: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // As RFC 959 has it.
+            // The default of RFC 959.
             ascii: true,
             mode: Mode::Stream,
             streams: 1,
@@ -149,21 +150,21 @@ impl Default for Settings {
     }
 }
 
-/// What comes of a line.
+/// The result of a line.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// This is said, and the next line read.
+    /// Send the reply, and read the next line.
     Say(Reply),
-    /// This is said, and the connection closed.
+    /// Send the reply, and close the connection.
     Close(Reply),
-    /// This is done; how it ended is told to [`Session::done`].
+    /// Carry out the task, and pass its outcome to [`Session::done`].
     Do(Box<Task>),
-    /// This is said in clear, and TLS begins, of which this end is the server ([`Session::secured`]).
+    /// Send the reply in clear, start TLS as its server, then call [`Session::secured`].
     Secure(Reply, Arc<ServerConfig>),
 }
 
 impl Session {
-    /// One between `peer` and `local`, and its greeting.
+    /// Makes a session between `peer` and `local`, and its greeting.
     pub(crate) fn new(rules: Arc<Rules>, peer: SocketAddr, local: SocketAddr) -> (Self, Reply) {
         let greeting = Reply::new(220, &rules.greeting);
         let session = Self {
@@ -178,20 +179,20 @@ impl Session {
             failures: 0,
             place: Key::ROOT,
             settings: Settings::default(),
-            aim: Aim::None,
+            aim: DataEndpoint::None,
             generation: 0,
             epsv_only: false,
             restart: None,
             allocated: None,
             renaming: None,
             front: node::Front::default(),
-            lent: None,
+            delegated: None,
             own_key: None,
         };
         (session, greeting)
     }
 
-    /// Who is logged in.
+    /// The account that is logged in.
     pub(crate) fn account(&self) -> Option<&Account> {
         match &self.login {
             Login::In(account) => Some(account),
@@ -199,10 +200,11 @@ impl Session {
         }
     }
 
-    /// Takes a line, without its end and whatever protected it ([`Self::open`]), at a time in seconds since 1970.
+    /// Handles a line that [`Self::open`] has returned. `now` is in seconds since 1970.
     pub(crate) fn line(&mut self, line: &[u8], now: i64) -> Step {
-        // One that was opened has put protection on: this one came in clear before the ends had agreed, from whomever.
-        if matches!(self.security, Security::Agreed(_)) {
+        // A protected command would have made the state `Active`. This one came in clear before the handshake was
+        // complete, perhaps from an attacker.
+        if matches!(self.security, Security::Established(_)) {
             return Step::Close(Reply::new(
                 533,
                 "commands that came before the two ends had agreed are not carried out",
@@ -225,31 +227,31 @@ impl Session {
             return Step::say(502, format!("{} is not implemented here", command.verb()));
         };
         let needs = match &command {
-            Command::Site(site) => table::needs_of_site(site),
+            Command::Site(site) => commands::needs_of_site(site),
             _ => entry.needs,
         };
         if let Some(refusal) = self.refusal(needs) {
             return refusal;
         }
-        // A name to be changed is only for the command that follows.
+        // RNFR counts for the next command only.
         let renaming = self.renaming.take();
         self.run(command, renaming, now)
     }
 
-    /// The entry of a verb in capitals, if it is carried out here.
-    fn find(&self, verb: &str) -> Option<&'static table::Entry> {
+    /// Finds the entry of a verb in capitals, if this server carries it out.
+    fn find(&self, verb: &str) -> Option<&'static commands::Entry> {
         self.commands().find(|entry| entry.verb == verb)
     }
 
-    /// All commands that are carried out here.
-    fn commands(&self) -> impl Iterator<Item = &'static table::Entry> + use<> {
-        let gsi = if self.rules.gsi.is_some() { table::GSI } else { &[] };
-        let tokens = if self.has_gssapi() { table::TOKENS } else { &[] };
-        let secure = if self.rules.tls.is_some() || self.has_gssapi() { table::SECURE } else { &[] };
-        table::COMMANDS.iter().chain(secure).chain(tokens).chain(gsi)
+    /// All commands that this server carries out.
+    fn commands(&self) -> impl Iterator<Item = &'static commands::Entry> + use<> {
+        let gsi = if self.rules.gsi.is_some() { commands::GSI } else { &[] };
+        let tokens = if self.has_gssapi() { commands::TOKENS } else { &[] };
+        let secure = if self.rules.tls.is_some() || self.has_gssapi() { commands::SECURE } else { &[] };
+        commands::COMMANDS.iter().chain(secure).chain(tokens).chain(gsi)
     }
 
-    /// The answer to a line that is no command: those that are known are told how to use it, once they may.
+    /// The reply to a line that cannot be parsed: for a known command its usage, if the client may use it.
     fn not_understood(&self, line: &[u8], error: &CommandError) -> Step {
         let verb = line.split(|&b| b == b' ').next().unwrap_or_default().to_ascii_uppercase();
         let entry = str::from_utf8(&verb).ok().and_then(|verb| self.find(verb));
@@ -260,7 +262,7 @@ impl Session {
         }
     }
 
-    /// Why a command that needs so much is not carried out, if it is not.
+    /// The reply that refuses a command with these needs, if the session lacks them.
     fn refusal(&self, needs: Needs) -> Option<Step> {
         match (needs, self.account()) {
             (Needs::Nothing, _) => None,
@@ -296,9 +298,9 @@ impl Session {
             Command::Mode(mode) => self.mode(mode),
             Command::Stru(code) => Self::structure(&code),
             Command::Sbuf(bytes) => self.buffers(Some(bytes), Some(bytes)),
-            Command::Port(to) | Command::Eprt(to) => self.port(vec![to], Aim::Connect),
+            Command::Port(to) | Command::Eprt(to) => self.port(vec![to], DataEndpoint::Connect),
             Command::Spor(to) if self.is_striped() => self.spor(to),
-            Command::Spor(to) => self.port(to, Aim::Connect),
+            Command::Spor(to) => self.port(to, DataEndpoint::Connect),
             Command::Pasv => self.pasv(),
             Command::Epsv(how) => self.epsv(how),
             Command::Spas => self.spas(),
@@ -330,18 +332,18 @@ impl Session {
             Command::Appe(path) => self.appe(&path),
             Command::Esto(esto) => self.esto(esto),
             Command::Site(site) => self.site(site),
-            // The table has none of these.
+            // The table has no entry for the others.
             other => Step::say(502, format!("{} is not implemented here", other.verb())),
         }
     }
 
-    /// Takes how a task ended, and gives what is to be said of it.
+    /// Handles the outcome of a task.
     pub(crate) fn done(&mut self, outcome: Outcome) -> Step {
         match outcome {
             Outcome::Answer(reply) => Step::Say(reply),
             Outcome::Login(account) => self.logged_in(account),
             #[cfg(feature = "kerberos")]
-            Outcome::Agreed(agreed) => self.agreed(agreed),
+            Outcome::TokenChecked(agreed) => self.agreed(agreed),
             Outcome::Entered(key) => {
                 self.place = key;
                 Step::Say(self.here(250))

@@ -6,10 +6,10 @@ use phoebus_files::key::Key;
 use phoebus_proto::gridftp::reply::Reply;
 
 impl Session {
-    /// Where `path` leads from where the client is. `/~` and `~` are the directory that sessions begin in.
+    /// Resolves `path` against the current directory. `/~` and `~` are the directory in which sessions begin.
     ///
     /// # Errors
-    /// The answer to a path that leads nowhere.
+    /// The reply to a path that leads nowhere.
     pub(super) fn key(&self, path: &[u8]) -> Result<Key, Step> {
         let home = path.strip_prefix(b"/").unwrap_or(path).strip_prefix(b"~");
         let whole = match home {
@@ -20,7 +20,7 @@ impl Session {
         Key::parse(whole).map_err(|error| Step::say(553, error.to_string()))
     }
 
-    /// As clients see it.
+    /// A path as clients see it.
     pub(super) fn shown(key: &Key) -> Vec<u8> {
         [b"/", key.as_bytes()].concat()
     }
@@ -33,8 +33,17 @@ impl Session {
         self.with_key(path, |key| Task::File(task(key)))
     }
 
+    /// Like [`Self::with_key`], for a task that removes or changes the name itself, which the root does not have.
+    fn with_name(&self, path: &[u8], task: impl FnOnce(Key) -> Task) -> Step {
+        match self.key(path) {
+            Ok(key) if key.is_root() => Step::say(550, "the root directory cannot be removed or renamed"),
+            Ok(key) => Step::task(task(key)),
+            Err(refusal) => refusal,
+        }
+    }
+
     pub(super) fn cwd(&self, path: &[u8]) -> Step {
-        // Above the root is the root.
+        // The parent of the root is the root.
         let path = if path == b".." && self.place.is_root() { b"/" } else { path };
         self.with_key(path, Task::Enter)
     }
@@ -43,7 +52,7 @@ impl Session {
         Step::Say(self.here(257))
     }
 
-    /// Where the client is, with quotes doubled (RFC 959, appendix II).
+    /// The current directory, with quotes doubled (RFC 959, appendix II).
     pub(super) fn here(&self, code: u16) -> Reply {
         Reply::new(code, [b"\"", &doubled(&Self::shown(&self.place))[..], b"\" is the current directory"].concat())
     }
@@ -53,26 +62,26 @@ impl Session {
     }
 
     pub(super) fn rmd(&self, path: &[u8]) -> Step {
-        self.with_file(path, FileTask::RemoveDir)
+        self.with_name(path, |key| Task::File(FileTask::RemoveDir(key)))
     }
 
     pub(super) fn dele(&self, path: &[u8]) -> Step {
-        self.with_file(path, FileTask::Remove)
+        self.with_name(path, |key| Task::File(FileTask::Remove(key)))
     }
 
     pub(super) fn rnfr(&self, path: &[u8]) -> Step {
-        self.with_key(path, Task::Find)
+        self.with_name(path, Task::Find)
     }
 
     pub(super) fn rnto(&self, path: &[u8], from: Option<Key>) -> Step {
         match from {
-            Some(from) => self.with_file(path, |to| FileTask::Rename(from, to)),
+            Some(from) => self.with_name(path, |to| Task::File(FileTask::Rename(from, to))),
             None => Step::say(503, "RNFR has to come first"),
         }
     }
 }
 
-/// `path` with its quotes doubled.
+/// Doubles the quotes in `path`.
 pub(in super::super) fn doubled(path: &[u8]) -> Vec<u8> {
     path.iter().flat_map(|&byte| if byte == b'"' { vec![byte; 2] } else { vec![byte] }).collect()
 }

@@ -1,19 +1,19 @@
-//! AUTH, ADAT, PBSZ, PROT, DCAU: who the client is by certificates or tickets, and what protects commands and data (RFC 2228, RFC 4217,
-//! GFD.20, section 3; U1).
+//! AUTH, ADAT, PBSZ, PROT, DCAU: identity of the client by certificates or tickets, and protection of commands and data
+//! (RFC 2228, RFC 4217, GFD.20, section 3; U1).
 //!
-//! By TLS all of the connection is protected. By GSSAPI, once the two ends agree, every command has to come as ENC, MIC or CONF, and is answered as it came. Data connections are
-//! then authenticated (DCAU A) unless the client says otherwise: with the rights that it has lent (delegation), and to the same
-//! subject.
+//! TLS protects the whole connection. After a GSSAPI handshake, each command comes as ENC, MIC or CONF, and its reply
+//! has the same protection. By default, data connections are then authenticated (DCAU A) with the delegated credential,
+//! and expect the same subject.
 
-use super::super::authorities::Own;
+use super::super::authorities::HostIdentity;
+use super::super::identity::Identity;
 #[cfg(feature = "kerberos")]
-use super::secured::Agreed;
-use super::secured::{Agreeing, Secured};
-use super::task::Identity;
+use super::gssapi::TokenResult;
+use super::gssapi::{Handshake, SecurityContext};
 #[cfg(feature = "kerberos")]
 use super::task::Task;
 use super::{Session, Step};
-use crate::data::Guard;
+use crate::data::ChannelSecurity;
 #[cfg(feature = "kerberos")]
 use crate::data::Mode;
 use phoebus_gsi::channel::{DataAuth, Protection};
@@ -22,17 +22,17 @@ use phoebus_proto::gridftp::command::{self, Dcau};
 use phoebus_proto::gridftp::reply::Reply;
 use std::fmt;
 
-/// What protects the control channel.
+/// Protection of the control channel.
 pub(super) enum Security {
-    /// Nothing.
+    /// No protection.
     Clear,
-    /// They have begun to agree.
-    Agreeing(Agreeing),
-    /// They have agreed, and the answer that says so is still to go in clear.
-    Agreed(Secured),
-    /// All is protected; the last command was at this level.
-    On(Secured, Level),
-    /// All is protected by the connection itself.
+    /// The GSSAPI handshake is in progress.
+    Handshaking(Handshake),
+    /// The GSSAPI handshake is complete; the reply that says so still goes in clear.
+    Established(SecurityContext),
+    /// GSSAPI protects commands and replies; the last command had this level.
+    Active(SecurityContext, Level),
+    /// TLS protects the whole connection.
     Tls,
 }
 
@@ -40,22 +40,22 @@ impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Clear => "clear",
-            Self::Agreeing(_) => "agreeing",
-            Self::Agreed(_) | Self::On(..) | Self::Tls => "protected",
+            Self::Handshaking(_) => "handshaking",
+            Self::Established(_) | Self::Active(..) | Self::Tls => "protected",
         })
     }
 }
 
 impl Session {
-    /// What a line says that came, protected or not.
+    /// Opens a line, protected or not.
     ///
     /// # Errors
-    /// The answer to one that is not protected as it has to be, or cannot be opened.
+    /// The reply to a line that lacks the required protection or cannot be opened.
     pub(crate) fn open(&mut self, line: Vec<u8>) -> Result<Vec<u8>, Reply> {
         let security = std::mem::replace(&mut self.security, Security::Clear);
         let (mut protected, level) = match security {
-            Security::Agreed(protected) => (protected, Level::Privacy),
-            Security::On(protected, level) => (protected, level),
+            Security::Established(protected) => (protected, Level::Privacy),
+            Security::Active(protected, level) => (protected, level),
             other => {
                 self.security = other;
                 return Ok(line);
@@ -69,14 +69,14 @@ impl Session {
             Ok(None) => (Err(Reply::new(533, "commands have to be protected from here on: ENC, MIC or CONF")), level),
             Err(error) => (Err(Reply::new(535, error)), level),
         };
-        self.security = Security::On(protected, level);
+        self.security = Security::Active(protected, level);
         line
     }
 
-    /// An answer as it is sent.
+    /// Protects a reply as the session requires, ready to be sent.
     pub(crate) fn seal(&mut self, reply: &Reply) -> Vec<u8> {
         let mut plain = reply.encode();
-        let Security::On(protected, level) = &mut self.security else {
+        let Security::Active(protected, level) = &mut self.security else {
             if self.is_curls() && plain.ends_with(b"\r\n") {
                 plain.truncate(plain.len() - 2);
                 plain.push(b'\n');
@@ -86,31 +86,31 @@ impl Session {
         let end: &[u8] = if protected.is_kerberos() { b"\n" } else { b"\r\n" };
         match protected.seal(*level, &plain) {
             Ok(line) => [line.as_bytes(), end].concat(),
-            // Whoever cannot be answered under protection is not answered in clear.
+            // A reply that cannot be protected is not sent in clear.
             Err(_) => Vec::new(),
         }
     }
 
-    /// Whether a token of Kerberos is about to be said. Lines with such end with LF alone: curl takes a CR for a part of the token, and
-    /// refuses it, and others read lines up to the LF.
+    /// Whether the next reply has a Kerberos token. Its line ends with LF alone, because curl takes a CR as part of the
+    /// token and refuses it. Other clients accept LF.
     fn is_curls(&self) -> bool {
         match &self.security {
             #[cfg(feature = "kerberos")]
-            Security::Agreeing(Agreeing::Kerberos(_)) => true,
-            Security::Agreed(secured) => secured.is_kerberos(),
+            Security::Handshaking(Handshake::Kerberos(_)) => true,
+            Security::Established(secured) => secured.is_kerberos(),
             _ => false,
         }
     }
 
-    /// Who the client has proved to be.
+    /// The identity that the client has proved.
     pub(super) fn identity(&self) -> Option<Identity> {
         match &self.security {
-            Security::Agreed(secured) | Security::On(secured, _) => secured.identity(),
+            Security::Established(secured) | Security::Active(secured, _) => secured.identity(),
             _ => None,
         }
     }
 
-    /// Of which certificate the client has proved to be the subject.
+    /// The subject of the client's certificate.
     fn subject(&self) -> Option<String> {
         self.identity().and_then(|identity| match identity {
             Identity::Certificate(subject) => Some(subject),
@@ -119,7 +119,7 @@ impl Session {
         })
     }
 
-    /// Whether clients may prove who they are by tokens.
+    /// Whether clients may log in by GSSAPI tokens.
     pub(super) fn has_gssapi(&self) -> bool {
         #[cfg(feature = "kerberos")]
         if self.rules.kerberos.is_some() {
@@ -128,7 +128,7 @@ impl Session {
         self.rules.gsi.is_some()
     }
 
-    /// What clients may ask for.
+    /// The mechanisms of AUTH.
     pub(super) fn mechanisms(&self) -> impl Iterator<Item = &'static str> {
         let tls = self.rules.tls.as_ref().map(|_| "TLS");
         tls.into_iter().chain(self.has_gssapi().then_some("GSSAPI"))
@@ -152,45 +152,45 @@ impl Session {
         }
     }
 
-    /// Who the server is, where this line begins something in which clients, or those whom they connect to, prove who they are by
-    /// certificates: what was taken back by then is to be known.
-    pub(crate) fn needs_authorities(&self, line: &[u8]) -> Option<&Own> {
+    /// The GSI identity, if `line` begins an authentication by certificates. Its revocation lists are to be refreshed
+    /// before.
+    pub(crate) fn needs_authorities(&self, line: &[u8]) -> Option<&HostIdentity> {
         let verb = line.split(|&b| b == b' ').next().unwrap_or_default();
         let lends = || verb == b"XLEND" && self.rules.node.is_some();
         let begins = (verb.eq_ignore_ascii_case(b"AUTH") && !self.is_protected()) || lends();
         self.rules.gsi.as_ref().filter(|_| begins)
     }
 
-    /// TLS has begun.
+    /// Records that TLS has begun.
     pub(crate) fn secured(&mut self) {
         self.security = Security::Tls;
     }
 
-    /// Whether nobody on the way can read what is said.
+    /// Whether the control channel is encrypted.
     pub(super) fn is_protected(&self) -> bool {
-        matches!(self.security, Security::Agreed(_) | Security::On(..) | Security::Tls)
+        matches!(self.security, Security::Established(_) | Security::Active(..) | Security::Tls)
     }
 
-    /// AUTH GSSAPI, or ADAT.
+    /// Handles AUTH GSSAPI and ADAT.
     pub(super) fn agree(&mut self, verb: &str, argument: &str, now: i64) -> Step {
         if self.is_protected() || self.account().is_some() {
             return Step::say(503, "who the client is has been agreed on already");
         }
         #[cfg(feature = "kerberos")]
         if verb == "ADAT"
-            && let Some(step) = self.agree_by_kerberos(argument)
+            && let Some(step) = self.kerberos_token(argument)
         {
             return step;
         }
         let Some(own) = &self.rules.gsi else {
             if verb == "AUTH" {
-                self.security = Security::Agreeing(Agreeing::Asked);
+                self.security = Security::Handshaking(Handshake::Requested);
                 return Step::say(334, "ADAT has to follow, with a ticket");
             }
             return Step::say(535, "a ticket of Kerberos was expected");
         };
         let mut login = match std::mem::replace(&mut self.security, Security::Clear) {
-            Security::Agreeing(Agreeing::Grid(login)) => login,
+            Security::Handshaking(Handshake::Grid(login)) => login,
             _ => Box::new(ServerLogin::new(&own.endpoint())),
         };
         let answer = login.command(verb, argument, now);
@@ -200,15 +200,15 @@ impl Session {
         }
         let (code, text) = answer.line.split_at_checked(3).unwrap_or(("535", " not agreed"));
         let reply = Reply::new(code.parse().unwrap_or(535), text.trim_start());
-        self.security = Security::Agreeing(Agreeing::Grid(login));
+        self.security = Security::Handshaking(Handshake::Grid(login));
         if answer.done {
-            let Security::Agreeing(Agreeing::Grid(login)) = std::mem::replace(&mut self.security, Security::Clear)
+            let Security::Handshaking(Handshake::Grid(login)) = std::mem::replace(&mut self.security, Security::Clear)
             else {
                 return Step::say(535, "not agreed");
             };
             match login.finish() {
                 Ok(protected) => {
-                    self.security = Security::Agreed(Secured::Grid(Box::new(protected)));
+                    self.security = Security::Established(SecurityContext::Grid(Box::new(protected)));
                     self.data_auth = DataAuth::Own;
                 }
                 Err(error) => return Step::say(535, error.to_string()),
@@ -217,38 +217,38 @@ impl Session {
         if self.failures >= self.rules.attempts { Step::Close(reply) } else { Step::Say(reply) }
     }
 
-    /// ADAT with a token of Kerberos; none, if it is not one.
+    /// Handles ADAT with a Kerberos token. `None` for other tokens.
     #[cfg(feature = "kerberos")]
-    fn agree_by_kerberos(&mut self, token: &str) -> Option<Step> {
-        use super::secured::{Asking, is_framed};
+    fn kerberos_token(&mut self, token: &str) -> Option<Step> {
+        use super::gssapi::{KerberosToken, is_framed};
         let acceptor = self.rules.kerberos.clone()?;
         let begun = match &self.security {
-            Security::Agreeing(Agreeing::Kerberos(_)) => true,
-            Security::Agreeing(_) if is_framed(token) => false,
+            Security::Handshaking(Handshake::Kerberos(_)) => true,
+            Security::Handshaking(_) if is_framed(token) => false,
             Security::Clear if is_framed(token) => return Some(Step::say(503, "ADAT has to follow AUTH GSSAPI")),
             _ => return None,
         };
         let begun = match std::mem::replace(&mut self.security, Security::Clear) {
-            Security::Agreeing(Agreeing::Kerberos(accepting)) if begun => Some(accepting),
+            Security::Handshaking(Handshake::Kerberos(accepting)) if begun => Some(accepting),
             _ => None,
         };
-        // Meanwhile nothing is agreed on, and what comes in clear is for nobody.
-        Some(Step::task(Task::Agree(Box::new(Asking { acceptor, begun, token: token.to_owned() }))))
+        // While the token is checked the state is `Clear`, so no command counts as protected.
+        Some(Step::task(Task::CheckToken(Box::new(KerberosToken { acceptor, begun, token: token.to_owned() }))))
     }
 
-    /// Takes what a token of Kerberos came to.
+    /// Handles the result of a Kerberos token.
     #[cfg(feature = "kerberos")]
-    pub(super) fn agreed(&mut self, agreed: Agreed) -> Step {
+    pub(super) fn agreed(&mut self, agreed: TokenResult) -> Step {
         match agreed {
-            Agreed::More(accepting, said) => {
-                self.security = Security::Agreeing(Agreeing::Kerberos(accepting));
+            TokenResult::More(accepting, said) => {
+                self.security = Security::Handshaking(Handshake::Kerberos(accepting));
                 Step::say(335, said)
             }
-            Agreed::Done(context, said) => {
-                self.security = Security::Agreed(Secured::Kerberos(context.into()));
+            TokenResult::Done(context, said) => {
+                self.security = Security::Established(SecurityContext::Kerberos(context.into()));
                 Step::say(235, said)
             }
-            Agreed::Failed(why) => {
+            TokenResult::Failed(why) => {
                 self.failures += 1;
                 let refusal = Reply::new(535, why);
                 if self.failures >= self.rules.attempts { Step::Close(refusal) } else { Step::Say(refusal) }
@@ -259,7 +259,7 @@ impl Session {
     pub(super) fn pbsz(&self, bytes: u64) -> Step {
         match &self.security {
             #[cfg(feature = "kerberos")]
-            Security::On(Secured::Kerberos(_), _) => {
+            Security::Active(SecurityContext::Kerberos(_), _) => {
                 use crate::data::kerberos::{MAX_MESSAGE, MIN_MESSAGE};
                 match bytes {
                     _ if bytes < MIN_MESSAGE as u64 => {
@@ -268,8 +268,8 @@ impl Session {
                     _ => Step::say(200, format!("PBSZ={}", bytes.min(MAX_MESSAGE as u64))),
                 }
             }
-            Security::On(..) => Step::say(200, format!("PBSZ={bytes}")),
-            // TLS has blocks of its own (RFC 4217, section 8).
+            Security::Active(..) => Step::say(200, format!("PBSZ={bytes}")),
+            // TLS has its own blocks (RFC 4217, section 8).
             Security::Tls => Step::say(200, "PBSZ=0"),
             _ => Step::say(503, "AUTH has to come first"),
         }
@@ -290,14 +290,14 @@ impl Session {
             command::Protection::Confidential => return Step::say(536, "PROT E is not to be had with GSSAPI"),
         };
         #[cfg(feature = "kerberos")]
-        if let Security::On(Secured::Kerberos(context), _) = &self.security
+        if let Security::Active(SecurityContext::Kerberos(context), _) = &self.security
             && protection == Protection::Private
             && !context.is_private()
         {
             return Step::say(536, "the client's context lacks confidentiality of messages; PROT S does without");
         }
         if self.protection != protection {
-            self.aim_at_nothing();
+            self.forget_data_endpoint();
         }
         self.protection = protection;
         Step::say(200, format!("protection set to {letter}"))
@@ -313,7 +313,7 @@ impl Session {
             return Step::say(503, "AUTH has to come first, and by certificates");
         }
         if self.data_auth != auth {
-            self.aim_at_nothing();
+            self.forget_data_endpoint();
         }
         self.data_auth = auth;
         Step::say(200, format!("DCAU {}", self.data_auth.argument()))
@@ -322,30 +322,30 @@ impl Session {
     /// How data connections are authenticated and protected.
     ///
     /// # Errors
-    /// The answer, where what the client asked for is not to be had.
-    pub(super) fn guard(&self) -> Result<Option<Guard>, Step> {
-        if self.lent.is_some() {
-            return Ok(self.guard_of_front());
+    /// The reply, if the client's settings cannot be met.
+    pub(super) fn channel_security(&self) -> Result<Option<ChannelSecurity>, Step> {
+        if self.delegated.is_some() {
+            return Ok(self.security_from_front());
         }
-        self.asked_guard().and_then(|guard| self.guard_with_stack(guard))
+        self.requested_security().and_then(|security| self.with_stack_security(security))
     }
 
-    /// What DCAU and PROT ask for.
-    fn asked_guard(&self) -> Result<Option<Guard>, Step> {
+    /// The security that DCAU and PROT ask for.
+    fn requested_security(&self) -> Result<Option<ChannelSecurity>, Step> {
         let protected = match (&self.security, &self.rules.tls) {
-            (Security::On(Secured::Grid(protected), _), _) => protected,
+            (Security::Active(SecurityContext::Grid(protected), _), _) => protected,
             #[cfg(feature = "kerberos")]
-            (Security::On(Secured::Kerberos(context), _), _) => {
+            (Security::Active(SecurityContext::Kerberos(context), _), _) => {
                 let (context, private) = (context.clone(), self.protection == Protection::Private);
                 if self.protection != Protection::Clear && self.settings.mode != Mode::Stream {
                     return Err(Step::say(504, "PROT S and P go with MODE S under Kerberos"));
                 }
-                let guard = Guard::Kerberos { context, private };
-                return Ok((self.protection != Protection::Clear).then_some(guard));
+                let security = ChannelSecurity::Kerberos { context, private };
+                return Ok((self.protection != Protection::Clear).then_some(security));
             }
             (Security::Tls, Some(shown)) if self.protection == Protection::Private => {
                 let shown = self.shown.as_ref().unwrap_or(shown);
-                return Ok(Some(Guard::TlsServer { config: shown.data.clone(), resumes: shown.resumes }));
+                return Ok(Some(ChannelSecurity::TlsServer { config: shown.data.clone(), resumes: shown.resumes }));
             }
             _ => return Ok(None),
         };
@@ -362,11 +362,12 @@ impl Session {
                 "data connections cannot be authenticated, since the client has lent no rights; DCAU N does without",
             ));
         };
-        Ok(Some(Guard::Gsi { endpoint: own.endpoint_with(lent), peer, protection: self.protection }))
+        Ok(Some(ChannelSecurity::Gsi { endpoint: own.endpoint_with(lent), peer, protection: self.protection }))
     }
 
-    /// Whether the other ends of data connections have to prove who they are.
-    pub(super) fn is_guarded(&self) -> bool {
-        self.has_lent_rights() || matches!(self.security, Security::On(..)) && self.data_auth != DataAuth::None
+    /// Whether the peers of data connections are authenticated.
+    pub(super) fn authenticates_data(&self) -> bool {
+        self.has_delegated_credential()
+            || matches!(self.security, Security::Active(..)) && self.data_auth != DataAuth::None
     }
 }

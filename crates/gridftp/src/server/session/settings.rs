@@ -20,12 +20,11 @@ impl Session {
         let (mode, letter) = match mode {
             command::Mode::Stream => (Mode::Stream, "S"),
             command::Mode::Extended => (Mode::Extended, "E"),
-            command::Mode::ExtendedBoth => (Mode::ExtendedBoth, "X"),
-            _ => return Step::say(504, "only MODE S, E and X are implemented"),
+            _ => return Step::say(504, "only MODE S and E are implemented"),
         };
         if mode != self.settings.mode {
-            // What is kept of one mode cannot be used in the other.
-            self.aim_at_nothing();
+            // Connections of one mode cannot be reused in another.
+            self.forget_data_endpoint();
         }
         self.settings.mode = mode;
         Step::say(200, format!("mode set to {letter}"))
@@ -64,12 +63,12 @@ impl Session {
             }
             self.settings.streams = streams;
         }
-        // How data is divided among stripes is the sender's choice where each stripe takes any block.
+        // The sender divides data among stripes, because each stripe accepts any block.
         self.settings.markers = options.markers.or(self.settings.markers).filter(|&seconds| seconds > 0);
         Step::say(200, "options set")
     }
 
-    /// Sets buffers of what is sent and received; 0 leaves them to the kernel again.
+    /// Sets the sizes of socket buffers. 0 leaves them to the kernel.
     pub(super) fn buffers(&mut self, send: Option<u64>, receive: Option<u64>) -> Step {
         let most = self.rules.buffer;
         if send.max(receive).is_some_and(|bytes| bytes > most) {

@@ -1,6 +1,6 @@
-//! SITE: what no standard has (GCT's names).
+//! SITE: commands without a standard, under GCT's names.
 
-use super::task::{FileTask, Said};
+use super::task::{Confirmation, FileTask};
 use super::{Session, Step};
 use crate::server::CLIENT_SAYS;
 use phoebus_files::store::{Attributes, Time};
@@ -16,19 +16,19 @@ impl Session {
             Site::Buffer(Buffer::Store, bytes) => self.buffers(None, Some(bytes)),
             Site::Chmod(mode, path) => {
                 let attributes = Attributes { mode: Some(mode), modified: None };
-                self.with_file(&path, |key| FileTask::Set { key, attributes, said: Said::Done })
+                self.with_file(&path, |key| FileTask::Set { key, attributes, said: Confirmation::Done })
             }
             Site::Utime(time, path) => {
-                self.set_time(Time { seconds: time.seconds, nanos: time.nanos }, &path, Said::Done)
+                self.set_time(Time { seconds: time.seconds, nanos: time.nanos }, &path, Confirmation::Done)
             }
-            // For whoever looks in the log for whose a transfer was.
+            // Logged to identify transfers.
             Site::TaskId(task) => {
                 tracing::info!(target: CLIENT_SAYS, peer = %self.peer, ?task, "the client says what it works at");
                 Step::say(250, "noted")
             }
             Site::ClientInfo(client) => {
                 tracing::info!(target: CLIENT_SAYS, peer = %self.peer, ?client, "the client says what it is");
-                // A client of the Globus libraries, which know NLST as the toolkit's own server answers it.
+                // Clients of the Globus libraries expect NLST as GCT's server answers it.
                 self.settings.bare_names = true;
                 Step::say(250, "noted")
             }

@@ -1,16 +1,16 @@
-//! SITE SETNETSTACK, SITE SETDCSTACK: what carries data connections (U12): drivers with commas between, the lowest first, as GCT has
-//! them.
+//! SITE SETNETSTACK, SITE SETDCSTACK: the stack of drivers under data connections (U12), separated by commas, the
+//! lowest first, as in GCT.
 //!
-//! Which drivers there are, and what may be said of each, is in `drivers`. `gsi` and `tls` name what DCAU and PROT ask for anyway:
-//! they protect all that is below and above them, wherever they stand; `tls` with a key protects by itself. A refusal names the driver,
-//! and where a driver needs keys (`quic`, `tls:key=…`), the answer names this end's (`data::pinned`).
+//! `drivers` has the drivers and their options. `gsi` and `tls` repeat what DCAU and PROT ask for: they protect the
+//! whole stack, wherever they stand. `tls` with a key protects by itself. A refusal names the driver. If a driver needs
+//! keys (`quic`, `tls:key=…`), the reply has this end's key (`data::pinned`).
 
 use super::super::drivers::Stack;
 use super::protect::Security;
 use super::{Session, Step};
-use crate::data::pinned::Own;
+use crate::data::pinned::OwnKey;
 use crate::data::stack::{Layer, QUIC, TLS, parse};
-use crate::data::{Guard, Protection};
+use crate::data::{ChannelSecurity, Protection};
 use phoebus_proto::gridftp::reply::Reply;
 
 impl Session {
@@ -23,15 +23,15 @@ impl Session {
             }
         };
         if self.settings.stack != stack {
-            // What is kept goes by another way.
-            self.aim_at_nothing();
+            // Kept connections use the earlier stack.
+            self.forget_data_endpoint();
         }
         let answer = stack.as_ref().and_then(Stack::answer);
         self.settings.stack = stack;
         Step::say(250, answer.as_deref().unwrap_or("OK."))
     }
 
-    /// What `stack` comes to, none being the server's own.
+    /// Resolves `stack`; `None` is the server's default.
     fn stack_of(&mut self, stack: &str) -> Result<Option<Stack>, String> {
         if stack.eq_ignore_ascii_case("default") {
             return Ok(None);
@@ -40,7 +40,7 @@ impl Session {
         let keyed = |layer: &Layer| layer.name == TLS && layer.options.iter().any(|(key, _)| key == "key");
         for (i, layer) in layers.iter().enumerate() {
             let why_not = match layer.name.as_str() {
-                "gsi" if !self.is_guarded() => "needs AUTH GSSAPI, and DCAU A or S",
+                "gsi" if !self.authenticates_data() => "needs AUTH GSSAPI, and DCAU A or S",
                 "tls" if i > 0 && keyed(layer) => continue,
                 "tls" if !keyed(layer) && !self.is_under_tls() => "needs AUTH TLS, and PROT P",
                 "gsi" | "tls" if i == 0 => "cannot be the lowest; a transport was expected",
@@ -51,34 +51,37 @@ impl Session {
         }
         layers.retain(|layer| layer.name != "gsi" && (layer.name != TLS || keyed(layer)));
         if self.own_key.is_none() && layers.iter().any(|layer| layer.name == QUIC || layer.name == TLS) {
-            self.own_key = Some(Own::new().map_err(|error| error.to_string())?);
+            self.own_key = Some(OwnKey::new().map_err(|error| error.to_string())?);
         }
         self.rules.drivers.stack(stack, &layers, self.own_key.as_ref()).map(Some)
     }
 
-    /// What protects data connections besides what PROT and DCAU ask for, which is `guard`.
+    /// Combines `security`, which PROT and DCAU ask for, with the protection of the stack.
     ///
     /// # Errors
-    /// The answer, where the two exclude each other, or no key was named.
-    pub(super) fn guard_with_stack(&self, guard: Option<Guard>) -> Result<Option<Guard>, Step> {
-        let Some(stack) = &self.settings.stack else { return Ok(guard) };
+    /// The reply, if the two exclude each other, or the client has named no key.
+    pub(super) fn with_stack_security(
+        &self,
+        security: Option<ChannelSecurity>,
+    ) -> Result<Option<ChannelSecurity>, Step> {
+        let Some(stack) = &self.settings.stack else { return Ok(security) };
         if let Some(driver) = stack.lacks_key() {
             let text = format!(
                 "driver {driver} needs the key of the other end: SITE SETNETSTACK with {driver}:key=sha256-… names it"
             );
             return Err(Step::say(503, text));
         }
-        match (stack.pinned(), guard) {
+        match (stack.pinned(), security) {
             (Some(_), Some(_)) => Err(Step::say(
                 536,
                 "tls with a key is for data that nothing else protects: DCAU N and PROT C have to come first",
             )),
-            (Some(pinned), None) => Ok(Some(Guard::Pinned(pinned))),
-            (None, guard) => Ok(guard),
+            (Some(pinned), None) => Ok(Some(ChannelSecurity::Pinned(pinned))),
+            (None, security) => Ok(security),
         }
     }
 
     fn is_under_tls(&self) -> bool {
-        self.has_lent_tls() || matches!(self.security, Security::Tls) && self.protection == Protection::Private
+        self.has_delegated_tls() || matches!(self.security, Security::Tls) && self.protection == Protection::Private
     }
 }

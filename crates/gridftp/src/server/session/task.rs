@@ -1,9 +1,11 @@
-//! What a session leaves to whoever has sockets and files, and what that one reports.
+//! Tasks of a session that need sockets or files, and their outcomes.
 
+use super::super::identity::Identity;
 use super::Settings;
 #[cfg(feature = "kerberos")]
-use super::secured::{Agreed, Asking};
-use crate::data::{Guard, Sharing};
+use super::gssapi::{KerberosToken, TokenResult};
+use crate::data::{ChannelSecurity, Sharing};
+use phoebus_accounts::Account;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Time};
 use phoebus_files::sum::Algorithm;
@@ -13,49 +15,42 @@ use phoebus_proto::gridftp::marker::Restart;
 use phoebus_proto::gridftp::reply::Reply;
 use std::net::{IpAddr, SocketAddr};
 
-/// Who is logged in, and what he may.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Account {
-    /// As the configuration calls him.
-    pub(crate) name: String,
-    /// Nothing may be changed.
-    pub(crate) read_only: bool,
-    /// Data may go to, and come from, others than the control connection's peer.
-    pub(crate) third_party: bool,
-    /// The same between ends that know each other by keys, and not in clear.
-    pub(crate) keyed_third_party: bool,
-}
-
-/// Something to be done.
+/// A task.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Look whether this is the user's password; or, where the client has proved to be `identity`, whether that one may be he.
+    /// Check a password; or, with `identity`, whether that identity may log in as this user.
     Login { user: String, password: Secret, identity: Option<Identity> },
-    /// Look at a token of Kerberos.
+    /// Check a Kerberos token.
     #[cfg(feature = "kerberos")]
-    Agree(Box<Asking>),
-    /// Listen for data connections, and answer in this form.
-    Listen { answer: Listening, generation: u64, third_party: bool, settings: Settings, guard: Option<Guard> },
-    /// Have the data nodes listen.
-    ListenOnNodes { generation: u64, settings: Settings, guard: Option<Guard> },
-    /// Log this user in, for whom a front end speaks that has proved to be one.
-    Vouched { user: String, client: IpAddr },
-    /// Look whether so many bytes have room, which `ALLO` announces.
+    CheckToken(Box<KerberosToken>),
+    /// Listen for data connections, and reply in the form of `answer`.
+    Listen {
+        answer: Listening,
+        generation: u64,
+        third_party: bool,
+        settings: Settings,
+        security: Option<ChannelSecurity>,
+    },
+    /// Let the data nodes listen.
+    ListenOnNodes { generation: u64, settings: Settings, security: Option<ChannelSecurity> },
+    /// Log in a user that an authenticated front end names.
+    LoginByFront { user: String, client: IpAddr },
+    /// Check whether there is room for this many bytes (`ALLO`).
     Allocate(u64),
-    /// Look whether this is a directory.
+    /// Check that this is a directory.
     Enter(Key),
-    /// Look whether this is there.
+    /// Check that this exists.
     Find(Key),
-    /// Something about one name, answered by itself.
+    /// Carry out a task about one name.
     File(FileTask),
-    /// Something over the data channel.
+    /// Carry out a transfer.
     Transfer(Box<Transfer>),
-    /// The same, after listening for its connection and saying where.
+    /// Listen, report the address, and carry out a transfer.
     ListenAndTransfer(Box<Transfer>),
 }
 
 impl Task {
-    /// Whether it may take long, and can be left amid it.
+    /// Whether the task may take long and can be stopped.
     pub(crate) fn is_stoppable(&self) -> bool {
         matches!(
             self,
@@ -65,23 +60,23 @@ impl Task {
         )
     }
 
-    /// Whether it is about a file or directory, or what carries one.
+    /// Whether the task is about a file or directory.
     pub(crate) fn is_of_files(&self) -> bool {
         matches!(self, Self::Allocate(_) | Self::Find(_) | Self::File(_)) || self.moves_data()
     }
 
-    /// Whether something goes over the data channel.
+    /// Whether the task uses the data channel.
     pub(crate) fn moves_data(&self) -> bool {
         matches!(self, Self::Transfer(_) | Self::ListenAndTransfer(_))
     }
 
-    /// Whether it goes on for a client who has said goodbye and is not there any more: what moves data does, and what only answers does not.
+    /// Whether the task continues after the client sent QUIT and left: transfers do.
     pub(crate) fn outlives_a_goodbye(&self) -> bool {
         !matches!(self, Self::File(_))
     }
 }
 
-/// How the answer says where is listened.
+/// The form of the reply with the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listening {
     Pasv,
@@ -89,7 +84,7 @@ pub(crate) enum Listening {
     Spas,
 }
 
-/// Something about names.
+/// A task about one name.
 #[derive(Debug)]
 pub(crate) enum FileTask {
     MakeDir(Key),
@@ -104,7 +99,7 @@ pub(crate) enum FileTask {
     Set {
         key: Key,
         attributes: Attributes,
-        said: Said,
+        said: Confirmation,
     },
     Checksum {
         key: Key,
@@ -126,9 +121,9 @@ pub(crate) enum FileTask {
     },
 }
 
-/// With what words a change is confirmed.
+/// The reply that confirms a change.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum Confirmation {
     /// `213 Modify=…; path`.
     Modify(Time, Vec<u8>),
     Done,
@@ -137,77 +132,67 @@ pub(crate) enum Said {
 /// A transfer.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    pub(crate) what: What,
-    pub(crate) aim: Aim,
+    pub(crate) what: Operation,
+    pub(crate) aim: DataEndpoint,
     pub(crate) generation: u64,
     pub(crate) settings: Settings,
     pub(crate) restart: Option<Restart>,
-    /// How many bytes `ALLO` announced.
+    /// Bytes that `ALLO` announced.
     pub(crate) allocated: Option<u64>,
-    /// Whose account it is, by which what was cut is found again.
+    /// The user, by whom a draft of an earlier attempt is found.
     pub(crate) user: String,
     pub(crate) third_party: bool,
-    pub(crate) guard: Option<Guard>,
+    pub(crate) security: Option<ChannelSecurity>,
 }
 
-/// Who a client has proved to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Identity {
-    /// The subject of a certificate.
-    Certificate(String),
-    /// A principal of Kerberos.
-    #[cfg(feature = "kerberos")]
-    Principal(String),
-}
-
-/// What goes over the data channel.
+/// The operation of a transfer.
 #[derive(Debug)]
-pub(crate) enum What {
-    /// A file, or an offset and a length of it, or what of it is one stripe's.
+pub(crate) enum Operation {
+    /// Send a file, or the part (offset, length) of it, or one stripe of that.
     Send { key: Key, part: Option<(u64, u64)>, stripe: Option<Stripe> },
-    /// Blocks of a file that a front end has made, which has this inode; they belong `from` bytes further on.
+    /// Receive blocks into a file that the front end has made (`inode`), `from` bytes further on.
     Stripe { key: Key, from: u64, inode: u64 },
-    /// A file, as a whole.
+    /// Receive a whole file.
     Receive { key: Key },
-    /// A file, as a whole, under a name of the server's choice, which the client is told.
+    /// Receive a whole file under a name that the server chooses and reports.
     Unique { key: Key },
-    /// What follows the end of a file.
+    /// Append to a file.
     Append { key: Key },
-    /// A part of a file, from an offset on.
+    /// Write a part of a file, from an offset on.
     Adjust { key: Key, offset: u64 },
-    /// The entries of a directory.
+    /// Send a listing.
     List { key: Key, format: Format },
 }
 
-/// Which blocks of a file are one stripe's: every `count`th of so many bytes, from the one of this index on.
+/// The blocks of one stripe: every `count`th block of `unit` bytes, from the one with this index on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stripe {
     pub(crate) index: u64,
     pub(crate) count: u64,
     pub(crate) unit: u64,
-    /// The file's, where the front end has it.
+    /// Inode of the file, as the front end sees it.
     pub(crate) inode: u64,
-    /// With how many others it sends to the same address.
+    /// Other nodes that send to the same address.
     pub(crate) sharing: Sharing,
 }
 
-/// How entries are listed.
+/// The format of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// For people, as `ls -l` does.
+    /// For people, as `ls -l`.
     Long,
-    /// Names, with this before each.
+    /// Names, each after this prefix.
     Names(Vec<u8>),
-    /// Facts; `deep` of all that lies below, too.
+    /// Facts; with `deep`, of all levels below.
     Facts { names: FactNames, read_only: bool, deep: bool },
-    /// Facts of drafts and their journals, and of nothing else.
+    /// Facts of drafts and their journals only.
     Drafts { names: FactNames, read_only: bool },
 }
 
-/// Where data goes to or comes from.
+/// The other end of data connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Aim {
-    /// Nobody has said.
+pub(crate) enum DataEndpoint {
+    /// Not set.
     None,
     /// The server connects.
     Connect(Vec<SocketAddr>),
@@ -219,39 +204,39 @@ pub(crate) enum Aim {
     StripesListen,
 }
 
-/// The fact, which MLST alone tells, of a directory from which this server takes no draft to another one: it is `no`.
+/// Fact of MLST only: `no` for a directory whose drafts this server does not move to another directory.
 pub(crate) const NO_DRAFTS: &str = "X.drafts";
 
-/// The fact, which MLST alone tells, of a symbolic link, of which all other facts tell what it leads to: it is `yes`.
+/// Fact of MLST only: `yes` for a symbolic link. All other facts are those of its target.
 pub(crate) const LINK: &str = "X.link";
 
-/// Which facts a client wants to see (RFC 3659, section 7.9).
+/// The facts that a client has selected (RFC 3659, section 7.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FactNames([bool; 7]);
 
 impl FactNames {
-    /// All that there are, as `FEAT` names them.
+    /// All facts, as in `FEAT`.
     pub(crate) const ALL: [&'static str; 7] = ["Type", "Size", "Modify", "Perm", "UNIX.mode", NO_DRAFTS, LINK];
 
-    /// Those of `ALL` that a list such as `type;size;` names.
+    /// Parses a list such as `type;size;`.
     pub(crate) fn parse(list: &str) -> Self {
         let wanted = |name: &str| list.split(';').any(|one| one.trim().eq_ignore_ascii_case(name));
         Self(Self::ALL.map(wanted))
     }
 
-    /// As `OPTS MLST` is answered.
+    /// The reply to `OPTS MLST`.
     pub(crate) fn chosen(self) -> String {
         let chosen = Self::ALL.iter().zip(self.0).filter(|(_, on)| *on);
         chosen.map(|(name, _)| format!("{name};")).collect()
     }
 
-    /// As `FEAT` has them: all, with a star after those that are shown.
+    /// The line of `FEAT`: all facts, with a star after the selected ones.
     pub(crate) fn feature(self) -> String {
         let all = Self::ALL.iter().zip(self.0);
         all.map(|(name, on)| format!("{name}{};", if on { "*" } else { "" })).collect()
     }
 
-    /// Leaves of `facts` those that are wanted.
+    /// Removes all but the selected facts.
     pub(crate) fn keep(self, facts: &mut Facts) {
         let [kind, size, modify, perm, mode, drafts, link] = self.0;
         facts.kind.take_if(|_| !kind);
@@ -269,22 +254,22 @@ impl Default for FactNames {
     }
 }
 
-/// How a task ended.
+/// The outcome of a task.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// With this to be said.
+    /// The reply.
     Answer(Reply),
-    /// With an account, or not.
+    /// The account, or a failed login.
     Login(Option<Account>),
-    /// With what a token of Kerberos came to.
+    /// The result of a Kerberos token.
     #[cfg(feature = "kerberos")]
-    Agreed(Agreed),
-    /// It is a directory.
+    TokenChecked(TokenResult),
+    /// The path is a directory.
     Entered(Key),
-    /// It is there.
+    /// The path exists.
     Exists(Key),
-    /// The server listens.
+    /// The server listens at this address.
     Listening(Listening, SocketAddr),
-    /// The data nodes listen.
+    /// The data nodes listen at these addresses.
     Striped(Vec<SocketAddr>),
 }

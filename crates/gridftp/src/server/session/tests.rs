@@ -1,4 +1,4 @@
-use super::task::{FileTask, What};
+use super::task::{FileTask, Operation};
 use super::*;
 use crate::server::Gateways;
 use phoebus_net::Profile;
@@ -73,8 +73,8 @@ fn transfer(step: Step) -> task::Transfer {
 }
 
 #[test]
-fn every_command_of_the_table_is_carried_out_and_no_other_is() {
-    for entry in table::COMMANDS {
+fn exactly_the_commands_of_the_table_are_implemented() {
+    for entry in commands::COMMANDS {
         // With a parameter that each of them takes, or none.
         let line = match entry.verb {
             "SITE" => "SITE HELP".to_owned(),
@@ -120,7 +120,7 @@ fn every_command_of_the_table_is_carried_out_and_no_other_is() {
 }
 
 #[test]
-fn data_goes_to_the_peer_only_unless_the_account_says_so() {
+fn data_goes_to_the_peer_unless_the_account_allows_others() {
     for line in
         ["PORT 192,0,2,2,4,1", "EPRT |1|192.0.2.2|1025|", "SPOR 192,0,2,1,4,1 192,0,2,2,4,1", "PORT 192,0,2,1,0,25"]
     {
@@ -140,7 +140,7 @@ fn data_goes_to_the_peer_only_unless_the_account_says_so() {
 }
 
 #[test]
-fn third_parties_are_at_public_addresses_or_those_that_the_administrator_names() {
+fn third_parties_are_at_public_or_configured_addresses() {
     for line in [
         "PORT 127,0,0,1,4,1",
         "PORT 10,4,0,1,4,1",
@@ -173,12 +173,12 @@ fn third_parties_are_at_public_addresses_or_those_that_the_administrator_names()
     }
     for line in ["PORT 0,0,0,0,4,1", "EPRT |2|::|1025|", "EPRT |2|::ffff:0.0.0.0|1025|"] {
         assert_eq!(code(session.line(line.as_bytes(), 0)), 200, "{line}");
-        assert_eq!(session.aim, Aim::Connect(vec!["192.0.2.1:1025".parse().unwrap()]), "{line}");
+        assert_eq!(session.aim, DataEndpoint::Connect(vec!["192.0.2.1:1025".parse().unwrap()]), "{line}");
     }
 }
 
 #[test]
-fn who_has_started_the_server_has_data_go_elsewhere_between_keys_alone() {
+fn inetd_user_may_name_third_parties_only_with_keys() {
     let mut session = logged_in(false);
     if let Login::In(account) = &mut session.login {
         account.keyed_third_party = true;
@@ -194,7 +194,7 @@ fn who_has_started_the_server_has_data_go_elsewhere_between_keys_alone() {
 }
 
 #[test]
-fn what_was_set_for_a_transfer_is_for_that_one_only() {
+fn transfer_settings_apply_to_one_transfer() {
     let mut session = logged_in(false);
     for line in ["TYPE I", "PORT 192,0,2,1,4,1", "ALLO 100", "REST 50"] {
         assert!(matches!(code(session.line(line.as_bytes(), 0)), 0 | 200 | 350));
@@ -216,12 +216,12 @@ fn what_was_set_for_a_transfer_is_for_that_one_only() {
 }
 
 #[test]
-fn paths_are_taken_from_where_the_client_is_and_lead_nowhere_else() {
+fn paths_are_relative_to_the_current_directory() {
     let mut session = logged_in(false);
     session.done(Outcome::Entered(Key::parse("dir/sub").unwrap()));
-    let key = |session: &mut Session, path: &str| match session.line(format!("DELE {path}").as_bytes(), 0) {
+    let key = |session: &mut Session, path: &str| match session.line(format!("MKD {path}").as_bytes(), 0) {
         Step::Do(task) => match *task {
-            Task::File(FileTask::Remove(key)) => key.to_string(),
+            Task::File(FileTask::MakeDir(key)) => key.to_string(),
             other => panic!("{other:?}"),
         },
         step => code(step).to_string(),
@@ -249,7 +249,7 @@ fn paths_are_taken_from_where_the_client_is_and_lead_nowhere_else() {
 }
 
 #[test]
-fn who_fails_to_log_in_too_often_is_sent_away() {
+fn repeated_failed_logins_end_the_session() {
     let mut session = session();
     assert_eq!(code(session.line(b"PASS x", 0)), 503);
     for close in [false, true] {
@@ -264,7 +264,7 @@ fn who_fails_to_log_in_too_often_is_sent_away() {
 }
 
 #[test]
-fn features_and_options_say_the_same() {
+fn feat_and_opts_agree() {
     let mut session = logged_in(false);
     let lines = |step: Step| match step {
         Step::Say(reply) => reply.text(),
@@ -283,7 +283,7 @@ fn features_and_options_say_the_same() {
     session.line(b"PORT 192,0,2,1,4,1", 0);
     let transfer = transfer(session.line(b"RETR a", 0));
     assert_eq!((transfer.settings.streams, transfer.settings.mode), (8, Mode::Extended));
-    assert!(matches!(transfer.what, What::Send { part: None, .. }));
+    assert!(matches!(transfer.what, Operation::Send { part: None, .. }));
     session.line(b"SPOR 192,0,2,1,4,1 192,0,2,1,4,2", 0);
     assert_eq!(code(session.line(b"RETR a", 0)), 504, "sixteen connections");
     let help = lines(session.line(b"SITE HELP", 0));
@@ -293,7 +293,7 @@ fn features_and_options_say_the_same() {
 }
 
 #[test]
-fn clients_choose_among_the_drivers_that_are_listed() {
+fn clients_choose_among_listed_drivers() {
     let mut session = logged_in(false);
     let said = |step: Step| match step {
         Step::Say(reply) => (reply.code, reply.text()),
@@ -357,7 +357,7 @@ fn connections_share_the_rate_of_their_stack() {
 }
 
 #[test]
-fn what_is_listed_and_is_no_driver_is_named() {
+fn unknown_listed_drivers_are_named() {
     let error = |text: &str| Drivers::new(&toml::from_str(text).unwrap(), None).unwrap_err().to_string();
     for (text, says) in [
         ("drivers = []", "data.drivers: some of tcp, udt, quic, phoebus, rate were expected"),

@@ -1,13 +1,14 @@
-//! RETR, STOR, STOU, APPE, ERET, ESTO, REST, ALLO, LIST, NLST, MLSD, MLSR: what goes over the data channel (RFC 959, 3659, GFD.20).
+//! RETR, STOR, STOU, APPE, ERET, ESTO, REST, ALLO, LIST, NLST, MLSD, MLSR: commands that use the data channel (RFC 959,
+//! 3659, GFD.20).
 
-use super::super::hex::hex;
 use super::facts::without_flags;
-use super::task::{Aim, Format, Task, Transfer, What};
+use super::task::{DataEndpoint, Format, Operation, Task, Transfer};
 use super::{Session, Step};
 use crate::data::Mode;
 use phoebus_files::key::Key;
 use phoebus_proto::gridftp::command::{Eret, Esto};
 use phoebus_proto::gridftp::marker::Restart;
+use phoebus_proto::hex::hex;
 use ring::rand::{SecureRandom, SystemRandom};
 
 impl Session {
@@ -26,23 +27,23 @@ impl Session {
     }
 
     pub(super) fn retr(&mut self, path: &[u8]) -> Step {
-        self.transfer(path, |key| What::Send { key, part: None, stripe: None })
+        self.transfer(path, |key| Operation::Send { key, part: None, stripe: None })
     }
 
     pub(super) fn eret(&mut self, eret: Eret) -> Step {
         match eret {
             Eret::Partial(offset, length, path) => {
-                self.transfer(&path, |key| What::Send { key, part: Some((offset, length)), stripe: None })
+                self.transfer(&path, |key| Operation::Send { key, part: Some((offset, length)), stripe: None })
             }
             Eret::Module(name, ..) => Step::say(504, format!("ERET has no module {name}, only P")),
         }
     }
 
     pub(super) fn stor(&mut self, path: &[u8]) -> Step {
-        self.transfer(path, |key| What::Receive { key })
+        self.transfer(path, |key| Operation::Receive { key })
     }
 
-    /// Receives a file under a name that nothing has, which the answer before the transfer tells (RFC 1123, section 4.1.2.9).
+    /// Receives a file under an unused name, which the preliminary reply has (RFC 1123, section 4.1.2.9).
     pub(super) fn stou(&mut self) -> Step {
         if self.restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
             self.restart = None;
@@ -53,19 +54,19 @@ impl Session {
             return Step::say(451, "the system has no random bytes for a name");
         }
         let name = format!("stou-{}", hex(&random));
-        self.transfer(name.as_bytes(), |key| What::Unique { key })
+        self.transfer(name.as_bytes(), |key| Operation::Unique { key })
     }
 
     pub(super) fn appe(&mut self, path: &[u8]) -> Step {
         if self.settings.mode != Mode::Stream {
             return Step::say(504, "APPE is for MODE S; where blocks are extended, ESTO A says where bytes belong");
         }
-        self.transfer(path, |key| What::Append { key })
+        self.transfer(path, |key| Operation::Append { key })
     }
 
     pub(super) fn esto(&mut self, esto: Esto) -> Step {
         match esto {
-            Esto::Adjusted(offset, path) => self.transfer(&path, |key| What::Adjust { key, offset }),
+            Esto::Adjusted(offset, path) => self.transfer(&path, |key| Operation::Adjust { key, offset }),
             Esto::Module(name, ..) => Step::say(504, format!("ESTO has no module {name}, only A")),
         }
     }
@@ -75,7 +76,8 @@ impl Session {
     }
 
     pub(super) fn nlst(&mut self, path: Option<&[u8]>) -> Step {
-        // Names are listed as they can be asked for (RFC 1123, section 4.1.2.7), but for those who put the directory before them.
+        // NLST lists names as clients can request them (RFC 1123, section 4.1.2.7), unless the client adds the
+        // directory itself.
         let before = match path.map(without_flags) {
             None | Some(b"." | b"./") => Vec::new(),
             Some(_) if self.settings.bare_names => Vec::new(),
@@ -99,17 +101,17 @@ impl Session {
             Format::Facts { .. } | Format::Drafts { .. } => path.unwrap_or(b"."),
             _ => path.map_or(&b"."[..], without_flags),
         };
-        self.transfer(path, |key| What::List { key, format })
+        self.transfer(path, |key| Operation::List { key, format })
     }
 
-    pub(super) fn transfer(&mut self, path: &[u8], what: impl FnOnce(Key) -> What) -> Step {
-        // Whatever comes of it, they were for this transfer.
+    pub(super) fn transfer(&mut self, path: &[u8], what: impl FnOnce(Key) -> Operation) -> Step {
+        // REST and ALLO count for one transfer, whatever its outcome.
         let (restart, allocated) = (self.restart.take(), self.allocated.take());
         let what = match self.key(path) {
             Ok(key) => what(key),
             Err(refusal) => return refusal,
         };
-        let listing = matches!(what, What::List { .. });
+        let listing = matches!(what, Operation::List { .. });
         let settings = self.settings.clone();
         if settings.mode != Mode::Stream && settings.ascii && !listing {
             return Step::say(504, "files go as TYPE I where blocks are extended");
@@ -117,17 +119,17 @@ impl Session {
         if settings.ascii && !listing && restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
             return Step::say(504, "transfers begin amid a file as TYPE I only");
         }
-        if self.aim == Aim::None {
+        if self.aim == DataEndpoint::None {
             return Step::say(425, "PASV, EPSV, PORT or EPRT has to come first");
         }
-        if let (Aim::Connect(to) | Aim::StripesConnect(to), Mode::Extended | Mode::ExtendedBoth) =
+        if let (DataEndpoint::Connect(to) | DataEndpoint::StripesConnect(to), Mode::Extended) =
             (&self.aim, settings.mode)
             && to.len() > (self.rules.streams / settings.streams.max(1)) as usize
         {
             return Step::say(504, format!("data goes over at most {} connections here", self.rules.streams));
         }
-        let guard = match self.guard() {
-            Ok(guard) => guard,
+        let security = match self.channel_security() {
+            Ok(security) => security,
             Err(refusal) => return refusal,
         };
         let transfer = Transfer {
@@ -139,11 +141,11 @@ impl Session {
             allocated,
             user: self.account().map(|account| account.name.clone()).unwrap_or_default(),
             third_party: self.third_party(),
-            guard,
+            security,
         };
         if self.settings.mode != Mode::Extended {
-            // Only MODE E keeps connections; each other transfer has to say where the next one is.
-            self.aim_at_nothing();
+            // Only MODE E keeps connections. Each other transfer needs a new data endpoint.
+            self.forget_data_endpoint();
         }
         Step::task(Task::Transfer(Box::new(transfer)))
     }

@@ -1,162 +1,56 @@
-//! Transfers that several data nodes carry out together (S11; GFD.20, sections 3.3 and 5): this server keeps the control
-//! connection, names and drafts, and the nodes move the bytes between the client and a file system that all of them share.
+//! Transfers by several data nodes (S11; GFD.20, sections 3.3 and 5). This server keeps the control connection, names
+//! and drafts; the nodes move the bytes between the client and a shared file system.
 //!
-//! - A node is `phoebus serve --data-node` with the same users and roots. It does for its front end what that asks for in a user's
-//!   name, and nothing for anybody else (`proof`, `link`; its side is `session::node` and `moving::stripe`).
-//! - What is received goes into the draft that the front end has begun. Nodes tell what they have synced, and the front end notes it
-//!   in its journal as if it had been written here: so markers, restarts and publication are as those of any other file.
-//! - What is sent is divided among the nodes block by block. Each sends to addresses of its own, or several to one address, where
-//!   there are fewer than nodes: then one of them announces the ends of all, so that without any of them the receiver lacks an end.
-//! - The failure of one node is the failure of the transfer, and names the node.
+//! - A node is `phoebus serve --data-node` with the same users and roots. It acts for its authenticated front end only
+//!   (`server::node_auth`, `link`; its side is `session::node` and `transfer::stripe`).
+//! - Nodes receive into the front end's draft. They report what they have synced, and the front end records it in its
+//!   journal, so markers, restarts and publication are those of any other file.
+//! - Nodes send alternating blocks. Each sends to its own addresses, or several to one address if there are fewer
+//!   addresses than nodes. Then one of them announces the ends of all, so that the receiver notices if any is missing.
+//! - The failure of a node fails the transfer, and its name is reported.
 
-pub(super) mod link;
-pub(super) mod proof;
+mod link;
 
-use super::answer::Failure;
-use super::session::Settings;
-use super::session::task::Aim;
-use super::work::Worker;
-use crate::data::{Guard, Sharing};
-use link::Node;
-use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::gridftp::address::{find_epsv, find_pasv, print_stripe};
+pub(super) use link::Node;
+
+pub(super) use super::failure::Failure;
+use crate::data::Sharing;
 use phoebus_proto::gridftp::reply::Reply;
-use proof::Secret;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long it is looked for whether a node has died, once a client gives a transfer up or data is cut: on a busy machine, too, it is
-/// then known.
+/// Time to find out whether a node has died, after the client stopped the transfer or data was cut. Enough on a busy
+/// machine.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The nodes of a front end.
-#[derive(Debug)]
-pub(super) struct Nodes {
-    pub(super) at: Vec<Endpoint>,
-    pub(super) secret: Arc<Secret>,
-}
-
-/// Control connections to the nodes that take part in the transfers of one aim.
+/// Control connections to the nodes of one data endpoint.
 #[derive(Debug)]
 pub(super) struct Stripes {
-    /// Of the session's address.
-    generation: u64,
-    nodes: Vec<Node>,
-    /// To how many addresses they send.
-    addresses: usize,
+    /// Generation of the session's data endpoint.
+    pub(super) generation: u64,
+    pub(super) nodes: Vec<Node>,
+    /// Number of addresses that they send to.
+    pub(super) addresses: usize,
 }
 
-/// What one of the nodes said.
+/// A reply of one node.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct NodeReply {
     index: usize,
     reply: Result<Reply, Failure>,
-    /// Whether it says nothing any more.
+    /// Whether the node's connection is lost.
     lost: bool,
 }
 
-/// Nodes at work. Dropped, they give it up.
+/// A transfer in progress. Dropping it stops the nodes.
 #[derive(Debug)]
 pub(super) struct Work {
     tasks: JoinSet<(usize, Node)>,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<NodeReply>,
     pub(super) count: usize,
     addresses: usize,
-}
-
-impl Worker {
-    /// Has the nodes listen, and gives where.
-    pub(super) async fn listen_on_nodes(
-        &mut self,
-        generation: u64,
-        settings: &Settings,
-        guard: Option<&Guard>,
-    ) -> Result<Vec<SocketAddr>, Failure> {
-        let most = usize::MAX;
-        let mut stripes = self.nodes(generation, settings, guard, most).await?;
-        let mut addresses = Vec::new();
-        for node in &mut stripes.nodes {
-            let no = |error: &dyn std::fmt::Display| Failure::say(425, error.to_string());
-            addresses.push(match node.addr {
-                SocketAddr::V4(_) => find_pasv(&node.command("PASV").await?.text()).map_err(|error| no(&error))?,
-                SocketAddr::V6(at) => {
-                    let port = find_epsv(&node.command("EPSV").await?.text()).map_err(|error| no(&error))?;
-                    SocketAddr::new((*at.ip()).into(), port)
-                }
-            });
-        }
-        self.stripes = Some(stripes);
-        Ok(addresses)
-    }
-
-    /// The nodes that are to work for a transfer: those that listen, or that are told to connect, as far as there are addresses.
-    pub(super) async fn stripes_of(
-        &mut self,
-        (generation, aim): (u64, &Aim),
-        settings: &Settings,
-        guard: Option<&Guard>,
-    ) -> Result<Stripes, Failure> {
-        // However many nodes there are: receivers, too, have a limit.
-        let most = match aim {
-            Aim::StripesConnect(_) => (self.server.config.data.streams / settings.streams.max(1)).max(1) as usize,
-            _ => usize::MAX,
-        };
-        let is_still = |stripes: &mut Stripes| stripes.generation == generation && stripes.nodes.len() <= most;
-        if let Some(stripes) = self.stripes.take_if(is_still) {
-            return Ok(stripes);
-        }
-        let Aim::StripesConnect(to) = aim else {
-            return Err(Failure::say(425, "the data nodes do not listen any more; SPAS has them listen again"));
-        };
-        let mut stripes = self.nodes(generation, settings, guard, most).await?;
-        stripes.addresses = to.len();
-        let count = stripes.nodes.len();
-        for (i, node) in stripes.nodes.iter_mut().enumerate() {
-            // One that is shared, or some that are not.
-            let own = to.iter().skip(i % to.len().max(1)).step_by(count.min(to.len()).max(1));
-            let own: Vec<_> = own.map(|addr| print_stripe(*addr)).collect();
-            node.command(&format!("SPOR {}", own.join(" "))).await?;
-        }
-        Ok(stripes)
-    }
-
-    /// Connects to at most so many nodes, or all there are, and tells them how data connections are to be made.
-    async fn nodes(
-        &mut self,
-        generation: u64,
-        settings: &Settings,
-        guard: Option<&Guard>,
-        most: usize,
-    ) -> Result<Stripes, Failure> {
-        let lost = || Failure::say(425, "there are no data nodes");
-        let server = self.server.clone();
-        let known = server.nodes.as_ref().ok_or_else(lost)?;
-        let user = self.served.as_ref().map(|served| served.account.name.clone()).ok_or_else(lost)?;
-        let (client, patience) = (self.peer.ip().to_canonical(), server.config.data.patience.0);
-        // Those of an earlier aim are used again, with all that they have kept let go.
-        let mut nodes = self.stripes.take().map(|stripes| stripes.nodes).unwrap_or_default();
-        nodes.truncate(most);
-        for at in known.at.iter().take(most).skip(nodes.len()) {
-            let mut node = Node::connect(at, known.secret.clone(), &user, client, patience).await?;
-            for line in ["TYPE I", "MODE E"] {
-                node.command(line).await?;
-            }
-            nodes.push(node);
-        }
-        let stack = settings.stack.as_ref().map_or("default", |stack| stack.text.as_str());
-        for node in &mut nodes {
-            // A stack may name what protects data, which has to be known then.
-            node.lend(guard).await?;
-            node.command(&format!("SITE SETNETSTACK {stack}")).await?;
-            node.command(&format!("SITE RETRBUFSIZE {}", settings.send_buffer.unwrap_or(0))).await?;
-            node.command(&format!("SITE STORBUFSIZE {}", settings.receive_buffer.unwrap_or(0))).await?;
-        }
-        Ok(Stripes { generation, nodes, addresses: 0 })
-    }
 }
 
 impl Stripes {
@@ -164,12 +58,12 @@ impl Stripes {
         self.nodes.len()
     }
 
-    /// With how many others each node sends to the same address.
+    /// For each node, how it shares its address with others.
     pub(super) fn sharing(&self) -> Vec<Sharing> {
         (0..self.nodes.len()).map(|index| sharing(index, self.nodes.len(), self.addresses)).collect()
     }
 
-    /// Says one thing to all nodes, each its own.
+    /// Sends a command to each node, and waits for the replies.
     pub(super) async fn command(&mut self, mut line: impl FnMut(usize) -> String) -> Result<(), Failure> {
         for (i, node) in self.nodes.iter_mut().enumerate() {
             node.command(&line(i)).await?;
@@ -177,8 +71,12 @@ impl Stripes {
         Ok(())
     }
 
-    /// Has each node begin what `line` says; none of them has to wait for another.
-    pub(super) async fn begin(mut self, stall: Duration, line: impl Fn(usize) -> Vec<u8>) -> Result<Work, Failure> {
+    /// Starts a transfer on all nodes at once.
+    pub(super) async fn begin(
+        mut self,
+        stall_timeout: Duration,
+        line: impl Fn(usize) -> Vec<u8>,
+    ) -> Result<Work, Failure> {
         for (i, node) in self.nodes.iter_mut().enumerate() {
             node.send(&line(i)).await?;
         }
@@ -194,16 +92,17 @@ impl Stripes {
             let sender = sender.clone();
             tasks.spawn(async move {
                 loop {
-                    // A node that works says so now and then.
-                    let reply = timeout(stall, node.next()).await;
-                    let reply =
-                        reply.unwrap_or_else(|_| Err(node.no(&format!("it said nothing for {} s", stall.as_secs()))));
+                    // A working node sends markers.
+                    let reply = timeout(stall_timeout, node.next()).await;
+                    let reply = reply.unwrap_or_else(|_| {
+                        Err(node.no(&format!("it said nothing for {} s", stall_timeout.as_secs())))
+                    });
                     let lost = reply.is_err();
                     let reply =
                         reply.and_then(|reply| if reply.code >= 400 { Err(node.refused(&reply)) } else { Ok(reply) });
                     let ended = reply.as_ref().map_or(true, |reply| !reply.is_preliminary());
-                    // Whoever has gone does not want to know.
-                    let gone = sender.send(Said { index, reply, lost }).await.is_err();
+                    // An error means that the transfer has ended.
+                    let gone = sender.send(NodeReply { index, reply, lost }).await.is_err();
                     if ended || gone {
                         return (index, node);
                     }
@@ -215,18 +114,18 @@ impl Stripes {
 }
 
 impl Work {
-    /// What one of them says next, and none when all are done. Cancel safe.
-    pub(super) async fn next(&mut self) -> Option<Said> {
+    /// The next reply of a node, or `None` once all are done. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<NodeReply> {
         self.said.recv().await
     }
 
-    /// Why it ends, now that the client wants that or that data is cut (`otherwise`): either may have heard of a node's death sooner
-    /// than this end did.
+    /// The reason of a failure: the death of a node, if there is one, or `otherwise`. The client or a data connection
+    /// may notice a node's death before this server does.
     pub(super) async fn why(&mut self, otherwise: Failure) -> Failure {
         let lost = async {
             loop {
                 match self.next().await {
-                    Some(Said { reply: Err(failure), lost: true, .. }) => return Some(failure),
+                    Some(NodeReply { reply: Err(failure), lost: true, .. }) => return Some(failure),
                     Some(_) => {}
                     None => return None,
                 }
@@ -235,34 +134,34 @@ impl Work {
         timeout(LAST_WORDS, lost).await.ok().flatten().unwrap_or(otherwise)
     }
 
-    /// What was `said`, where it is no failure; what was cut by another's death is that one's.
+    /// Passes on a reply that is no failure.
     ///
     /// # Errors
-    /// Why the transfer ends.
-    pub(super) async fn good(&mut self, said: Said) -> Result<(usize, Reply), Failure> {
+    /// The reason why the transfer failed. If another node's death cut this node's data, it is that.
+    pub(super) async fn good(&mut self, said: NodeReply) -> Result<(usize, Reply), Failure> {
         match said {
-            Said { index, reply: Ok(reply), .. } => Ok((index, reply)),
-            Said { reply: Err(failure), lost: false, .. } if matches!(failure.reply().code, 425 | 426) => {
+            NodeReply { index, reply: Ok(reply), .. } => Ok((index, reply)),
+            NodeReply { reply: Err(failure), lost: false, .. } if matches!(failure.reply().code, 425 | 426) => {
                 Err(self.why(failure).await)
             }
-            Said { reply: Err(failure), .. } => Err(failure),
+            NodeReply { reply: Err(failure), .. } => Err(failure),
         }
     }
 
-    /// The nodes, which are done, for another transfer.
+    /// The nodes after a successful transfer, for the next one.
     pub(super) async fn ended(mut self, generation: u64) -> Option<Stripes> {
         let mut nodes = Vec::new();
         while let Some(node) = self.tasks.join_next().await {
             nodes.push(node.ok()?);
         }
-        // Whichever was done first: each has been told where to send to.
+        // Nodes keep their order, because each has its address.
         nodes.sort_by_key(|(index, _)| *index);
         let nodes = nodes.into_iter().map(|(_, node)| node).collect();
         Some(Stripes { generation, nodes, addresses: self.addresses })
     }
 }
 
-/// With how many others the node of this index sends to the same of so many addresses.
+/// How the node `index` shares its address, if `nodes` nodes send to `addresses` addresses.
 fn sharing(index: usize, nodes: usize, addresses: usize) -> Sharing {
     if addresses == 0 || addresses >= nodes {
         return Sharing::default();
@@ -276,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_those_that_share_an_address_announces_the_ends_of_all() {
+    fn one_sender_per_address_announces_all_ends() {
         for (nodes, addresses) in [(1, 1), (2, 1), (3, 2), (5, 3), (7, 2), (2, 4), (4, 4), (3, 0)] {
             let all: Vec<_> = (0..nodes).map(|index| sharing(index, nodes, addresses)).collect();
             for address in 0..addresses.min(nodes) {

@@ -3,7 +3,7 @@
 use super::fake::Fake;
 use super::fake::tools::{Here, bytes, key, remote};
 use phoebus_files::store::Store;
-use phoebus_files::{Done, Error, How, Sort, Verify, transfer};
+use phoebus_files::{Done, Error, ErrorKind, TransferOptions, Verify, transfer};
 use phoebus_gridftp::client::Remote;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -74,12 +74,12 @@ async fn what_was_done_is_no_failure_though_its_answer_was_lost() {
     let fake = losing("RNTO", false, |_| {});
     fake.put("/y", b"y");
     let error = remote(&fake).await.rename(&key("x"), &key("y"), true).await.unwrap_err();
-    assert_eq!(error.sort(), Sort::NotFound, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
 /// Puts `/x`, once more if that may help; how often it was sent.
 async fn put_twice(fake: &Fake, replace: bool) -> (Result<Done, Error>, usize) {
-    let (here, how) = (Here::with(&bytes(100_000)), How { replace, ..How::default() });
+    let (here, how) = (Here::with(&bytes(100_000)), TransferOptions { replace, ..TransferOptions::default() });
     let remote = remote(fake).await;
     let mut done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
     if done.as_ref().is_err_and(Error::may_pass) {
@@ -154,7 +154,7 @@ async fn what_keeps_its_mode_is_no_other_file() {
     });
     fake.put("/x", b"older");
     let here = Here::with(&bytes(100_000));
-    let (remote, how) = (remote(&fake).await, How { modes: false, ..How::default() });
+    let (remote, how) = (remote(&fake).await, TransferOptions { modes: false, ..TransferOptions::default() });
     let error = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await.unwrap_err();
     assert!(error.may_pass(), "{error}");
     transfer(&here.1, &key("x"), &remote, &key("x"), &how).await.unwrap();
@@ -186,7 +186,7 @@ async fn the_old_file_is_not_taken_for_the_new_one_whose_name_was_not_given() {
         let fake = breaking(sums, false);
         fake.put("/x", &old);
         let remote = remote(&fake).await;
-        let how = How { verify: Verify::Possible, ..How::default() };
+        let how = TransferOptions { verify: Verify::Possible, ..TransferOptions::default() };
         let put = async |remote: &Remote| transfer(&here.1, &key("x"), remote, &key("x"), &how).await;
         let error = put(&remote).await.unwrap_err();
         assert!(error.may_pass(), "{error}");

@@ -1,14 +1,15 @@
 //! Servers that alter names, have no MLSD, or go on with nothing.
 
 use super::fake::Fake;
-use super::fake::tools::{Here, bytes, get, key, on, options, put, remote};
+use super::fake::tools::{Here, bytes, get, key, on, options, put, remote, within};
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Spec, Store, Time};
-use phoebus_files::{Error, How, Sort, transfer};
+use phoebus_files::{Error, ErrorKind, TransferOptions, transfer};
 use phoebus_gridftp::client::Remote;
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The names of a directory.
 async fn names(remote: &Remote, dir: &Key) -> Result<Vec<String>, Error> {
@@ -75,7 +76,7 @@ async fn no_directory_is_called_empty_that_was_not_read() {
     // Nothing is listed of what may not be read, where others have themselves in their listing.
     let fake = lists("", Some(""));
     let error = names(&remote(&fake).await, &key("d")).await.unwrap_err();
-    assert_eq!(error.sort(), Sort::Denied, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,7 +106,7 @@ async fn what_is_of_an_unknown_time_is_not_gone_on_with() {
     for (modified, resumable) in [(None, false), (Some(Time { seconds: 1, nanos: 0 }), true)] {
         let begun = remote.create(&key("x"), spec(modified)).await.unwrap();
         let phoebus_files::store::Begun::Draft(draft) = begun else { panic!("nothing is there") };
-        assert_eq!(draft.is_resumable(), resumable);
+        assert_eq!(draft.capabilities().resumable, resumable);
         draft.abandon(false).await;
     }
 }
@@ -132,7 +133,7 @@ async fn a_get_that_was_cut_ends_where_nothing_is_gone_on_with() {
     });
     fake.put("/x", &content);
     let here = Here::new();
-    let how = How { checkpoint_bytes: 1 << 20, ..How::default() };
+    let how = TransferOptions { checkpoint_bytes: 1 << 20, ..TransferOptions::default() };
     let remote = Remote::connect(options(&fake)).await.unwrap();
     let get = async || transfer(&remote, &key("x"), &here.1, &key("x"), &how).await;
     get().await.unwrap_err();
@@ -184,7 +185,7 @@ async fn names_that_a_server_alters_are_refused() {
     let remote = remote(&fake).await;
     for name in ["a\tb", "tail "] {
         let key = key(name);
-        let sent = transfer(&Here::with(b"new").1, &self::key("x"), &remote, &key, &How::default()).await;
+        let sent = transfer(&Here::with(b"new").1, &self::key("x"), &remote, &key, &TransferOptions::default()).await;
         let errors = [
             sent.map(drop),
             remote.stat(&key).await.map(drop),
@@ -246,7 +247,7 @@ async fn a_get_that_was_cut_begins_anew_where_nothing_else_can_be_had() {
             true
         });
         fake.put("/x", &content);
-        let (here, how) = (Here::new(), How { checkpoint_bytes: 1 << 20, ..How::default() });
+        let (here, how) = (Here::new(), TransferOptions { checkpoint_bytes: 1 << 20, ..TransferOptions::default() });
         let remote = Remote::connect(options(&fake)).await.unwrap();
         let get = async || transfer(&remote, &key("x"), &here.1, &key("x"), &how).await;
         get().await.unwrap_err();
@@ -283,7 +284,33 @@ async fn nothing_is_kept_of_a_file_that_is_gone() {
     fake.put("/x", &content);
     let here = Here::new();
     let error = get(&fake, &here, None).await.unwrap_err();
-    assert_eq!(error.sort(), Sort::NotFound, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     let left: Vec<_> = std::fs::read_dir(here.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_always_says_that_it_answers_soon_is_not_waited_for() {
+    const LIMIT: Duration = Duration::from_secs(1);
+    let soon = |mine: &'static str| {
+        Fake::with(move |client, verb, _| {
+            if verb != mine {
+                return false;
+            }
+            for _ in 0..200 {
+                client.say("120 soon");
+                std::thread::sleep(LIMIT / 20);
+            }
+            false
+        })
+    };
+    for verb in ["", "USER", "PWD"] {
+        let error = Remote::connect(within(&soon(verb), LIMIT)).await.map(drop).unwrap_err();
+        assert!(error.may_pass(), "{verb}: {error}");
+    }
+    // Of what servers may be at work on for long, this is none.
+    let fake = soon("MLST");
+    fake.put("/x", b"bytes");
+    let remote = Remote::connect(within(&fake, LIMIT)).await.unwrap();
+    assert!(remote.stat(&key("x")).await.is_err_and(|error| error.may_pass()));
 }

@@ -2,11 +2,12 @@
 
 use super::fake::tools::{Here, key, options};
 use super::fake::{Client, Fake};
-use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Done, Error, How, Sort, transfer};
+use phoebus_files::store::{Attributes, Kind, Store};
+use phoebus_files::{Done, Error, ErrorKind, TransferOptions, transfer};
 use phoebus_gridftp::client::{Options, Remote};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Sends a file of this mode, with drafts in a directory of their own, without preserving modes.
@@ -20,7 +21,8 @@ async fn send_all(fake: &Fake, content: &[u8], mode: u32) -> Result<Done, Error>
     let mut options = options(fake);
     options.partial_dir = Some(key(".partial"));
     let remote = Remote::connect(options).await.unwrap();
-    transfer(&here.1, &key("x"), &remote, &key("x"), &How { modes: false, ..How::default() }).await
+    transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions { modes: false, ..TransferOptions::default() })
+        .await
 }
 
 /// The first of the commands that came which begins so.
@@ -92,12 +94,15 @@ async fn what_nobody_may_read_is_its_owners_until_it_has_its_checksum() {
         let here = Here::with(b"bytes");
         let bits = u32::from_str_radix(mode, 8).unwrap();
         set_permissions(here.0.path().join("x"), Permissions::from_mode(bits)).unwrap();
-        // As root alone it can be read.
-        if std::fs::read(here.0.path().join("x")).is_err() {
-            return;
-        }
+        let is_read = std::fs::read(here.0.path().join("x")).is_ok();
         let remote = Remote::connect(options(&fake)).await.unwrap();
-        transfer(&here.1, &key("x"), &remote, &key("x"), &How::default()).await.unwrap();
+        let done = transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions::default()).await;
+        // As root alone it can be read.
+        if !is_read {
+            assert!(done.is_err() && fake.names().is_empty(), "{:?}", fake.names());
+            continue;
+        }
+        done.unwrap();
         let log = fake.log();
         let next = |command: &str| first(&log, command).unwrap_or_else(|| panic!("no {command}: {log:?}"));
         let (sum, set) = (next("CKSM"), next(&format!("SITE CHMOD {mode} /.x.")));
@@ -129,11 +134,146 @@ async fn what_is_written_in_place_is_private_before_its_first_byte() {
             let here = Here::with(b"bytes");
             set_permissions(here.0.path().join("x"), Permissions::from_mode(0o640)).unwrap();
             let remote = Remote::connect(Options { in_place: true, ..options(&fake) }).await.unwrap();
-            transfer(&here.1, &key("x"), &remote, &key("x"), &How { modes, ..How::default() }).await.unwrap();
+            transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions { modes, ..TransferOptions::default() })
+                .await
+                .unwrap();
             let seen = seen.lock().unwrap();
             let expected = [("CHMOD 600 /x".to_owned(), 0), ("CHMOD 640 /x".to_owned(), 5)];
             assert_eq!(*seen, expected, "{ours} {modes} {:?}", fake.log());
         }
+    }
+}
+
+/// What was set, and how many bytes there were.
+pub(super) type Noted = Arc<Mutex<Vec<(String, usize)>>>;
+
+/// A server, and what `SITE CHMOD` sets there, with the bytes that the file has by then. It tells these facts of files, and may refuse to send them
+/// elsewhere.
+pub(super) fn noting_modes(facts: &'static str, refuses: bool) -> (Fake, Noted) {
+    let seen = Noted::default();
+    let noted = seen.clone();
+    let fake = Fake::with(move |client, verb, argument| {
+        let len = |name: &str| client.files.lock().unwrap().get(name).map(Vec::len);
+        match verb {
+            "SITE" => {
+                let (set, name) = argument.rsplit_once(' ').unwrap();
+                noted.lock().unwrap().push((set.to_owned(), len(name).unwrap_or(0)));
+                client.say("200 done");
+            }
+            "PORT" if refuses => client.say("500 to nobody else"),
+            "MLST" if len(argument).is_some() => {
+                client.say(&format!(
+                    "250-Listing\r\n type=file;size={};{facts} {argument}\r\n250 End",
+                    len(argument).unwrap()
+                ));
+            }
+            _ => return false,
+        }
+        true
+    });
+    (fake, seen)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drafts_are_private_before_their_first_byte() {
+    for (mode, expected) in [(0o640, &[("CHMOD 600", 0), ("CHMOD 640", 5)][..]), (0o644, &[("CHMOD 644", 5)])] {
+        let (fake, seen) = noting_modes("", false);
+        let here = Here::with(b"bytes");
+        set_permissions(here.0.path().join("x"), Permissions::from_mode(mode)).unwrap();
+        let remote = Remote::connect(options(&fake)).await.unwrap();
+        transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions::default()).await.unwrap();
+        let seen: Vec<_> = seen.lock().unwrap().iter().map(|(set, len)| (set.clone(), *len)).collect();
+        assert!(seen.iter().map(|(set, len)| (&**set, *len)).eq(expected.iter().copied()), "{seen:?} {:?}", fake.log());
+    }
+}
+
+/// Sets the mode of `name` alone.
+async fn set_mode(remote: &Remote, name: &str, mode: u32) -> Result<(), Error> {
+    remote.set(&key(name), Attributes { mode: Some(mode), modified: None }).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_whose_mode_is_refused_leaves_the_others_private() {
+    // The directory is somebody else's; the file `other`, too.
+    for refusal in
+        ["550 Operation not permitted", "500 Command failed. : System error in chmod: Operation not permitted"]
+    {
+        let seen = Noted::default();
+        let noted = seen.clone();
+        let fake = Fake::with(move |client, verb, argument| {
+            match (verb, argument) {
+                ("MLST", "/d") => client.say("250-Listing\r\n type=dir; /d\r\n250 End"),
+                ("SITE", _) => {
+                    let (set, name) = argument.rsplit_once(' ').unwrap();
+                    if matches!(name, "/d" | "/other") {
+                        client.say(refusal);
+                        return true;
+                    }
+                    let len = client.files.lock().unwrap().get(name).map_or(0, Vec::len);
+                    noted.lock().unwrap().push((set.to_owned(), len));
+                    client.say("200 done");
+                }
+                _ => return false,
+            }
+            true
+        });
+        fake.put("/other", b"else");
+        let here = Here::with(b"bytes");
+        set_permissions(here.0.path().join("x"), Permissions::from_mode(0o640)).unwrap();
+        let remote = Remote::connect(options(&fake)).await.unwrap();
+        // A directory has its mode set twice: before anything goes in, and at the end.
+        for _ in 0..2 {
+            set_mode(&remote, "d", 0o700).await.unwrap();
+        }
+        let error = set_mode(&remote, "other", 0o600).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("the mode of"), "{error}");
+        transfer(&here.1, &key("x"), &remote, &key("d/x"), &TransferOptions::default()).await.unwrap();
+        let expected = [("CHMOD 600".to_owned(), 0), ("CHMOD 640".to_owned(), 5)];
+        assert_eq!(*seen.lock().unwrap(), expected, "{:?}", fake.log());
+        assert!(remote.sets_modes());
+        assert_eq!(remote.without_modes(), (1, vec!["ftp://fake/d".to_owned()]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mode_that_is_refused_for_now_is_asked_for_once_more() {
+    for (refusals, fails) in [(1, false), (2, true)] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let fake = Fake::with(move |client, verb, argument| {
+            // The mode that it is to have in the end.
+            let refuses =
+                verb == "SITE" && argument.starts_with("CHMOD 640") && count.fetch_add(1, Ordering::Relaxed) < refusals;
+            if refuses {
+                client.say("450 busy");
+            }
+            refuses
+        });
+        let here = Here::with(b"bytes");
+        set_permissions(here.0.path().join("x"), Permissions::from_mode(0o640)).unwrap();
+        let remote = Remote::connect(options(&fake)).await.unwrap();
+        let done = transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions::default()).await;
+        assert_eq!(done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Passing), fails, "{done:?}");
+        assert_eq!((fake.get("/x").is_some(), remote.sets_modes()), (!fails, true), "{:?}", fake.log());
+        assert_eq!((asked.load(Ordering::Relaxed), remote.without_modes().0), (2, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_server_sends_is_private_before_its_first_byte() {
+    for (in_place, refuses) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (from, _) = noting_modes("UNIX.mode=0600;", refuses);
+        let (to, seen) = noting_modes("", false);
+        from.put("/x", b"bytes");
+        let source = Remote::connect(options(&from)).await.unwrap();
+        let dest = Remote::connect(Options { in_place, ..options(&to) }).await.unwrap();
+        transfer(&source, &key("x"), &dest, &key("x"), &TransferOptions::default()).await.unwrap();
+        assert!(from.log().iter().any(|line| line.starts_with("PORT ")), "{:?}", from.log());
+        // What cannot go there directly comes by way of this end, and is made anew.
+        let first = ("CHMOD 600".to_owned(), 0);
+        let expected = [first.clone(), first, ("CHMOD 600".to_owned(), 5)];
+        assert_eq!(seen.lock().unwrap()[..], expected[usize::from(!refuses)..], "{in_place} {:?}", to.log());
+        assert_eq!((to.names(), to.get("/x")), (vec!["/x".to_owned()], Some(b"bytes".to_vec())));
     }
 }
 
@@ -176,7 +316,7 @@ async fn drafts_are_in_no_directory_where_others_may_write() {
     for facts in ["type=dir;UNIX.mode=0777;", "type=dir;UNIX.mode=0775;", "type=file;size=1;"] {
         let fake = with_dir(facts, |_, _| false);
         let error = send(&fake, 0o644).await.unwrap_err();
-        assert!(error.sort() == Sort::Denied && error.to_string().contains("drafts cannot be there"), "{error}");
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("drafts cannot be there"), "{error}");
         assert!(!fake.log().iter().any(|line| line.starts_with("STOR")));
     }
     let fake = with_dir("type=dir;UNIX.mode=0700;", |_, _| false);
@@ -193,5 +333,5 @@ async fn what_was_exchanged_before_it_got_its_name_is_no_success() {
         false
     });
     let error = send(&fake, 0o644).await.unwrap_err();
-    assert_eq!(error.sort(), Sort::Verification, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Verification, "{error}");
 }

@@ -113,6 +113,18 @@ impl Client {
         let _ = self.control.get_mut().write_all(format!("{line}\r\n").as_bytes());
     }
 
+    /// What is to be renamed.
+    pub fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// Lists these lines.
+    pub fn list(&mut self, lines: &str) {
+        self.say("150 coming");
+        let _ = self.data().write_all(lines.as_bytes());
+        self.say("226 done");
+    }
+
     /// Sends bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) {
         let _ = self.control.get_mut().write_all(bytes);
@@ -128,6 +140,16 @@ impl Client {
         self.control.get_ref().set_read_timeout(Some(limit)).unwrap();
         let mut room = [0; 100];
         !matches!(self.control.read(&mut room), Ok(0) | Err(_))
+    }
+
+    /// Whether the client closes within `limit`; what it sends is dropped.
+    pub fn has_gone(&mut self, limit: Duration) -> bool {
+        self.control.get_ref().set_read_timeout(Some(limit)).unwrap();
+        let mut room = [0; 100];
+        match self.control.read(&mut room) {
+            Ok(read) => read == 0,
+            Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+        }
     }
 
     /// Says nothing for as long as any test waits.

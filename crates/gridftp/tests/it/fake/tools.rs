@@ -3,7 +3,7 @@
 use super::{Client, Fake};
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
-use phoebus_files::{Done, Error, How, Links, transfer};
+use phoebus_files::{Done, Error, Links, TransferOptions, transfer};
 use phoebus_gridftp::client::{Options, Remote};
 use phoebus_proto::endpoint::Endpoint;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub fn options(fake: &Fake) -> Options {
 
 pub fn within(fake: &Fake, limit: Duration) -> Options {
     let mut options = Options::new("ftp://fake", Endpoint::parse(&fake.addr.to_string(), None).unwrap());
-    (options.patience, options.stall) = (limit, limit);
+    (options.reply_timeout, options.stall_timeout) = (limit, limit);
     options
 }
 
@@ -67,9 +67,10 @@ pub async fn get(fake: &Fake, here: &Here, streams: Option<u32>) -> Result<Done,
 }
 
 pub async fn get_with(options: Options, here: &Here) -> Result<Done, Error> {
-    let stall = options.stall;
+    let stall_timeout = options.stall_timeout;
     let remote = Remote::connect(options).await?;
-    transfer(&remote, &key("x"), &here.1, &key("x"), &How { stall, ..How::default() }).await
+    transfer(&remote, &key("x"), &here.1, &key("x"), &TransferOptions { stall_timeout, ..TransferOptions::default() })
+        .await
 }
 
 pub async fn put(fake: &Fake, here: &Here) -> Result<Done, Error> {
@@ -77,9 +78,10 @@ pub async fn put(fake: &Fake, here: &Here) -> Result<Done, Error> {
 }
 
 pub async fn put_with(options: Options, here: &Here) -> Result<Done, Error> {
-    let stall = options.stall;
+    let stall_timeout = options.stall_timeout;
     let remote = Remote::connect(options).await?;
-    transfer(&here.1, &key("x"), &remote, &key("x"), &How { stall, ..How::default() }).await
+    transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions { stall_timeout, ..TransferOptions::default() })
+        .await
 }
 
 /// A server that does one command differently.

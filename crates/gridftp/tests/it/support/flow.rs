@@ -2,8 +2,8 @@
 
 use super::PATIENCE;
 use phoebus_files::block::{Block, Pool};
-use phoebus_files::store::{Fallible, Flow};
-use phoebus_files::{Error, Sort};
+use phoebus_files::store::{BytesFlow, Fallible, Flow};
+use phoebus_files::{Error, ErrorKind};
 use phoebus_gridftp::data::{Channel, Intake, Mode};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ impl Given {
 impl Flow for Given {
     fn next(&self) -> Fallible<'_, Option<Block>> {
         let next = self.blocks.lock().unwrap().pop_front();
-        let lost = || Error::Store { name: "x".into(), reason: "lost".into(), sort: Sort::Passing };
+        let lost = || Error::Store { name: "x".into(), reason: "lost".into(), kind: ErrorKind::Passing };
         Box::pin(async move { if next.is_none() && !self.whole { Err(lost()) } else { Ok(next) } })
     }
 }
@@ -36,9 +36,9 @@ impl Flow for Given {
 /// All that comes over `channel`, each block where it belongs, of which so many bytes are `expected` if that is known.
 pub async fn receive(channel: &Channel, mode: Mode, expected: Option<u64>) -> Result<Vec<u8>, Error> {
     let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected, into: None };
-    let (flow, mut content) = (channel.receive(mode, intake), Vec::new());
+    let (flow, mut content) = (BytesFlow::over(channel.receive(mode, intake)), Vec::new());
     while let Some(block) = timeout(PATIENCE, flow.next()).await.unwrap()? {
-        let (at, bytes) = (block.offset as usize, block.bytes().unwrap());
+        let (at, bytes) = (block.offset as usize, &block.body);
         content.resize(content.len().max(at + bytes.len()), 0);
         content[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -6,6 +6,7 @@ pub mod credentials;
 pub mod flow;
 pub mod gct;
 pub mod lab;
+pub mod log;
 pub mod port;
 pub mod works;
 

@@ -1,15 +1,15 @@
-//! This crate as the client of a real `globus-gridftp-server`: login with each kind of credential, delegation, protected
-//! commands, and refusals.
+//! This crate as a client of a real `globus-gridftp-server`: login with each kind of credential, delegation,
+//! protected commands, and refusals.
 
 use phoebus_gsi::context::{Delegation, Expect};
 use phoebus_gsi::control::{ClientLogin, ControlError, Next, Protected};
 use phoebus_gsi::credential::{Credential, provider};
 use phoebus_gsi::proxy::Format;
-use phoebus_gsi::proxy::issue::{Terms, create};
+use phoebus_gsi::proxy::issue::{ProxyProfile, create};
 
 use crate::gct::lab::{Lab, Lines, now};
 
-/// A secured control channel to a real server.
+/// A secured control channel to the server.
 pub(crate) struct Client {
     pub(crate) lines: Lines,
     pub(crate) protected: Protected,
@@ -36,7 +36,7 @@ pub(crate) fn login(
 }
 
 impl Client {
-    /// Sends a command under protection; the whole reply, lines apart by `\n`.
+    /// Sends a protected command and returns the whole reply, with lines separated by `\n`.
     pub(crate) fn command(&mut self, command: &str) -> String {
         let line = self.protected.command(command).unwrap();
         self.lines.send(&line);
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// What follows the login: the user that the grid-mapfile gives.
+    /// Completes the login as the user from the grid-mapfile.
     pub(crate) fn enter(&mut self) {
         let reply = self.command("USER :globus-mapping:");
         assert!(reply.starts_with("331") || reply.starts_with("232") || reply.starts_with("230"), "{reply}");
@@ -71,7 +71,7 @@ fn localhost() -> Expect {
 }
 
 #[test]
-fn every_kind_of_credential_logs_in_and_commands_are_protected() {
+fn login_works_with_every_kind_of_proxy() {
     let lab = Lab::new();
     let server = lab.server();
     for (name, arguments) in
@@ -90,13 +90,13 @@ fn every_kind_of_credential_logs_in_and_commands_are_protected() {
 }
 
 #[test]
-fn the_certificate_itself_and_proxies_made_here_log_in() {
+fn login_works_with_certificates_and_our_proxies() {
     let lab = Lab::new();
     let server = lab.server();
     let user = lab.credential_of("plain");
     let mut credentials = vec![("certificate", user.clone()), ("limited use", lab.credential_of("user"))];
     for (name, format) in [("rfc", Format::Rfc), ("draft", Format::Draft), ("legacy", Format::Legacy)] {
-        let terms = Terms { format: Some(format), ..Terms::delegation(false) };
+        let terms = ProxyProfile { format: Some(format), ..ProxyProfile::delegation(false) };
         credentials.push((name, create(&user, &terms, &provider(), now()).unwrap()));
     }
     for (name, credential) in credentials {
@@ -108,7 +108,7 @@ fn the_certificate_itself_and_proxies_made_here_log_in() {
 }
 
 #[test]
-fn rights_are_lent_to_a_real_server() {
+fn delegation_to_gct_server_works() {
     let lab = Lab::new();
     let server = lab.server();
     lab.user_proxy("rfc", &["-rfc"]);
@@ -124,14 +124,14 @@ fn rights_are_lent_to_a_real_server() {
         let mut client = login(&lab, server.port, lab.credential(name), localhost(), delegation)
             .unwrap_or_else(|error| panic!("{name} {delegation:?}: {error}\n{}", server.log()));
         client.enter();
-        // Without lent rights the server has nothing to show on a data channel, and says so here.
+        // Without delegated rights the server has no credential for data channels, and a refusal shows here.
         assert!(client.command("DCAU A").starts_with("200 "), "{name}");
         assert!(client.command("PWD").starts_with("257 "), "{name}");
     }
 }
 
 #[test]
-fn tls_1_2_works_as_1_3_does() {
+fn login_works_over_tls_1_2_and_1_3() {
     let lab = Lab::new();
     lab.user_proxy("rfc", &["-rfc"]);
     for (version, name) in [("TLS1_2_VERSION", "TLSv1_2"), ("TLS1_3_VERSION", "TLSv1_3")] {
@@ -148,19 +148,19 @@ fn tls_1_2_works_as_1_3_does() {
     }
 }
 
-/// GCT makes an RSA key of as many bits as the peer's key has, whatever its kind, and 256 are too few. The day that this
-/// fails, `docs/protocol/gsi.md` can say so.
+/// GCT generates an RSA key with the bit length of the peer's key, whatever its type, and 256 bits are too
+/// few. When this test fails, update `docs/protocol/gsi.md`.
 #[test]
-fn rights_of_an_elliptic_key_are_not_taken_by_gct() {
+fn gct_rejects_delegation_from_an_elliptic_key() {
     let lab = Lab::new();
     let server = lab.server();
-    let made = create(&lab.credential_of("user"), &Terms::delegation(false), &provider(), now()).unwrap();
+    let made = create(&lab.credential_of("user"), &ProxyProfile::delegation(false), &provider(), now()).unwrap();
     let error = login(&lab, server.port, made, localhost(), Delegation::Full).err().unwrap();
     assert!(matches!(&error, ControlError::Refused { text, .. } if text.contains("key size too small")), "{error}");
 }
 
 #[test]
-fn another_host_is_not_spoken_to() {
+fn client_refuses_another_host() {
     let lab = Lab::new();
     let server = lab.server();
     lab.user_proxy("rfc", &[]);
@@ -174,7 +174,7 @@ fn another_host_is_not_spoken_to() {
 }
 
 #[test]
-fn a_server_that_does_not_believe_the_client_is_heard() {
+fn client_reports_the_server_s_refusal() {
     let lab = Lab::new();
     let server = lab.server();
     let stranger = Lab::new();

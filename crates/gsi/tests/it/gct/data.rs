@@ -1,5 +1,5 @@
-//! Data channels with a real server: `DCAU A`, `S` and `N`, `PROT C`, `S` and `P`, in both directions and with either side
-//! connecting.
+//! Data channels with a real server: `DCAU A`, `S` and `N`; `PROT C`, `S` and `P`; both directions, and
+//! either side connecting.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use crate::gct::lab::{Lab, PATIENCE, Server, USER, now};
 struct Data {
     stream: TcpStream,
     channel: Option<Channel>,
-    /// What has come and was not used.
+    /// Received bytes that were not used yet.
     come: Vec<u8>,
 }
 
@@ -126,7 +126,7 @@ fn content() -> Vec<u8> {
 }
 
 #[test]
-fn data_of_a_real_server_comes_as_it_is() {
+fn data_from_gct_server_arrives_unchanged() {
     let lab = Lab::new();
     let server = lab.server();
     lab.user_proxy("proxy", &["-rfc"]);
@@ -157,7 +157,7 @@ fn data_of_a_real_server_comes_as_it_is() {
 }
 
 #[test]
-fn data_reaches_a_real_server_as_it_is() {
+fn data_reaches_gct_server_unchanged() {
     let lab = Lab::new();
     let server = lab.server();
     lab.user_proxy("proxy", &["-rfc"]);

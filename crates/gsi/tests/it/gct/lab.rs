@@ -1,5 +1,5 @@
-//! A throw-away authority with a host and a user, made by `openssl`, in a directory as Globus wants it; and the real
-//! programs run on it.
+//! A temporary authority with a host and a user, made by `openssl`, in the directory layout of Globus, and
+//! functions to run the real programs with it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 pub(crate) const USER: &str = "/O=Grid/OU=Lab/CN=Lab User";
 pub(crate) const CA: &str = "/O=Grid/OU=Lab/CN=Lab CA";
 
-/// No step of a test takes as long, except where something hangs.
+/// Longer than any step of a test takes, unless something hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Lab {
@@ -32,8 +32,8 @@ pub(crate) fn now() -> i64 {
 }
 
 impl Lab {
-    /// An authority that may name what is below `/O=Grid/OU=Lab`, `localhost` and a user. All labs made so have the same
-    /// keys, since keys take their time.
+    /// An authority that may certify names below `/O=Grid/OU=Lab`, with `localhost` and a user. All such labs
+    /// share their keys, since generating keys takes time.
     pub(crate) fn new() -> Self {
         static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| Lab::fresh().files());
         let lab = Self { directory: tempfile::tempdir().unwrap() };
@@ -47,7 +47,7 @@ impl Lab {
         lab
     }
 
-    /// The same with keys of its own.
+    /// As [`Lab::new`], with new keys.
     pub(crate) fn fresh() -> Self {
         let lab = Self { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(lab.path("certs")).unwrap();
@@ -60,7 +60,7 @@ impl Lab {
             "subjectAltName=DNS:localhost,IP:127.0.0.1",
         );
         lab.entity("user", USER, "ca", "rsa:2048", "");
-        // GCT over OpenSSL 3 takes legacy proxies only from certificates that do not limit the use of their key.
+        // GCT over OpenSSL 3 accepts legacy proxies only from certificates without key usage.
         lab.entity("plain", USER, "ca", "rsa:2048", "basicConstraints=CA:FALSE");
         let me = run(Command::new("id").arg("-un"));
         fs::write(lab.path("grid-mapfile"), format!("\"{USER}\" {}\n", me.trim())).unwrap();
@@ -87,7 +87,7 @@ impl Lab {
         run(Command::new("openssl").args(arguments.split(' ')).current_dir(self.directory.path()))
     }
 
-    /// A root, with its certificate and signing policy among those that are trusted.
+    /// Makes a root, and installs its certificate and signing policy as trusted.
     pub(crate) fn authority(&self, name: &str, subject: &str, key: &str) {
         run(Command::new("openssl").current_dir(self.directory.path()).args([
             "req",
@@ -122,7 +122,7 @@ impl Lab {
         fs::write(self.path(&format!("certs/{}.signing_policy", hash.trim())), text).unwrap();
     }
 
-    /// A certificate by an authority: `NAME.pem` and `NAME.key`.
+    /// Issues a certificate: `NAME.pem` and `NAME.key`.
     pub(crate) fn entity(&self, name: &str, subject: &str, by: &str, key: &str, extension: &str) {
         let mut request = vec!["req", "-nodes", "-sha256", "-subj", subject, "-newkey"];
         request.extend(key.split(' '));
@@ -142,7 +142,7 @@ impl Lab {
         fs::set_permissions(self.path(&key_file), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// A command with the environment of a Globus user who has this proxy, or none.
+    /// A command with the environment of a Globus user, with this proxy or without one.
     pub(crate) fn command(&self, program: &str, proxy: Option<&str>) -> Command {
         let mut command = Command::new(program);
         command
@@ -158,7 +158,7 @@ impl Lab {
         command
     }
 
-    /// Makes a proxy with the real `grid-proxy-init`, from certificate and key `from`, or from the proxy of that name.
+    /// Makes a proxy with the real `grid-proxy-init`, from the certificate and key files `from`.
     pub(crate) fn proxy_init(&self, name: &str, from: (&str, &str), arguments: &[&str]) -> PathBuf {
         let out = self.path(name);
         let mut command = self.command("grid-proxy-init", None);
@@ -200,7 +200,7 @@ impl Lab {
         self.server_with(&[])
     }
 
-    /// The real `globus-gridftp-server`, on loopback.
+    /// Starts the real `globus-gridftp-server` on loopback.
     pub(crate) fn server_with(&self, environment: &[(&str, &str)]) -> Server {
         let log = self.path("server.log");
         let mut command = self.command("globus-gridftp-server", None);
@@ -236,20 +236,20 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It is gone either way; there is nothing to do about an error.
+        // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a program that has to succeed; what it wrote to standard output.
+/// Runs a program that must succeed, and returns its standard output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = attempt(command);
     assert!(output.0, "{command:?} failed:\n{}", output.1);
     output.1
 }
 
-/// Runs a program: whether it succeeded, and what it wrote.
+/// Runs a program; returns whether it succeeded, and its output.
 pub(crate) fn attempt(command: &mut Command) -> (bool, String) {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -261,7 +261,7 @@ pub(crate) fn attempt(command: &mut Command) -> (bool, String) {
     if output.status.success() { (true, text) } else { (false, format!("{text}\n{error}")) }
 }
 
-/// Lines over a connection, either way.
+/// Reads and writes lines on a connection.
 pub(crate) struct Lines {
     reader: BufReader<TcpStream>,
 }
@@ -281,14 +281,14 @@ impl Lines {
         self.reader.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
     }
 
-    /// The next line without its end; `None` at the end.
+    /// The next line without its line end; `None` at the end of the stream.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.reader.by_ref().take(1 << 20).read_line(&mut line).unwrap();
         (!line.is_empty()).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    /// A whole reply: its code, and its text, lines apart by `\n`.
+    /// A whole reply: its code, and its text with lines separated by `\n`.
     pub(crate) fn reply(&mut self) -> (u16, String) {
         let mut all = Vec::new();
         loop {

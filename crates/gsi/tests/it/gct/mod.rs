@@ -1,5 +1,5 @@
-//! Against the real programs: Debian's Grid Community Toolkit and OpenSSL. What is not installed is an error
-//! (`scripts/setup test` installs it).
+//! Tests against the real programs: Debian's Grid Community Toolkit and OpenSSL. A missing program is an
+//! error (`scripts/setup test` installs them).
 
 mod control;
 mod data;

@@ -1,10 +1,11 @@
-//! Proxies made by `grid-proxy-init` verify here; proxies made here satisfy `grid-proxy-info` and `openssl verify`.
+//! Proxies made by `grid-proxy-init` verify with this crate, and this crate's proxies satisfy
+//! `grid-proxy-info` and `openssl verify`.
 
 use std::fs;
 
 use phoebus_gsi::credential::{Credential, provider};
 use phoebus_gsi::files;
-use phoebus_gsi::proxy::issue::{Terms, create};
+use phoebus_gsi::proxy::issue::{ProxyProfile, create};
 use phoebus_gsi::proxy::verify::{ChainError, ProxyProblem, Verified, verify};
 use phoebus_gsi::proxy::{Format, Rights};
 
@@ -14,12 +15,12 @@ fn check(lab: &Lab, credential: &Credential) -> Result<Verified, ChainError> {
     verify(credential.chain().to_vec(), &lab.trust(), &provider(), now())
 }
 
-fn terms(rights: Rights, format: Format) -> Terms {
-    Terms { rights, path_length: None, format: Some(format), not_after: now() + 3600 }
+fn terms(rights: Rights, format: Format) -> ProxyProfile {
+    ProxyProfile { rights, path_length: None, format: Some(format), not_after: now() + 3600 }
 }
 
 #[test]
-fn every_kind_of_proxy_that_grid_proxy_init_makes_verifies() {
+fn proxies_of_grid_proxy_init_verify() {
     let lab = Lab::new();
     for (name, arguments, format, rights) in [
         ("rfc", &["-rfc"][..], Format::Rfc, Rights::Full),
@@ -48,21 +49,21 @@ fn every_kind_of_proxy_that_grid_proxy_init_makes_verifies() {
 }
 
 #[test]
-fn chains_of_real_proxies_obey_the_rules() {
+fn chains_of_gct_proxies_obey_the_rules() {
     let lab = Lab::new();
     lab.user_proxy("first", &["-rfc"]);
     lab.proxy_init("second", ("first", "first"), &["-rfc", "-limited"]);
     let second = check(&lab, &lab.credential("second")).unwrap();
     assert_eq!((second.proxies(), second.is_limited(), second.identity()), (2, true, USER));
 
-    // GCT makes these without a word, and refuses them where they are presented. So does this.
+    // GCT makes such proxies without an error, and refuses them when presented. So does this crate.
     lab.proxy_init("third", ("second", "second"), &["-rfc"]);
     let third = lab.credential("third");
     if third.certificate().kind().proxy().unwrap().rights == Rights::Full {
         let error = check(&lab, &third).unwrap_err();
         assert!(matches!(error, ChainError::Proxy { problem: ProxyProblem::WasLimited, .. }), "{error}");
     }
-    // Its option takes 0 for no limit.
+    // For this option, 0 means no limit.
     lab.user_proxy("short", &["-rfc", "-path-length", "1"]);
     lab.proxy_init("within", ("short", "short"), &["-rfc"]);
     assert!(check(&lab, &lab.credential("within")).is_ok());
@@ -73,7 +74,7 @@ fn chains_of_real_proxies_obey_the_rules() {
 }
 
 #[test]
-fn a_policy_that_nobody_reads_is_refused() {
+fn unknown_policy_language_is_refused() {
     let lab = Lab::new();
     fs::write(lab.path("policy"), "whatever").unwrap();
     let policy = lab.path("policy");
@@ -83,7 +84,7 @@ fn a_policy_that_nobody_reads_is_refused() {
 }
 
 #[test]
-fn grid_proxy_info_and_openssl_accept_what_is_made_here() {
+fn gct_and_openssl_accept_our_proxies() {
     let lab = Lab::new();
     for (rights, format, says) in [
         (Rights::Full, Format::Rfc, "RFC 3820 compliant impersonation proxy"),
@@ -123,7 +124,7 @@ fn grid_proxy_info_and_openssl_accept_what_is_made_here() {
 }
 
 #[test]
-fn keys_of_every_kind_make_and_have_proxies() {
+fn keys_of_every_kind_issue_and_receive_proxies() {
     let lab = Lab::new();
     for (name, key) in [
         ("p256", "ec -pkeyopt ec_paramgen_curve:P-256"),
@@ -132,7 +133,7 @@ fn keys_of_every_kind_make_and_have_proxies() {
         ("rsa3072", "rsa:3072"),
     ] {
         lab.entity(name, &format!("/O=Grid/OU=Lab/CN={name}"), "ca", key, "");
-        let made = create(&lab.credential_of(name), &Terms::delegation(false), &provider(), now()).unwrap();
+        let made = create(&lab.credential_of(name), &ProxyProfile::delegation(false), &provider(), now()).unwrap();
         let verified = check(&lab, &made).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(verified.identity(), format!("/O=Grid/OU=Lab/CN={name}"));
         files::save(&made, &lab.path("made")).unwrap();
@@ -143,7 +144,7 @@ fn keys_of_every_kind_make_and_have_proxies() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said() {
+fn errors_name_file_and_problem() {
     let lab = Lab::new();
     let read = |name: &str| files::credential(&lab.path(name), &provider()).unwrap_err().to_string();
     lab.user_proxy("open", &[]);
@@ -161,6 +162,6 @@ fn what_is_wrong_with_a_file_is_said() {
         &provider(),
     )
     .unwrap();
-    let error = create(&authority, &Terms::delegation(false), &provider(), now()).unwrap_err();
+    let error = create(&authority, &ProxyProfile::delegation(false), &provider(), now()).unwrap_err();
     assert!(error.to_string().contains(CA), "{error}");
 }

@@ -1,5 +1,5 @@
-//! This crate as the server of a real `globus-url-copy`: login, delegation, and a listing and a file over protected data
-//! channels with the rights that were lent.
+//! This crate as the server of a real `globus-url-copy`: login, delegation, and the transfer of a file over
+//! protected data channels with the delegated rights.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use phoebus_gsi::proxy::verify::verify;
 
 use crate::gct::lab::{Lab, Lines, PATIENCE, USER, attempt, now};
 
-/// What was seen of a client.
+/// Observations about a client.
 struct Seen {
     identity: String,
     limited: bool,
@@ -25,7 +25,7 @@ struct Seen {
 
 const CONTENT: &[u8] = b"what the server has to give\n";
 
-/// As much of an FTP server as one `globus-url-copy` of one file needs.
+/// The part of an FTP server that `globus-url-copy` needs for one file.
 struct Session {
     lines: Lines,
     protected: Protected,
@@ -82,7 +82,7 @@ impl Session {
         self.lines.send(&line);
     }
 
-    /// Handles one command; whether another may follow.
+    /// Handles one command; returns whether another may follow.
     fn one(&mut self) -> bool {
         let Some(line) = self.lines.line() else { return false };
         let (verb, argument) = line.split_once(' ').unwrap();
@@ -115,7 +115,7 @@ impl Session {
         true
     }
 
-    /// From PASV to the end of RETR, in stream mode.
+    /// Handles everything from PASV to the end of RETR, in stream mode.
     fn transfer(&mut self) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -154,7 +154,8 @@ impl Session {
     }
 }
 
-/// Runs `globus-url-copy` of one file against the server here: what was seen, what it said, and what it fetched.
+/// Copies one file with `globus-url-copy` from this server; returns the server's observations, the program's
+/// output, and the file.
 fn copy(
     lab: &Lab,
     proxy: &str,
@@ -166,7 +167,7 @@ fn copy(
     let endpoint = lab.endpoint(lab.credential_of("host"));
     let server = thread::spawn(move || serve(endpoint, listener.accept().unwrap().0));
     let target = lab.path("fetched");
-    // It is made anew each time, or what an earlier copy left would count.
+    // Removed first, so that the file of an earlier copy cannot be mistaken for this one's.
     let _ = fs::remove_file(&target);
     let mut command = lab.command("timeout", Some(proxy));
     command.args(["60", "globus-url-copy", "-dbg"]).args(options).envs(environment.iter().copied());
@@ -177,7 +178,7 @@ fn copy(
 }
 
 #[test]
-fn a_real_client_logs_in_lends_its_rights_and_fetches() {
+fn gct_client_logs_in_delegates_and_fetches() {
     let lab = Lab::new();
     lab.user_proxy("rfc", &["-rfc"]);
     lab.user_proxy("limited", &["-rfc", "-limited"]);
@@ -189,7 +190,7 @@ fn a_real_client_logs_in_lends_its_rights_and_fetches() {
         assert_eq!((seen.identity.as_str(), seen.limited), (USER, limited), "{proxy}");
         let delegated = seen.delegated.unwrap_or_else(|| panic!("{proxy}: nothing was lent"));
         let lent = verify(delegated.chain().to_vec(), &lab.trust(), &provider(), now()).unwrap();
-        // globus-url-copy lends limited rights, whatever it has.
+        // globus-url-copy always delegates limited rights.
         assert_eq!((lent.identity(), lent.proxies(), lent.is_limited()), (USER, 2, true), "{proxy}");
         assert!(seen.protection.starts_with("TLSv1_3"), "{}", seen.protection);
         assert!(said.is_empty(), "{proxy}: {said}\n{:?}", seen.commands);
@@ -198,7 +199,7 @@ fn a_real_client_logs_in_lends_its_rights_and_fetches() {
 }
 
 #[test]
-fn every_protection_of_data_that_a_real_client_asks_for_is_given() {
+fn server_provides_every_requested_data_protection() {
     let lab = Lab::new();
     lab.user_proxy("rfc", &["-rfc"]);
     for (option, command) in [("-nodcau", "DCAU N"), ("-dcsafe", "PROT S"), ("-dcpriv", "PROT P")] {
@@ -211,7 +212,7 @@ fn every_protection_of_data_that_a_real_client_asks_for_is_given() {
 }
 
 #[test]
-fn a_real_client_over_tls_1_2_is_served_too() {
+fn gct_client_over_tls_1_2_is_served() {
     let lab = Lab::new();
     lab.user_proxy("rfc", &["-rfc"]);
     let old =
@@ -224,7 +225,7 @@ fn a_real_client_over_tls_1_2_is_served_too() {
 }
 
 #[test]
-fn an_untrusted_client_is_refused_with_the_reason() {
+fn untrusted_client_is_refused_with_the_reason() {
     let lab = Lab::new();
     lab.user_proxy("rfc", &["-rfc"]);
     lab.policy("ca", crate::gct::lab::CA, "/O=Grid/OU=Lab/CN=localhost");

@@ -1,10 +1,10 @@
-//! Directories of authorities, signing policies and revocation lists as `openssl` makes them.
+//! Directories of authorities, signing policies and revocation lists, made by `openssl`.
 
 use std::fs;
 
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::proxy::verify::{ChainError, Verified, verify};
-use phoebus_gsi::trust::kept::{Kept, Looked};
+use phoebus_gsi::trust::kept::{Looked, TrustDirectory};
 use phoebus_gsi::trust::{MissingPolicy, PathError, directory};
 
 use crate::gct::lab::{CA, Lab, USER, now, run};
@@ -21,7 +21,7 @@ fn check(lab: &Lab, name: &str, at: i64) -> Result<Verified, PathError> {
 }
 
 #[test]
-fn a_signing_policy_decides_what_an_authority_may_name() {
+fn signing_policy_limits_the_names_of_an_authority() {
     let lab = Lab::new();
     assert_eq!(check(&lab, "user", now()).unwrap().identity(), USER);
     lab.policy("ca", CA, "/O=Grid/OU=Elsewhere/*");
@@ -35,31 +35,32 @@ fn a_signing_policy_decides_what_an_authority_may_name() {
 }
 
 #[test]
-fn time_is_looked_at_on_the_whole_path() {
+fn validity_is_checked_on_the_whole_path() {
     let lab = Lab::new();
     let day = 86_400;
     assert!(matches!(check(&lab, "user", now() + 21 * day), Err(PathError::Expired { whose: "it", .. })));
     assert!(matches!(check(&lab, "user", now() - day), Err(PathError::NotYet { .. })));
-    // The authority lives ten days longer than the certificates; then it is gone whatever they say.
+    // The authority's certificate expires ten days after the first certificates; then even a certificate with
+    // a longer validity is rejected.
     lab.openssl("x509 -req -in user.csr -CA ca.pem -CAkey ca.key -days 60 -sha256 -extfile user.ext -out user.pem");
     let error = check(&lab, "user", now() + 40 * day).unwrap_err();
     assert!(matches!(error, PathError::Expired { whose: "the authority at its root", .. }), "{error}");
 }
 
 #[test]
-fn strangers_are_not_believed() {
+fn untrusted_issuers_are_refused() {
     let lab = Lab::new();
     lab.entity("self", "/O=Grid/OU=Lab/CN=Self", "ca", "rsa:2048", "");
     lab.openssl("x509 -req -in self.csr -signkey self.key -days 5 -sha256 -extfile self.ext -out self.pem");
     assert!(check(&lab, "self", now()).is_err());
     let other = Lab::fresh();
-    // The same names and another key: the signature does not hold.
+    // The same names with another key: the signature does not verify.
     let error = verify(vec![other.certificate("user")], &lab.trust(), &provider(), now()).unwrap_err();
     assert!(error.to_string().contains("not signed by the key"), "{error}");
 }
 
 #[test]
-fn authorities_below_a_root_need_its_policy_and_their_own() {
+fn intermediate_needs_the_root_s_policy_and_its_own() {
     let lab = Lab::new();
     let between = "/O=Grid/OU=Lab/CN=Between";
     let extension = "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=critical,keyCertSign,cRLSign";
@@ -72,14 +73,14 @@ fn authorities_below_a_root_need_its_policy_and_their_own() {
     lab.policy("ca", CA, "/O=Grid/OU=Lab/CN=Below");
     let error = check(&lab, "below", now()).unwrap_err();
     assert!(matches!(error, PathError::Policy { subject, .. } if subject == between));
-    // Known from the directory, it need not be sent.
+    // If the directory contains the intermediate, the peer need not send it.
     lab.policy("ca", CA, "/O=Grid/OU=Lab/*");
     fs::copy(lab.path("between.pem"), lab.path("certs/Between.pem")).unwrap();
     let alone = vec![lab.certificate("below")];
     assert!(verify(alone, &lab.trust(), &provider(), now()).is_ok());
 }
 
-/// What `openssl ca` of a lab is told.
+/// Writes the configuration for `openssl ca` in a lab.
 fn with_ca(lab: &Lab) -> String {
     let configuration = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=number\ndefault_md=sha256\nunique_subject=no\n\
                          certificate=ca.pem\nprivate_key=ca.key\ncrl_extensions=e\n[e]\nauthorityKeyIdentifier=keyid\n";
@@ -90,7 +91,7 @@ fn with_ca(lab: &Lab) -> String {
 }
 
 #[test]
-fn revocation_lists_count_while_they_are_fresh() {
+fn revocation_lists_apply_until_they_expire() {
     let lab = Lab::new();
     let configuration = with_ca(&lab);
     lab.openssl("ca -config ca.cnf -gencrl -crldays 2 -out certs/lab.r0");
@@ -101,7 +102,7 @@ fn revocation_lists_count_while_they_are_fresh() {
     assert!(check(&lab, "host", now()).is_ok());
     let later = now() + 3 * 86_400;
     assert!(matches!(check(&lab, "host", later), Err(PathError::ListExpired { .. })));
-    // Version 1, which openssl makes without a number: refused when it is read, not passed over.
+    // A list of version 1, which openssl makes without a CRL number, is rejected on loading and not ignored.
     fs::write(lab.path("ca.cnf"), configuration.replace("crlnumber=number\n", "").replace("crl_extensions=e\n", ""))
         .unwrap();
     lab.openssl("ca -config ca.cnf -gencrl -crldays 2 -out certs/lab.r0");
@@ -111,14 +112,14 @@ fn revocation_lists_count_while_they_are_fresh() {
 }
 
 #[test]
-fn a_list_that_was_replaced_counts_unless_it_is_of_no_use() {
+fn replaced_list_takes_effect_if_usable() {
     let (lab, forger, provider) = (Lab::new(), Lab::fresh(), provider());
     with_ca(&lab);
     with_ca(&forger);
     let list = lab.path("certs/lab.r0");
     let expired = "-crl_lastupdate 20200101000000Z -crl_nextupdate 20200102000000Z";
     lab.openssl(&format!("ca -config ca.cnf -gencrl {expired} -out certs/lab.r0"));
-    let kept = Kept::read(&lab.path("certs"), MissingPolicy::Refuse).unwrap();
+    let kept = TrustDirectory::read(&lab.path("certs"), MissingPolicy::Refuse).unwrap();
     let check = |name: &str| {
         verify(vec![lab.certificate(name)], &kept.trust(), &provider, now()).map(drop).map_err(|error| match error {
             ChainError::Path(error) => error,
@@ -129,7 +130,7 @@ fn a_list_that_was_replaced_counts_unless_it_is_of_no_use() {
     let nothing = |looked: Looked| looked.taken.is_empty() && looked.problems.is_empty();
     assert!(nothing(look()) && matches!(check("user"), Err(PathError::ListExpired { .. })));
 
-    // A fresh one beside it counts at once, and what breaks it afterwards takes nothing away and is told once.
+    // A new list takes effect at once. Later damage to the file changes nothing and is reported once.
     let fresh = |lab: &Lab, days: u32| {
         lab.openssl(&format!("ca -config ca.cnf -gencrl -crldays {days} -out fresh"));
         fs::rename(lab.path("fresh"), lab.path("certs/lab.r0")).unwrap();
@@ -160,7 +161,7 @@ fn a_list_that_was_replaced_counts_unless_it_is_of_no_use() {
     }
     fs::remove_file(&list).unwrap();
     assert!(nothing(look()) && check("user").is_ok());
-    // What was taken back is refused from the next look on, and an older list does not give it again.
+    // A revocation takes effect at the next check, and an older list does not undo it.
     lab.openssl("ca -config ca.cnf -revoke user.pem");
     fresh(&lab, 2);
     assert_eq!(look().taken.len(), 1);
@@ -172,7 +173,7 @@ fn a_list_that_was_replaced_counts_unless_it_is_of_no_use() {
 }
 
 #[test]
-fn directories_work_without_hashes_and_name_the_file_that_does_not_parse() {
+fn directory_works_without_hashes_and_reports_bad_files() {
     let lab = Lab::new();
     let hash = lab.openssl("x509 -in ca.pem -noout -subject_hash");
     let old = |end: &str| lab.path(&format!("certs/{}.{end}", hash.trim()));

@@ -1,8 +1,8 @@
-//! What makes a chain of proxies hold, one rule after the other.
+//! The rules of proxy chains, one by one.
 
 use phoebus_gsi::certificate::{Certificate, MAX_CHAIN};
 use phoebus_gsi::credential::{Credential, provider};
-use phoebus_gsi::proxy::issue::{CLOCK_SKEW, IssueError, Terms, create, issue};
+use phoebus_gsi::proxy::issue::{CLOCK_SKEW, IssueError, ProxyProfile, create, issue};
 use phoebus_gsi::proxy::request::Request;
 use phoebus_gsi::proxy::verify::{ChainError, ProxyProblem, Verified, verify};
 use phoebus_gsi::proxy::{Format, Kind, Rights};
@@ -21,18 +21,18 @@ fn problem(chain: &[Certificate], now: i64) -> ProxyProblem {
     }
 }
 
-fn made(from: &Credential, terms: &Terms) -> Credential {
+fn made(from: &Credential, terms: &ProxyProfile) -> Credential {
     create(from, terms, &provider(), NOW).unwrap()
 }
 
-fn full() -> Terms {
-    Terms { not_after: NOW + 3600, ..Terms::delegation(false) }
+fn full() -> ProxyProfile {
+    ProxyProfile { not_after: NOW + 3600, ..ProxyProfile::delegation(false) }
 }
 
 #[test]
-fn a_proxy_of_a_proxy_is_its_owner() {
+fn nested_proxy_has_its_owner_s_identity() {
     let first = made(&WORLD.user, &full());
-    let second = made(&first, &Terms { rights: Rights::Limited, ..full() });
+    let second = made(&first, &ProxyProfile { rights: Rights::Limited, ..full() });
     let verified = check(second.chain(), NOW).unwrap();
     assert_eq!((verified.identity(), verified.proxies(), verified.is_limited()), (USER, 2, true));
     assert_eq!(verified.not_after(), NOW + 3600);
@@ -42,8 +42,8 @@ fn a_proxy_of_a_proxy_is_its_owner() {
 }
 
 #[test]
-fn an_independent_proxy_is_itself() {
-    let independent = made(&WORLD.user, &Terms { rights: Rights::Independent, ..full() });
+fn independent_proxy_has_its_own_identity() {
+    let independent = made(&WORLD.user, &ProxyProfile { rights: Rights::Independent, ..full() });
     let after = made(&independent, &full());
     let name = independent.certificate().subject().as_str();
     assert_eq!(check(independent.chain(), NOW).unwrap().identity(), name);
@@ -51,35 +51,35 @@ fn an_independent_proxy_is_itself() {
 }
 
 #[test]
-fn a_proxy_with_the_name_of_a_host_is_not_the_host() {
+fn proxy_with_a_host_s_name_is_not_the_host() {
     let mallory = independent_proxy("mallory", HOST);
     let verified = check(mallory.chain(), NOW).unwrap();
     assert_eq!(verified.identity(), format!("/O=Grid/OU=Test/CN=mallory/CN={HOST}"));
     assert!(!verified.is_host(HOST));
-    // Nor is a proxy of the host's own certificate, whatever rights it has.
+    // Nor does a proxy of the host's own certificate count, whatever its rights.
     for rights in [Rights::Full, Rights::Limited, Rights::Independent] {
-        let service = made(&WORLD.host, &Terms { rights, ..full() });
+        let service = made(&WORLD.host, &ProxyProfile { rights, ..full() });
         let verified = check(service.chain(), NOW).unwrap();
         assert!(!verified.is_host(HOST));
     }
 }
 
 #[test]
-fn time_limits_every_proxy() {
+fn validity_is_checked_for_every_proxy() {
     let long = made(&WORLD.user, &full());
     assert!(check(long.chain(), NOW + 3600).is_ok());
     assert_eq!(problem(long.chain(), NOW + 3601), ProxyProblem::Expired(NOW + 3600));
     assert!(check(long.chain(), NOW - CLOCK_SKEW).is_ok());
     assert_eq!(problem(long.chain(), NOW - CLOCK_SKEW - 1), ProxyProblem::NotYet(NOW - CLOCK_SKEW));
-    // A proxy never outlives the one it was made from, whatever was asked for.
-    let after = made(&long, &Terms { not_after: i64::MAX, ..full() });
+    // A proxy never outlives its issuer, whatever was requested.
+    let after = made(&long, &ProxyProfile { not_after: i64::MAX, ..full() });
     assert_eq!(after.not_after(), NOW + 3600);
     let late = create(&long, &full(), &provider(), NOW + 4000).unwrap_err();
     assert!(matches!(late, IssueError::Expired { .. }), "{late}");
 }
 
 #[test]
-fn a_chain_has_to_be_whole_and_in_order() {
+fn chain_must_be_complete_and_ordered() {
     let second = made(&made(&WORLD.user, &full()), &full());
     let [leaf, middle, end] = [0, 1, 2].map(|at| second.chain()[at].clone());
     assert!(check(&[leaf.clone(), middle.clone(), end.clone()], NOW).is_ok());
@@ -94,13 +94,14 @@ fn a_chain_has_to_be_whole_and_in_order() {
 }
 
 #[test]
-fn a_forged_signature_is_seen() {
+fn forged_signature_is_refused() {
     let proxy = made(&WORLD.user, &full());
-    // The same names, and the key of someone else who calls himself the same.
+    // The same names with another key, of an impostor with an equal name.
     let twin = entity(&WORLD.issuer, "Test User", &[]);
     let chain = [proxy.certificate().clone(), twin.certificate().clone()];
     assert!(matches!(problem(&chain, NOW), ProxyProblem::Signature(_)));
-    // Every byte of the signed part and of the signature counts, as far as the certificate still parses.
+    // Every byte of the signed part and of the signature matters, as far as the altered certificate still
+    // parses.
     let der = proxy.certificate().der().to_vec();
     let mut refused = 0;
     for at in 0..der.len() {
@@ -116,8 +117,8 @@ fn a_forged_signature_is_seen() {
 }
 
 #[test]
-fn path_lengths_are_kept_and_not_made_to_be_broken() {
-    let one = made(&WORLD.user, &Terms { path_length: Some(1), ..full() });
+fn path_lengths_are_enforced_on_verify_and_issue() {
+    let one = made(&WORLD.user, &ProxyProfile { path_length: Some(1), ..full() });
     let two = made(&one, &full());
     assert!(check(two.chain(), NOW).is_ok());
     let error = create(&two, &full(), &provider(), NOW).unwrap_err();
@@ -128,44 +129,44 @@ fn path_lengths_are_kept_and_not_made_to_be_broken() {
 }
 
 #[test]
-fn limited_stays_limited_and_formats_do_not_mix() {
-    let limited = made(&WORLD.user, &Terms { rights: Rights::Limited, ..full() });
+fn limited_proxies_stay_limited_and_formats_do_not_mix() {
+    let limited = made(&WORLD.user, &ProxyProfile { rights: Rights::Limited, ..full() });
     for rights in [Rights::Limited, Rights::Independent] {
-        assert!(check(made(&limited, &Terms { rights, ..full() }).chain(), NOW).is_ok());
+        assert!(check(made(&limited, &ProxyProfile { rights, ..full() }).chain(), NOW).is_ok());
     }
     let error = create(&limited, &full(), &provider(), NOW).unwrap_err();
     assert!(matches!(error, IssueError::Forbidden { problem: ProxyProblem::WasLimited, .. }), "{error}");
     for format in [Format::Legacy, Format::Draft, Format::Rfc] {
-        let first = made(&WORLD.user, &Terms { format: Some(format), ..full() });
+        let first = made(&WORLD.user, &ProxyProfile { format: Some(format), ..full() });
         let after = made(&first, &full());
         assert_eq!(after.certificate().kind().proxy().map(|proxy| proxy.format), Some(format));
         assert!(check(after.chain(), NOW).is_ok());
         for other in [Format::Legacy, Format::Draft, Format::Rfc].into_iter().filter(|other| *other != format) {
-            let error = create(&first, &Terms { format: Some(other), ..full() }, &provider(), NOW).unwrap_err();
+            let error = create(&first, &ProxyProfile { format: Some(other), ..full() }, &provider(), NOW).unwrap_err();
             assert!(matches!(error, IssueError::Forbidden { problem: ProxyProblem::Mixed, .. }), "{error}");
         }
     }
 }
 
 #[test]
-fn what_the_legacy_format_cannot_say_is_not_made() {
+fn legacy_format_refuses_unsupported_properties() {
     for terms in [
-        Terms { format: Some(Format::Legacy), rights: Rights::Independent, ..full() },
-        Terms { format: Some(Format::Legacy), path_length: Some(1), ..full() },
+        ProxyProfile { format: Some(Format::Legacy), rights: Rights::Independent, ..full() },
+        ProxyProfile { format: Some(Format::Legacy), path_length: Some(1), ..full() },
     ] {
         assert_eq!(create(&WORLD.user, &terms, &provider(), NOW).unwrap_err(), IssueError::Legacy);
     }
 }
 
 #[test]
-fn key_usage_without_signatures_makes_no_proxies() {
+fn issuer_without_digital_signature_usage_is_refused() {
     let silent = entity(&WORLD.issuer, "Silent", &[KeyUsagePurpose::KeyEncipherment]);
     let error = create(&silent, &full(), &provider(), NOW).unwrap_err();
     assert!(matches!(error, IssueError::Forbidden { problem: ProxyProblem::IssuerKeyUsage(_), .. }), "{error}");
 }
 
 #[test]
-fn an_answer_for_another_key_is_refused() {
+fn answer_for_another_key_is_refused() {
     let request = Request::for_key(key()).unwrap();
     let proxy = issue(&WORLD.user, key().public_key(), &full(), NOW).unwrap();
     assert_eq!(*proxy.kind(), Kind::Proxy(proxy.kind().proxy().unwrap().clone()));

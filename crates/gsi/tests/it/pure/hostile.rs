@@ -1,4 +1,4 @@
-//! Bytes that are wrong: never a panic, never a context, always an end.
+//! Malformed and altered input: it never causes a panic or an open context, and processing always ends.
 
 use std::cell::Cell;
 
@@ -14,7 +14,8 @@ use proptest::prelude::*;
 
 use crate::pure::world::{HOST, NOW, WORLD};
 
-/// Runs a handshake with delegation in which token number `which` is altered by `change`; whether the server believed it.
+/// Runs a handshake with delegation in which `change` alters token number `which`; returns whether the server
+/// accepted it.
 fn altered(which: usize, change: impl Fn(&mut Vec<u8>)) -> bool {
     let expect = Expect::Host(HOST.into());
     let (mut client, mut token) =
@@ -42,7 +43,7 @@ fn altered(which: usize, change: impl Fn(&mut Vec<u8>)) -> bool {
 }
 
 #[test]
-fn nothing_altered_is_believed_and_an_honest_exchange_is() {
+fn altered_tokens_are_refused_and_unaltered_ones_accepted() {
     assert!(altered(usize::MAX, |_| {}));
     for which in 0..7 {
         assert!(!altered(which, |token| *token.last_mut().unwrap() ^= 1), "the end of token {which}");
@@ -52,7 +53,7 @@ fn nothing_altered_is_believed_and_an_honest_exchange_is() {
 }
 
 #[test]
-fn limits_end_what_does_not_end_by_itself() {
+fn limits_end_endless_handshakes() {
     let mut server = Context::accept(&WORLD.endpoint(&WORLD.host), Expect::Anyone, NOW).unwrap();
     assert_eq!(server.step(&vec![0; MAX_TOKEN + 1]), Err(HandshakeError::TokenTooLong(MAX_TOKEN + 1)));
     let mut server = Context::accept(&WORLD.endpoint(&WORLD.host), Expect::Anyone, NOW).unwrap();
@@ -64,7 +65,7 @@ fn limits_end_what_does_not_end_by_itself() {
     assert!(matches!(channel.handshake(&[22, 3, 1, 0xff, 0xff], &mut Vec::new()), Err(HandshakeError::NotTls)));
 }
 
-/// Whether the byte at `at` is of the type or the version in the header of one of these records.
+/// Whether the byte at `at` is the type or the version in the header of one of these records.
 fn is_ignored(mut records: &[u8], mut at: usize) -> bool {
     loop {
         let length = 5 + usize::from(u16::from_be_bytes([records[3], records[4]]));
@@ -79,9 +80,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn a_flipped_bit_anywhere_is_noticed(which in 0_usize..7, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
-        // All but what TLS 1.3 has everyone ignore in the header of a record: the version, and the type of an encrypted one,
-        // whose real type is inside (RFC 8446, §5.1 and §5.2).
+    fn flipped_bit_is_detected(which in 0_usize..7, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        // Every byte except those of a record's header that TLS 1.3 requires receivers to ignore: the
+        // version, and the outer type of an encrypted record (RFC 8446, §5.1 and §5.2).
         let ignored = Cell::new(false);
         let believed = altered(which, |token| {
             let at = at.index(token.len());

@@ -1,4 +1,4 @@
-//! Both ends are this crate's: rules of chains, tokens however they are cut, and bytes that are wrong.
+//! Tests with this crate at both ends: chain rules, tokens split anywhere, and malformed input.
 
 mod chains;
 mod hostile;

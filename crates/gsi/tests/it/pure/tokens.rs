@@ -1,4 +1,4 @@
-//! Contexts between two ends: who they are, what is lent, and streams cut anywhere.
+//! Contexts between two ends: identities, delegation, and streams split anywhere.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use phoebus_gsi::context::{Context, Delegation, Endpoint, Expect, HandshakeError
 use phoebus_gsi::control::{ClientLogin, ControlError, Level, Next, Protected, ServerLogin};
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::proxy::Rights;
-use phoebus_gsi::proxy::issue::{Terms, create};
+use phoebus_gsi::proxy::issue::{ProxyProfile, create};
 use phoebus_gsi::proxy::verify::verify;
 use proptest::prelude::*;
 use rustls::crypto::CryptoProvider;
@@ -16,7 +16,7 @@ use rustls::crypto::ring::kx_group::SECP384R1;
 use crate::pure::world::{HOST, NOW, USER, WORLD, independent_proxy};
 
 fn user() -> Endpoint {
-    WORLD.endpoint(&create(&WORLD.user, &Terms::delegation(false), &provider(), NOW).unwrap())
+    WORLD.endpoint(&create(&WORLD.user, &ProxyProfile::delegation(false), &provider(), NOW).unwrap())
 }
 
 fn host() -> Endpoint {
@@ -27,7 +27,7 @@ fn establish(delegation: Delegation) -> (Context, Context) {
     establish_with(&host(), delegation)
 }
 
-/// Lets two contexts exchange tokens until both are there.
+/// Exchanges tokens between two contexts until both are open.
 fn establish_with(host: &Endpoint, delegation: Delegation) -> (Context, Context) {
     let (mut client, mut token) = Context::initiate(&user(), Expect::Host(HOST.into()), delegation, NOW).unwrap();
     let mut server = Context::accept(host, Expect::Anyone, NOW).unwrap();
@@ -45,7 +45,7 @@ fn establish_with(host: &Endpoint, delegation: Delegation) -> (Context, Context)
 }
 
 #[test]
-fn both_ends_learn_who_the_other_is() {
+fn context_authenticates_both_ends() {
     for delegation in [Delegation::None, Delegation::Limited, Delegation::Full] {
         let (client, server) = establish(delegation);
         assert!(client.is_open() && server.is_open());
@@ -64,7 +64,7 @@ fn both_ends_learn_who_the_other_is() {
 }
 
 #[test]
-fn a_client_refuses_a_server_that_calls_itself_by_a_proxy() {
+fn client_refuses_server_with_a_proxy() {
     let refused = |server: &Endpoint, expect: Expect| {
         let (mut client, token) = Context::initiate(&user(), expect, Delegation::Full, NOW).unwrap();
         let mut server = Context::accept(server, Expect::Anyone, NOW).unwrap();
@@ -72,7 +72,7 @@ fn a_client_refuses_a_server_that_calls_itself_by_a_proxy() {
         client.step(&answer).err()
     };
     let mallory = WORLD.endpoint(&independent_proxy("mallory", HOST));
-    let service = WORLD.endpoint(&create(&WORLD.host, &Terms::delegation(false), &provider(), NOW).unwrap());
+    let service = WORLD.endpoint(&create(&WORLD.host, &ProxyProfile::delegation(false), &provider(), NOW).unwrap());
     for server in [&mallory, &service] {
         let error = refused(server, Expect::Host(HOST.into())).unwrap();
         assert!(matches!(error, HandshakeError::ProxyAsHost { .. }), "{error}");
@@ -80,18 +80,19 @@ fn a_client_refuses_a_server_that_calls_itself_by_a_proxy() {
 }
 
 #[test]
-fn a_server_may_ask_for_another_hello() {
+fn server_may_request_a_second_hello() {
     let mut narrow = host();
     let provider = CryptoProvider { kx_groups: vec![SECP384R1], ..CryptoProvider::clone(&narrow.provider) };
     narrow.provider = Arc::new(provider);
-    // The client's first guess is another group, so that there are two hellos, each with a server name that is hidden.
+    // The client's first key share uses another group, so the server requests a second ClientHello; both
+    // contain a hidden server name.
     let (_, server) = establish_with(&narrow, Delegation::Full);
     assert_eq!(server.peer().unwrap().identity(), USER);
     assert!(server.delegated().is_some());
 }
 
 #[test]
-fn messages_are_protected_in_order() {
+fn messages_must_arrive_in_order() {
     let (mut client, mut server) = establish(Delegation::None);
     for length in [1, 100, 16_384, 16_385, 100_000] {
         let message = vec![7; length];
@@ -113,7 +114,7 @@ fn altered_and_repeated_messages_are_refused() {
         let (mut client, mut server) = establish(Delegation::None);
         let mut token = client.wrap(b"DELE file").unwrap();
         token[at] ^= 1;
-        // The first three bytes say nothing in TLS 1.3; what comes out is the message all the same, or nothing.
+        // TLS 1.3 ignores the first three bytes: the message is either decrypted correctly or refused.
         let opened = server.unwrap(&token);
         assert!(opened.is_err() || (at < 3 && opened.as_deref() == Ok(b"DELE file")), "byte {at}: {opened:?}");
     }
@@ -124,7 +125,7 @@ fn altered_and_repeated_messages_are_refused() {
 }
 
 #[test]
-fn another_host_or_person_ends_it_on_both_ends() {
+fn unexpected_peer_fails_both_ends() {
     for (expect, says) in [
         (Expect::Host("other.example.org".into()), "not a certificate of host other.example.org"),
         (Expect::Subject("/O=Grid/CN=Other".into()), "/O=Grid/CN=Other was expected"),
@@ -143,8 +144,8 @@ fn another_host_or_person_ends_it_on_both_ends() {
 }
 
 #[test]
-fn an_expired_proxy_is_named_to_the_end_that_refuses_it() {
-    let terms = Terms { not_after: NOW + 60, ..Terms::delegation(false) };
+fn error_names_the_expired_proxy() {
+    let terms = ProxyProfile { not_after: NOW + 60, ..ProxyProfile::delegation(false) };
     let short = WORLD.endpoint(&create(&WORLD.user, &terms, &provider(), NOW).unwrap());
     let later = NOW + 100;
     let (mut client, token) = Context::initiate(&short, Expect::Anyone, Delegation::None, later).unwrap();
@@ -155,7 +156,7 @@ fn an_expired_proxy_is_named_to_the_end_that_refuses_it() {
     assert!(error.contains(USER) && error.contains("expired at"), "{error}");
 }
 
-/// A login over the control channel; both ends.
+/// Performs a login over the control channel, and returns both ends.
 fn login(delegation: Delegation) -> (Protected, Protected) {
     let (mut client, mut line) = ClientLogin::begin(&user(), Expect::Host(HOST.into()), delegation, NOW).unwrap();
     let mut server = ServerLogin::new(&host());
@@ -172,7 +173,7 @@ fn login(delegation: Delegation) -> (Protected, Protected) {
 }
 
 #[test]
-fn commands_and_replies_go_under_protection() {
+fn commands_and_replies_are_protected() {
     let (mut client, mut server) = login(Delegation::Full);
     let line = client.command("RETR a file").unwrap();
     let (verb, argument) = line.split_once(' ').unwrap();
@@ -189,7 +190,7 @@ fn commands_and_replies_go_under_protection() {
 }
 
 #[test]
-fn a_login_out_of_turn_is_answered_with_its_code() {
+fn out_of_order_login_gets_the_right_code() {
     let mut server = ServerLogin::new(&host());
     for (verb, argument, code) in [
         ("ADAT", "AAAA", "503"),
@@ -228,8 +229,8 @@ impl Wire {
     }
 }
 
-/// A data channel over a stream that is cut by `cuts`, over and over; what the connecting side sends arrives, whatever the
-/// cuts, and so does what comes back.
+/// Exchanges data over a data channel whose stream is split at `cuts`, repeatedly; both directions must
+/// deliver everything.
 fn carry(protection: Protection, cuts: &[usize], data: &[u8]) {
     let own = Expect::Subject(USER.into());
     let (mut there, mut back) = (Wire::default(), Wire::default());
@@ -247,7 +248,7 @@ fn carry(protection: Protection, cuts: &[usize], data: &[u8]) {
             at_client.drain(..progress.used);
             client_open = progress.open;
             if client_open {
-                // Data follows the handshake at once, in the same reads.
+                // Data follows the handshake directly, in the same reads.
                 client.seal(data, &mut there.bytes).unwrap();
             }
         }
@@ -275,7 +276,7 @@ fn carry(protection: Protection, cuts: &[usize], data: &[u8]) {
 }
 
 #[test]
-fn a_stream_byte_by_byte_carries_the_same() {
+fn channel_works_byte_by_byte() {
     for protection in [Protection::Clear, Protection::Safe, Protection::Private] {
         carry(protection, &[1], b"some data");
         carry(protection, &[usize::MAX], b"some data");
@@ -286,7 +287,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn a_stream_cut_anywhere_carries_the_same(
+    fn channel_works_with_any_split(
         cuts in prop::collection::vec(1_usize..3000, 1..40),
         length in 0_usize..40_000,
         level in prop::sample::select(vec![Protection::Clear, Protection::Safe, Protection::Private]),

@@ -1,4 +1,5 @@
-//! An authority, a host and a user, made in memory. Valid for so long that only the time given matters.
+//! An authority, a host and a user, made in memory. Their certificates are valid for so long that only `NOW`
+//! and explicit times matter.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,7 +13,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The time of all tests here, in seconds since 1970.
+/// The current time of all tests, in seconds since 1970.
 pub(crate) const NOW: i64 = 1_800_000_000;
 pub(crate) const USER: &str = "/O=Grid/OU=Test/CN=Test User";
 pub(crate) const HOST: &str = "dtn.example.org";
@@ -24,7 +25,7 @@ pub(crate) struct World {
     pub(crate) issuer: Issuer<'static, KeyPair>,
 }
 
-/// One for all tests: keys take time.
+/// Shared by all tests: generating keys takes time.
 pub(crate) static WORLD: LazyLock<World> = LazyLock::new(World::new);
 
 fn parameters(common_name: &str) -> CertificateParams {
@@ -69,14 +70,14 @@ impl World {
     }
 }
 
-/// A credential by the common name, and a proxy of it that calls itself independent and has `proxy_name` as its last
-/// common name (RFC 3820, §3.8), as its holder can make without any authority's help.
+/// A credential of `common_name`, and an independent proxy of it with `proxy_name` as its last common name
+/// (RFC 3820, §3.8), which the holder can make without an authority.
 pub(crate) fn independent_proxy(common_name: &str, proxy_name: &str) -> Credential {
     let owner_key = KeyPair::generate().unwrap();
     let owner = parameters(common_name);
     let owner_pem = owner.clone().signed_by(&owner_key, &WORLD.issuer).unwrap().pem();
     let mut proxy = owner.clone();
-    // A second common name, which rcgen takes under another kind only.
+    // rcgen accepts a second common name only as a custom type.
     proxy.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), proxy_name);
     // ProxyCertInfo with id-ppl-independent.
     let mut information = CustomExtension::from_oid_content(
@@ -90,7 +91,7 @@ pub(crate) fn independent_proxy(common_name: &str, proxy_name: &str) -> Credenti
     Credential::from_pem(pem.as_bytes(), proxy_name, &provider()).unwrap()
 }
 
-/// A credential by this issuer.
+/// Issues a credential.
 pub(crate) fn entity(issuer: &Issuer<'static, KeyPair>, common_name: &str, usage: &[KeyUsagePurpose]) -> Credential {
     let mut wanted = parameters(common_name);
     wanted.key_usages = usage.to_vec();
@@ -99,7 +100,7 @@ pub(crate) fn entity(issuer: &Issuer<'static, KeyPair>, common_name: &str, usage
     Credential::from_pem(pem.as_bytes(), common_name, &provider()).unwrap()
 }
 
-/// A key of its own.
+/// Makes a new key.
 pub(crate) fn key() -> Key {
     let key = KeyPair::generate().unwrap();
     Key::new(key.serialize_der().try_into().unwrap(), &provider()).unwrap()

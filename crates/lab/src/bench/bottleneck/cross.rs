@@ -1,4 +1,4 @@
-//! The flows that compete for the bottleneck: iperf3 under cubic, between the hosts at its ends.
+//! The competing flows at the bottleneck: iperf3 under cubic, between the hosts at its ends.
 
 use crate::bench::bed::Bed;
 use crate::bench::iperf;
@@ -8,13 +8,13 @@ use serde_json::Value;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Where their receiver listens, on `pg2`.
+/// The port of their receiver, on `pg2`.
 const PORT: u16 = 5301;
-/// They begin so much before what they compete with, and end so much after it.
+/// They start this many seconds before the measurement, and end [`AFTER`] seconds after it.
 const BEFORE: u64 = 3;
 const AFTER: u64 = 2;
 
-/// Flows under way.
+/// Running competing flows.
 pub(super) struct Cross {
     _server: Background,
     client: JoinHandle<anyhow::Result<String>>,
@@ -22,7 +22,7 @@ pub(super) struct Cross {
 }
 
 impl Cross {
-    /// Starts `flows` for a measurement of so many `seconds`, and returns when it may begin.
+    /// Starts `flows` for a measurement of `seconds`, and returns when it may begin.
     pub(super) fn start(bed: &Bed, flows: u32, seconds: u64, limit: Duration) -> anyhow::Result<Self> {
         let server = iperf::serve(bed.command("pg2", iperf::PROGRAM)?, PORT)?;
         let to = bed.address("pg2")?.to_string();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_before_the_measurement_do_not_count() {
+    fn report_excludes_seconds_before_the_measurement() {
         let second = |a: f64, b: f64| serde_json::json!({ "streams": [{ "bits_per_second": a * 1e6 }, { "bits_per_second": b * 1e6 }] });
         let intervals: Vec<_> = (0..7).map(|n| second(f64::from(n), 10.0 + f64::from(n))).collect();
         let report = serde_json::json!({ "intervals": intervals }).to_string();

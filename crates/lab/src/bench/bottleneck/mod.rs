@@ -1,14 +1,15 @@
-//! `phoebus bench bottleneck`: throughput over time on a narrow WAN, as in Figures 11 to 14 of the paper (S32, S25): first among
-//! nine competing iperf3 flows under cubic, then on a circuit that nobody else uses, with 0.01 % loss at the edges.
+//! `phoebus bench bottleneck`: throughput over time on a narrow WAN, as in Figures 11 to 14 of the paper (S32, S25):
+//! first among nine competing iperf3 flows under cubic, then on a circuit without other traffic, with 0.01 % loss at
+//! the edges.
 //!
-//! The competing flows run between the gateways' hosts and share nothing with the measured one but the link; they begin
-//! before it. What is measured lasts minutes, and every second of every flow is kept. `report` is what is made of it.
+//! The competing flows run between the gateways' hosts and share only the link with the measured flow; they start
+//! before it. A measurement lasts minutes, and every second of every flow is kept. `report` presents the results.
 
 mod cross;
 mod report;
 
 use super::Common;
-use super::bed::{Bed, Way};
+use super::bed::{Bed, BedRoute};
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
 use super::flows::{self, Sink};
@@ -68,7 +69,7 @@ pub(super) struct Bottleneck {
     seed: u64,
 }
 
-/// Something that is compared.
+/// A row of the comparison.
 #[derive(Debug, Clone)]
 struct Row {
     id: &'static str,
@@ -80,24 +81,25 @@ struct Row {
 /// How bytes get from `src` to `dst`.
 #[derive(Debug, Clone)]
 enum Path {
-    /// By one connection of this carrier.
+    /// One connection of this carrier.
     Direct(&'static [&'static str]),
-    /// By one of libudt.
+    /// One connection of libudt.
     Libudt,
-    /// Over a first hop of TCP under bbr, as the shim asks for, and gateways that are joined so; held to the capacity of the
-    /// WAN, or not. Under cubic the losses of the LAN would hold the first hop to less than the circuit carries.
+    /// Over gateways joined by `wan`, with a first hop of TCP under bbr, as the shim requests; `held` limits the rate
+    /// to the WAN's capacity. Under cubic, the losses of the LAN would limit the first hop to less than the circuit
+    /// carries.
     Through { wan: &'static str, held: bool },
 }
 
-/// Mbit/s of the measured flow in each second, as its receiver counted; one value for each.
+/// Mbit/s of the measured flow, as its receiver counted; one value per second.
 const EACH_SECOND: Metric = Metric { name: "each second", unit: "Mbit/s" };
 /// Mbit/s of the measured flow.
 const GOODPUT: Metric = Metric { name: "goodput", unit: "Mbit/s" };
-/// Standard deviation of the seconds after the third, per cent of their mean.
+/// Standard deviation over the seconds after the third, in per cent of their mean.
 const UNSTEADY: Metric = Metric { name: "unsteadiness", unit: "%" };
 /// Mbit/s of all competing flows.
 const OTHERS: Metric = Metric { name: "competing flows", unit: "Mbit/s" };
-/// Jain's index over the measured flow and those that compete with it.
+/// Jain's index over the measured flow and the competing ones.
 const JAIN: Metric = Metric { name: "Jain index", unit: "1" };
 /// Mbit/s of each competing flow in each second.
 const CROSS: [Metric; CROSS_MAX] = {
@@ -117,9 +119,9 @@ const CROSS: [Metric; CROSS_MAX] = {
     ]
 };
 const CROSS_MAX: usize = 9;
-/// Set-up and end of a measurement, beside its length.
+/// Set-up and end of a measurement, in addition to its length.
 const AROUND: Duration = Duration::from_secs(6);
-/// A flow needs so many seconds to find its rate.
+/// Seconds that a flow needs to find its rate.
 const RAMP: usize = 3;
 
 const fn direct(id: &'static str, title: &'static str, words: &'static [&'static str], colour: Colour) -> Row {
@@ -144,7 +146,7 @@ const ROWS: [Row; 10] = [
 ];
 
 impl Bottleneck {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &BottleneckArgs) -> Self {
         Self {
             cases: args.case.map_or_else(|| vec![Case::Shared, Case::Circuit], |case| vec![case]),
@@ -157,7 +159,7 @@ impl Bottleneck {
         }
     }
 
-    /// The hosts of `case`, joined by `row`'s WAN.
+    /// The hosts of `case`, joined by the WAN of `row`.
     fn bed(&self, case: Case, row: Option<&Row>) -> anyhow::Result<Bed> {
         let loss = if case == Case::Circuit { self.loss } else { Probability::default() };
         let settings = wan::path(self.rtt, loss, self.seed, "bbr");
@@ -212,7 +214,7 @@ impl Experiment for Bottleneck {
     fn measure(&self, bed: &mut Option<Bed>, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let case = Case::of(point)?;
         let row = ROWS.iter().find(|one| one.id == row).ok_or_else(|| anyhow!("there is no row {row}"))?;
-        // The one before ends first: both would have the same names.
+        // Drop the previous bed first: both would have the same host names.
         *bed = None;
         let bed = bed.insert(self.bed(case, Some(row))?);
         let driver;
@@ -228,7 +230,7 @@ impl Experiment for Bottleneck {
         let time = format!("{}s", self.seconds);
         let mut client = flows::client(&bed.testbed, "src", carrier, sink.at, &["--time", &time])?;
         if matches!(row.path, Path::Through { .. }) {
-            bed.lead(&mut client, Way::Phoebus, Some("bbr"))?;
+            bed.lead(&mut client, BedRoute::Phoebus, Some("bbr"))?;
         }
         let cross = match case {
             Case::Shared => Some(Cross::start(bed, self.flows, self.seconds, limit)?),
@@ -240,7 +242,7 @@ impl Experiment for Bottleneck {
         sink.check()?;
         bed.check()?;
         let cross = cross.map(Cross::finish).transpose()?.unwrap_or_default();
-        // What arrives later was under way, and found the link free of others.
+        // Later bytes were still on their way, and found the link without competitors.
         let counted = usize::try_from(self.seconds).unwrap_or(usize::MAX).min(flow.taken.intervals.len());
         let counted = &flow.taken.intervals[..counted];
         let goodput = counted.iter().sum::<u64>() as f64 * 8e-6 / self.seconds as f64;
@@ -261,10 +263,10 @@ impl Experiment for Bottleneck {
 }
 
 impl Bottleneck {
-    /// What a table has of a measurement.
+    /// The summary values of a measurement.
     fn summed(&self, seconds: &[u64], goodput: f64, cross: &[Vec<f64>]) -> Vec<Reading> {
         let mut readings = vec![(GOODPUT, goodput)];
-        // The last one is seldom whole.
+        // The last second is seldom whole.
         let whole = seconds.get(RAMP..seconds.len().saturating_sub(1)).unwrap_or_default();
         let rates: Vec<f64> = whole.iter().map(|bytes| *bytes as f64 * 8e-6).collect();
         if let Some(summary) = super::stats::Summary::of(&rates) {

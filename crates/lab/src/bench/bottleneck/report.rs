@@ -1,4 +1,4 @@
-//! Tables, drawings and targets of what was measured at the bottleneck.
+//! Tables, drawings and targets of the bottleneck experiment.
 
 use super::{Bottleneck, CROSS, Case, EACH_SECOND, GOODPUT, JAIN, OTHERS, ROWS, Row, UNSTEADY};
 use crate::bench::flows::AGAIN;
@@ -9,9 +9,9 @@ use crate::bench::results::{Metric, Results};
 use crate::bench::stats::Summary;
 use crate::bench::table::Table;
 
-/// The share of a circuit that a sender at its rate is to fill.
+/// The share of a circuit that a sender at its rate must fill.
 const FILLED: f64 = 0.95;
-/// The head of a column: goodput, per cent of what a TCP that fills the link would carry.
+/// A column's heading: goodput, in per cent of that of a TCP flow that fills the link.
 const SHARE: &str = "of the circuit, %";
 
 pub(super) fn of(bottleneck: &Bottleneck, results: &Results) -> Report {
@@ -73,13 +73,14 @@ impl Pictures<'_> {
         table
     }
 
-    /// The part of what a TCP that fills the circuit would carry.
+    /// The row's goodput relative to a TCP flow that fills the circuit.
     fn share(&self, row: &Row) -> Option<f64> {
         let point = Case::Circuit.label(self.bottleneck.flows).id;
         Some(self.results.summary(&point, row.id, GOODPUT)?.median / narrow::goodput(self.bottleneck.capacity))
     }
 
-    /// A drawing of each row among its competitors, as in Figures 11 to 13; one of all rows on the circuit, as in Figure 14.
+    /// For each row a drawing with its competitors, as in Figures 11 to 13; one drawing of all rows on the circuit,
+    /// as in Figure 14.
     fn charts(&self, case: Case) -> Vec<(String, Chart)> {
         let label = case.label(self.bottleneck.flows);
         let own = |row: &Row| self.trace(&label.id, row, EACH_SECOND, row.title.to_owned(), row.colour);
@@ -132,13 +133,13 @@ impl Pictures<'_> {
         }
     }
 
-    /// A value for each second of the first run.
+    /// One value per second of the first run.
     fn trace(&self, point: &str, row: &Row, metric: Metric, name: String, colour: Colour) -> Option<Series> {
         let own = |s: &&crate::bench::results::Sample| s.point == point && s.row == row.id && s.metric == metric.name;
         let run = self.results.samples.iter().filter(own).map(|s| s.run).min()?;
         let values: Vec<f64> =
             self.results.samples.iter().filter(own).filter(|s| s.run == run).map(|s| s.value).collect();
-        // What comes after the last whole second is what was under way.
+        // Bytes after the last whole second were still on their way.
         let whole = values.len().min(usize::try_from(self.bottleneck.seconds).unwrap_or(usize::MAX));
         let point = |(second, y): (usize, &f64)| Point { x: second as f64 + 0.5, y: *y, low: *y, high: *y };
         let points: Vec<_> = values[..whole].iter().enumerate().map(point).collect();
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn drawings_have_all_flows_second_by_second() {
+    fn drawings_show_all_flows_second_by_second() {
         let experiment = experiment();
         let mut results = Results::of("bottleneck");
         let mut readings = experiment.summed(&[50_000_000; 11], 400.0, &[vec![10.0; 10], vec![20.0; 10]]);

@@ -1,5 +1,5 @@
-//! GridFTP over a path, by what carries its data: TCP, UDT or QUIC (U14). Everything that starts is ours or GCT's, each with its own kind,
-//! or GCT's client with our server.
+//! GridFTP over a path, with its data over TCP, UDT or QUIC (U14). Client and server are both ours or both GCT's, or
+//! GCT's client with our server.
 
 use super::super::process::Background;
 use super::super::results::Reading;
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Who transfers.
+/// Client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pair {
     /// `globus-url-copy` and `globus-gridftp-server`.
@@ -25,19 +25,19 @@ pub(super) enum Pair {
     Mixed,
 }
 
-/// What carries data.
+/// The transport of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// So many connections, in MODE E.
+    /// This many connections, in MODE E.
     Tcp(u32),
-    /// One, in MODE S.
+    /// One connection, in MODE S.
     Udt,
-    /// One.
+    /// One connection.
     Quic,
 }
 
 impl Over {
-    /// The driver that has to be asked for.
+    /// The driver to request, if any.
     fn driver(self) -> Option<&'static str> {
         match self {
             Self::Tcp(_) => None,
@@ -47,31 +47,31 @@ impl Over {
     }
 }
 
-/// One transfer that is watched.
+/// One monitored transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Carried {
     pub(super) pair: Pair,
     pub(super) over: Over,
-    /// From a file to a new one, and not from /dev/zero to /dev/null.
+    /// From a file to a new one, instead of /dev/zero to /dev/null.
     pub(super) disk: bool,
 }
 
-/// For so long nothing arrives over a path that is empty: more than a round trip of any.
+/// If nothing arrives for this long, the path is empty: more than any round trip.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long a path may take to be so.
+/// Longest wait for a path to become empty.
 const SETTLED: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
 /// More than any transfer moves: a terabyte.
 const ENDLESS: &str = "1099511627776";
 
-/// A transfer that was started.
+/// A running transfer.
 pub(super) struct Going {
     pub(super) client: Client,
     pub(super) server: Background,
     pub(super) began: Instant,
     carried: Carried,
     receiver: Receiver,
-    /// What had arrived there before.
+    /// The receiver's count before the transfer.
     before: u64,
 }
 
@@ -85,9 +85,9 @@ impl Carried {
         Ok(readings)
     }
 
-    /// Starts a server and a client, the `nth` of those that run at once.
+    /// Starts a server and a client, as pair `nth` of those that run at the same time.
     pub(super) fn start(self, room: &Room, grid: &Grid, nth: usize) -> anyhow::Result<Going> {
-        // What one before has left is not to be found; nor is it to be on its way to the disk.
+        // Remove the previous transfer's files, and wait until its data is on the disk.
         let target = room.file(&format!("target-{nth}"))?;
         if target.exists() {
             fs::remove_dir_all(&target).context("what was carried before")?;
@@ -136,7 +136,7 @@ impl Carried {
             }
             (_, Some(driver)) => {
                 grid.as_user(&mut client);
-                // Without a login by certificate, GCT's client asks for no driver, and says nothing.
+                // Without a login by certificate, GCT's client silently requests no driver.
                 client.env("GLOBUS_THREAD_MODEL", "pthread").args(["-dbg", "-dcstack", driver]);
                 client.args([source, format!("gsiftp://{}:{PORT}{target}", room.server_of(nth).0)]);
             }
@@ -146,7 +146,8 @@ impl Carried {
     }
 }
 
-/// Where the `nth` server is, GCT's or ours, for those with a certificate of `grid` and for all others; `driver` may carry data.
+/// Starts the `nth` server, GCT's or ours, for clients with a certificate of `grid` and for anonymous ones; data may
+/// go over `driver`.
 pub(super) fn server(
     room: &Room,
     grid: &Grid,
@@ -162,7 +163,7 @@ pub(super) fn server(
         server.args(["-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);
         server.arg(room.file("server.log")?);
         if let Some(driver) = driver {
-            // GCT's driver for UDT waits in its calls.
+            // GCT's driver for UDT blocks in its calls, so it needs threads.
             server.args(["-dc-whitelist", &format!("tcp,gsi,{driver}"), "-threads", "2"]);
         }
         return Background::start("globus-gridftp-server", server)?.listening(PORT);
@@ -185,7 +186,7 @@ pub(super) fn server(
     Background::start("phoebus serve", server)?.listening(PORT)
 }
 
-/// Waits until nothing arrives any more of what was under way before, which would be taken for the first data.
+/// Waits until no more data of an earlier transfer arrives, which would be mistaken for the first data.
 fn settle(receiver: Receiver) -> anyhow::Result<()> {
     let (mut last, mut since, began) = (receiver.written(), Instant::now(), Instant::now());
     while since.elapsed() < QUIET {
@@ -202,17 +203,18 @@ fn settle(receiver: Receiver) -> anyhow::Result<()> {
 }
 
 impl Going {
-    /// Whether data have come.
+    /// Whether data has arrived.
     pub(super) fn has_data(&self) -> bool {
         self.receiver.has_data(self.before)
     }
 
-    /// What it receives by.
+    /// How the received bytes are counted.
     pub(super) fn receiver(&self) -> Receiver {
         self.receiver
     }
 
-    /// That data went over what was asked for: what went over TCP instead would be worse than nothing measured. Ours fails otherwise.
+    /// Checks that data used the requested driver: a silent fallback to TCP must not count. Our client fails by
+    /// itself in that case.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match (self.carried.pair, self.carried.over.driver()) {
             (Pair::Gct | Pair::Mixed, Some(driver)) => stack_was_taken(&self.client.said(), driver),
@@ -223,7 +225,7 @@ impl Going {
 
 impl Drop for Going {
     fn drop(&mut self) {
-        // Some of GCT's would wait for their lost client for ever.
+        // Some of GCT's processes would wait for their lost client for ever.
         self.receiver.end();
     }
 }

@@ -1,8 +1,9 @@
-//! `phoebus bench gridftp --concurrent`: GridFTP over TCP and over UDT at once, over one link (U17; tables 2 and 3 of the paper on UDT in
-//! XIO, by which UDT takes what TCP leaves). Each flow has a client, a server and hosts of its own.
+//! `phoebus bench gridftp --concurrent`: GridFTP over TCP and over UDT at the same time, over one link (U17; Tables 2
+//! and 3 of the paper on UDT in XIO, where UDT uses what TCP leaves). Each flow has its own client, server and hosts.
 //!
-//! The paths are those of the tables: of one it can be seen that the flows did not compete, of the other that all of them together had
-//! a quarter of 1 Gbit/s. Their losses are what Mathis's law makes of one flow of TCP alone.
+//! The paths are those of the tables: on one, the paper's figures show that the flows did not compete; on the other,
+//! that all of them together had a quarter of 1 Gbit/s. The losses follow from the rate of a single TCP flow, by
+//! Mathis's law.
 
 use super::super::conditions::versions;
 use super::super::engine::{Experiment, Label};
@@ -30,7 +31,7 @@ pub(in crate::bench) struct Concurrent {
     seed: u64,
 }
 
-/// How many flows of TCP and of UDT at once, and what the paper has of one of each.
+/// The number of concurrent flows of TCP and of UDT, and the paper's rates of one of each.
 struct Mix {
     id: &'static str,
     title: &'static str,
@@ -49,19 +50,19 @@ const MIXES: [Mix; 6] = [
 const PAIRS: [(&str, &str, Pair); 2] = [("gct", "GCT", Pair::Gct), ("ours", "Phoebus", Pair::Ours)];
 
 /// A path of the paper.
-struct Place {
+struct PaperPath {
     id: &'static str,
     title: &'static str,
     round_trip: u64,
-    /// The part of the capacity that is there.
+    /// The fraction 1/n of the capacity that the flows get.
     share: u64,
     loss: f64,
-    /// Mbit/s of one flow of TCP, and of one of UDT, by the mixes.
+    /// Mbit/s of one TCP flow, and of one UDT flow, for each mix.
     paper: [[Option<f64>; 6]; 2],
 }
 
-const PLACES: [Place; 2] = [
-    Place {
+const PLACES: [PaperPath; 2] = [
+    PaperPath {
         id: "table2",
         title: "table 2: 194 ms",
         round_trip: 194,
@@ -72,7 +73,7 @@ const PLACES: [Place; 2] = [
             [None, Some(416.8), None, Some(403.9), Some(404.3), Some(405.7)],
         ],
     },
-    Place {
+    PaperPath {
         id: "table3",
         title: "table 3: 193 ms, a quarter of the rate",
         round_trip: 193,
@@ -88,9 +89,9 @@ const PLACES: [Place; 2] = [
 const TCP: Metric = Metric { name: "each TCP", unit: "Mbit/s" };
 const UDT: Metric = Metric { name: "each UDT", unit: "Mbit/s" };
 
-/// How long flows have to find their rates.
+/// Time for the flows to find their rates.
 const RAMP: Duration = Duration::from_secs(10);
-/// Logins, one beside the other.
+/// Time for the logins, one after another.
 const AROUND: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -215,7 +216,7 @@ impl Experiment for Concurrent {
     }
 }
 
-fn table(results: &Results, place: &Place) -> Table {
+fn table(results: &Results, place: &PaperPath) -> Table {
     let heads = PAIRS.iter().flat_map(|(_, who, _)| [(*who).to_owned(), "processors busy".into()]);
     let heads = std::iter::once(String::new()).chain(heads).chain(["the paper".to_owned()]);
     let mut table = Table::new(format!("{}: each TCP / each UDT, Mbit/s", place.title), heads);
@@ -233,7 +234,7 @@ fn table(results: &Results, place: &Place) -> Table {
     table
 }
 
-/// What there is of both.
+/// Joins the values of TCP and UDT, as far as the mix has them.
 fn both(mix: &Mix, tcp: String, udt: String) -> String {
     match (mix.tcp, mix.udt) {
         (_, 0) => tcp,
@@ -242,7 +243,7 @@ fn both(mix: &Mix, tcp: String, udt: String) -> String {
     }
 }
 
-/// Whether UDT yields, and how much TCP keeps beside it: for either pair, as much as in the paper.
+/// Whether UDT yields, and how much of its rate TCP keeps: for each pair, compared with the paper.
 fn verdicts(results: &Results) -> Vec<Verdict> {
     let mut all = Vec::new();
     for place in &PLACES {

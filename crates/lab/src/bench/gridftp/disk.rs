@@ -1,10 +1,9 @@
-//! `phoebus bench gridftp --disk`: one file from disk to disk on loopback, until it is there under its name: both programs of either
-//! kind, and rsync with a daemon.
+//! `phoebus bench gridftp --disk`: one file from disk to disk on loopback, until it has its final name: all pairs of
+//! our and GCT's programs, and rsync with a daemon.
 //!
-//! What is read is in memory, and what is written goes to the page cache and, where a program waits for it, to the
-//! disk: ours does before it gives a file its name, the others leave it to the kernel. So ours stands there twice, with
-//! and without that much to wait for: a second figure is the time until all of it is on the disk (`sync`), for
-//! everybody.
+//! The source is in memory, and the target goes to the page cache and, if a program waits for it, to the disk: ours
+//! syncs a file before it publishes it, the others leave that to the kernel. So ours appears twice, with and without
+//! this wait, and a second figure gives the time until everything is on the disk (`sync`), for all programs.
 
 use super::super::conditions::versions;
 use super::super::engine::{Experiment, Label};
@@ -29,7 +28,7 @@ pub(in crate::bench) struct Disks {
 
 const POINTS: [(&str, &str, bool); 2] = [("put", "put", true), ("get", "get", false)];
 
-/// Who is compared: the server, and whether the client is ours, and how that verifies.
+/// The rows: the server, our client's verification or `None` for GCT's client, and the colour.
 const ROWS: [(&str, &str, Server, Option<&str>, Colour); 6] = [
     (RSYNC, "rsync", Server::Rsync, None, Colour::LightGrey),
     (GCT, "globus-url-copy, globus-gridftp-server", Server::Gct, None, Colour::Grey),
@@ -46,7 +45,7 @@ const OURS: &str = "both";
 const RATE: Metric = Metric { name: "rate", unit: "MB/s" };
 const SYNCED: Metric = Metric { name: "rate until it is on the disk", unit: "MB/s" };
 
-/// How often is looked whether a program has ended.
+/// Interval of checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Disks {
@@ -59,7 +58,7 @@ impl Disks {
     }
 }
 
-/// Runs a client to its end, and says what processor time it used.
+/// Runs a client to its end, and returns its processor time.
 fn to_its_end(command: Command, room: &Room, limit: Duration) -> anyhow::Result<f64> {
     let mut client = Client::start(command, &room.file("client.log")?)?;
     let deadline = Instant::now() + limit;
@@ -147,7 +146,7 @@ impl Experiment for Disks {
         if fs::metadata(&target).context("nothing arrived")?.len() != self.megabytes * 1_000_000 {
             bail!("the file arrived with another length");
         }
-        // Those of its children that have not ended are not counted yet.
+        // The time of children counts only once they have ended.
         std::thread::sleep(Duration::from_millis(200));
         let serving = spent(server.process.pid())?.0 - before;
         let gigabytes = self.bytes() / 1e9;
@@ -204,7 +203,7 @@ fn chart(results: &Results) -> Chart {
     }
 }
 
-/// At its worst: both programs ours to either peer, until all is on the disk.
+/// The worst case: both programs ours against either peer, until everything is on the disk.
 fn verdicts(results: &Results) -> Vec<Verdict> {
     let worst = |peer: &'static str| {
         let ratio = |(id, title, _): &(&str, &'static str, bool)| {
@@ -223,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worse_direction_counts() {
+    fn verdict_uses_the_worse_direction() {
         let mut results = Results::of("gridftp-disk");
         for (point, row, rate) in
             [("put", RSYNC, 100.0), ("put", OURS, 150.0), ("get", RSYNC, 100.0), ("get", OURS, 90.0)]

@@ -1,6 +1,6 @@
-//! `phoebus bench gridftp`: `phoebus serve` and `phoebus cp` beside `globus-gridftp-server` and `globus-url-copy`, each with each, from
-//! memory to memory on loopback, where nothing but the processors holds them up (U6, U13); [`disk`] has the same from
-//! disk to disk, [`wan`], [`concurrent`] and [`short`] over long paths.
+//! `phoebus bench gridftp`: `phoebus serve` and `phoebus cp` against `globus-gridftp-server` and `globus-url-copy`,
+//! in all pairs, from memory to memory on loopback, where only the processors limit the rate (U6, U13). [`disk`] does
+//! the same from disk to disk; [`wan`], [`concurrent`] and [`short`] use long paths.
 
 mod carried;
 mod concurrent;
@@ -50,13 +50,13 @@ pub(super) struct Servers {
     seconds: u64,
 }
 
-/// A way to transfer.
+/// A kind of transfer.
 struct Transfer {
     id: &'static str,
     title: &'static str,
-    /// Towards the server.
+    /// Whether it goes to the server.
     is_put: bool,
-    /// Over how many connections in MODE E; in MODE S without.
+    /// Number of connections in MODE E; `None` for MODE S.
     streams: Option<u32>,
 }
 
@@ -75,13 +75,13 @@ const TRANSFERS: [Transfer; 8] = [
     transfer("get-64", "get, MODE E, 64 streams", false, Some(64)),
 ];
 
-/// Who is compared.
+/// A row of the comparison.
 struct Row {
     id: &'static str,
     title: &'static str,
     colour: Colour,
     server: Server,
-    /// The client is ours, and verifies so.
+    /// Our client with this verification; `None` for GCT's client.
     verify: Option<&'static str>,
 }
 
@@ -112,7 +112,7 @@ const ROWS: [Row; 6] = [
 const ENDLESS: &str = "1099511627776";
 
 impl Servers {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &GridftpArgs) -> Self {
         Self { seconds: args.seconds.unwrap_or(if args.common.quick { 2 } else { 5 }) }
     }
@@ -235,7 +235,7 @@ fn table(caption: &str, results: &Results, metric: Metric) -> Table {
     table
 }
 
-/// A row's title with the words for a drawing, where there is little room.
+/// A row's title in the short form for drawings.
 fn brief(title: &str) -> String {
     let title = title.replace("globus-url-copy", "GCT").replace("globus-gridftp-server", "GCT");
     title.replace("phoebus cp", "cp").replace("phoebus serve", "serve")
@@ -266,8 +266,9 @@ fn chart(name: &str, title: &str, results: &Results, metric: Metric) -> (String,
     (name.to_owned(), chart)
 }
 
-/// At its worst of all transfers over up to 8 streams, which are asked for: throughput to that of GCT's programs with
-/// each other, and the processor time of each of our programs to that of the one whose place it takes.
+/// The worst case of all transfers over up to 8 streams, which is where the target applies: throughput relative to
+/// GCT's programs with each other, and the processor time of each of our programs relative to the GCT program that it
+/// replaces.
 fn verdicts(results: &Results) -> Vec<Verdict> {
     let ratios = |row: &'static str, metric| {
         let asked = TRANSFERS.iter().filter(|transfer| transfer.streams.is_none_or(|streams| streams <= 8));
@@ -304,14 +305,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_of_all_transfers_counts() {
+    fn verdict_uses_the_worst_of_all_transfers() {
         let mut results = Results::of("gridftp");
         for (point, row, rate, used) in [
             ("put-s", GCT, 100.0, 1.0),
             ("put-s", SERVE, 150.0, 0.5),
             ("get-8", GCT, 100.0, 1.0),
             ("get-8", SERVE, 90.0, 1.2),
-            // Not asked for.
+            // Beyond the target's range.
             ("get-64", GCT, 100.0, 1.0),
             ("get-64", SERVE, 10.0, 9.0),
         ] {

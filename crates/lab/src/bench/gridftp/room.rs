@@ -1,4 +1,4 @@
-//! A host of its own, with a place for files, and the programs that are compared in it.
+//! A host for the compared programs, with a directory for files.
 
 use super::super::iperf;
 use super::super::process::{self, Background};
@@ -14,24 +14,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The one host of a room, or the two of one with a path between them; the client is at the first.
+/// The host of a room with one host; a room with a path has two, with the client at the first.
 const HOST: &str = "loop";
 const ENDS: [&str; 2] = ["src", "dst"];
 /// The link between them, and its interface at either end.
 pub(super) const LINK: &str = "wan";
-/// Where several clients and servers are whose paths meet in one link: the routers at its ends, and the links to the servers.
+/// With several clients and servers whose paths share one link: the routers at its ends, and the links to the
+/// servers.
 const ROUTERS: [&str; 2] = ["r1", "r2"];
 const DOWN: [&str; 3] = ["down1", "down2", "down3"];
 const LOCAL: &str = "127.0.0.1";
 pub(super) const PORT: u16 = 2811;
-/// What a testbed's hosts give to a socket at most.
+/// Most that a socket gets on a testbed's hosts.
 const UNBOUNDED: u64 = 128 << 20;
-/// Starting and ending.
+/// Time to start and end.
 pub(super) const AROUND: Duration = Duration::from_secs(3);
-/// Where Debian has servers.
+/// The directories in which Debian installs servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where the current directory is there are disks; temporary files may be in memory.
+/// The current directory is on a disk; temporary files may be in memory.
 fn place() -> anyhow::Result<tempfile::TempDir> {
     tempfile::tempdir_in(".").context("no place for files in the current directory")
 }
@@ -52,7 +53,7 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// What its processes are called by the kernel.
+    /// The name of its processes in the kernel.
     fn process(self) -> &'static str {
         match self {
             Self::Gct => "globus-gridftp-",
@@ -62,7 +63,7 @@ impl Server {
     }
 }
 
-/// A server that runs.
+/// A running server.
 pub(super) struct Running {
     pub(super) process: Background,
     server: Server,
@@ -73,7 +74,7 @@ impl Running {
         Self { process, server }
     }
 
-    /// What its processes are known by, so that none is left.
+    /// Matches its processes, so that all of them can be ended.
     pub(super) fn receiver(&self) -> Receiver {
         match self.server {
             Server::Ours => Receiver::Process(self.process.pid()),
@@ -89,7 +90,7 @@ pub(in crate::bench) struct Room {
     pairs: Vec<Ends>,
 }
 
-/// Where a client and its server are.
+/// The hosts of a client and its server.
 struct Ends {
     client: String,
     server: String,
@@ -104,21 +105,21 @@ impl Room {
         let address = Ipv4Addr::LOCALHOST.into();
         let ends = Ends { client: HOST.into(), server: HOST.into(), address, device: "lo" };
         let room = Self { host, files: place()?, pairs: vec![ends] };
-        // The default of a network namespace can be only what the machine allows all users.
+        // A network namespace cannot choose a default congestion control that the machine does not allow to all
+        // users.
         let mut route = room.command("ip")?;
         route.args(["route", "replace", "local", LOCAL, "dev", "lo", "table", "local", "congctl", "cubic"]);
         process::run("ip, of iproute2", route, AROUND).context("no route under cubic")?;
         Ok(room)
     }
 
-    /// Two hosts with a path between them, whose routes have this congestion control, which everybody gets who asks for
-    /// no other.
+    /// Two hosts with a path between them. Sockets that request no congestion control use `control`, by their routes.
     pub(super) fn with_path(path: DirectionConfig, seed: u64, control: &str) -> anyhow::Result<Self> {
         let links = vec![link(LINK, ENDS, seed, path)];
         Self::with(ENDS.map(HostSpec::new).into(), links, &[(ENDS[0].into(), ENDS[1].into(), LINK)], control)
     }
 
-    /// A client and a server for each of three flows at most, whose paths have this link in common and nothing else.
+    /// A client and a server for each of at most three flows, whose paths share only this link.
     pub(super) fn with_flows(path: DirectionConfig, seed: u64, control: &str) -> anyhow::Result<Self> {
         let pairs: Vec<_> =
             (1..).zip(DOWN).map(|(nth, down)| (format!("src{nth}"), format!("dst{nth}"), down)).collect();
@@ -154,10 +155,10 @@ impl Room {
         Ok(room)
     }
 
-    /// Bounds what the kernel gives to sockets that ask for nothing, at both ends: to the window of one whose program asks for buffers of
-    /// `bytes`, or to what experiments have.
+    /// Limits the buffers of sockets that request none, at both ends: to the window of a program that requests
+    /// buffers of `bytes`, or to the default of experiments.
     pub(super) fn bound_buffers(&self, bytes: Option<u64>) -> anyhow::Result<()> {
-        // The kernel gives twice what is asked for, and takes half of it for what surrounds the data.
+        // The kernel gives twice the requested size, and uses half of it for overhead.
         let most = bytes.map_or(UNBOUNDED, |bytes| 2 * bytes);
         let script = format!(
             "cd /proc/sys/net/ipv4 && for n in tcp_rmem tcp_wmem; do set -- $(cat $n) && echo $1 $2 {most} > $n || exit 1; done"
@@ -169,7 +170,7 @@ impl Room {
         Ok(())
     }
 
-    /// What iperf3 carries from client to server over so many streams, in Mbit/s.
+    /// The rate of iperf3 from client to server over this many streams, in Mbit/s.
     pub(super) fn iperf(&self, seconds: u64, streams: u32, control: &str, limit: Duration) -> anyhow::Result<f64> {
         const PORT: u16 = 5201;
         let _server = iperf::serve(self.at_server(iperf::PROGRAM)?, PORT)?;
@@ -177,12 +178,12 @@ impl Room {
         Ok(test.run(self.command(iperf::PROGRAM)?, (self.address(), PORT).into(), limit)?.goodput)
     }
 
-    /// Where a file of this name is, by its whole path.
+    /// The full path of the file with this name.
     pub(super) fn file(&self, name: &str) -> anyhow::Result<PathBuf> {
         Ok(std::path::absolute(self.files.path())?.join(name))
     }
 
-    /// What holds in it.
+    /// The conditions in this room.
     pub(super) fn conditions(&self) -> Vec<(String, String)> {
         let hosts = self.host.report().hosts.into_iter();
         let name = |host: &str| if host == HOST { "loopback of its own".to_owned() } else { format!("host {host}") };
@@ -196,28 +197,28 @@ impl Room {
         self.pairs[0].address
     }
 
-    /// The `nth` server's host, its address, and the interface where what it receives is counted.
+    /// The `nth` server's host, its address, and the interface that counts what it receives.
     pub(super) fn server_of(&self, nth: usize) -> (&str, IpAddr, &'static str) {
         let ends = &self.pairs[nth];
         (&ends.server, ends.address, ends.device)
     }
 
-    /// A command where clients are.
+    /// A command at the client's host.
     pub(super) fn command(&self, program: impl AsRef<Path>) -> anyhow::Result<Command> {
         self.command_of(0, program)
     }
 
-    /// A command where the `nth` client is.
+    /// A command at the `nth` client's host.
     pub(super) fn command_of(&self, nth: usize, program: impl AsRef<Path>) -> anyhow::Result<Command> {
         self.at(&self.pairs[nth].client, program.as_ref())
     }
 
-    /// A command where servers are.
+    /// A command at the server's host.
     pub(super) fn at_server(&self, program: impl AsRef<Path>) -> anyhow::Result<Command> {
         self.at_server_of(0, program)
     }
 
-    /// A command where the `nth` server is.
+    /// A command at the `nth` server's host.
     pub(super) fn at_server_of(&self, nth: usize, program: impl AsRef<Path>) -> anyhow::Result<Command> {
         self.at(&self.pairs[nth].server, program.as_ref())
     }
@@ -228,12 +229,12 @@ impl Room {
         Ok(command)
     }
 
-    /// `phoebus`, where clients are.
+    /// `phoebus` at the client's host.
     pub(super) fn phoebus(&self) -> anyhow::Result<Command> {
         self.command(std::env::current_exe().context("where this program is")?)
     }
 
-    /// A server that lets everybody in.
+    /// Starts a server that accepts everybody.
     pub(super) fn server(&self, server: Server) -> anyhow::Result<Running> {
         let address = self.address().to_string();
         let (name, command) = match server {
@@ -261,7 +262,7 @@ impl Room {
         Ok(Running { process: Background::start(name, command)?.listening(PORT)?, server })
     }
 
-    /// What a server of this kind calls the file at `path`.
+    /// The URL of the file at `path` on a server of this kind.
     pub(super) fn url(&self, server: Server, path: &str) -> String {
         let address = self.address();
         match server {

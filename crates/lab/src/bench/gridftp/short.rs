@@ -1,6 +1,7 @@
-//! `phoebus bench gridftp --short`: the method of the paper on RFIO and GridFTP (R8–R10, R16): 45 Mbit/s and 125 ms, files of 1 to 100 MB,
-//! 1 to 10 streams, setting up and transferring timed apart. Buffers are of 64 KB, as the paper's systems had them by default, and
-//! tuned: GCT asks for 1 MB, ours leave it to the kernel (U16), which for 64 KB is told to give no more.
+//! `phoebus bench gridftp --short`: the method of the paper on RFIO and GridFTP (R8–R10, R16): 45 Mbit/s and 125 ms,
+//! files of 1 to 100 MB, 1 to 10 streams, set-up and transfer timed separately. Buffers are 64 KB, the default of the
+//! paper's systems, or tuned: GCT requests 1 MB, ours leave the choice to the kernel (U16), which for 64 KB is
+//! limited to that size.
 
 mod statements;
 
@@ -45,8 +46,8 @@ pub(in crate::bench) struct Sizes {
     seed: u64,
 }
 
-/// Who transfers, and with what buffers.
-struct Way {
+/// Client, server and their buffers.
+struct Setup {
     id: &'static str,
     title: &'static str,
     mover: Mover,
@@ -54,26 +55,26 @@ struct Way {
     by_certificate: bool,
 }
 
-const fn way(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Way {
-    Way { id, title, mover, buffers, by_certificate: false }
+const fn way(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Setup {
+    Setup { id, title, mover, buffers, by_certificate: false }
 }
 
-const fn by_certificate(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Way {
-    Way { id, title, mover, buffers, by_certificate: true }
+const fn by_certificate(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Setup {
+    Setup { id, title, mover, buffers, by_certificate: true }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mover {
     Files(Server),
-    /// For the time of a test, beside the longest put.
+    /// iperf3, for the time of a test, to compare with the longest put.
     Iperf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Buffers {
-    /// The program asks for this much.
+    /// The program requests this much.
     Asked(u64),
-    /// The kernel gives this much at most.
+    /// The kernel gives at most this much.
     Bounded(u64),
     /// The kernel chooses.
     Tuned,
@@ -83,7 +84,7 @@ const SMALL: u64 = 64 << 10;
 const GCT: Mover = Mover::Files(Server::Gct);
 const OURS: Mover = Mover::Files(Server::Ours);
 
-const WAYS: [Way; 8] = [
+const WAYS: [Setup; 8] = [
     way(GCT_SMALL, "GCT, 64 KB", GCT, Buffers::Asked(SMALL)),
     way(OURS_SMALL, "Phoebus, 64 KB", OURS, Buffers::Bounded(SMALL)),
     way(IPERF_SMALL, "iperf3, 64 KB", Mover::Iperf, Buffers::Bounded(SMALL)),
@@ -109,7 +110,7 @@ const CONTROL: &str = "cubic";
 const SECONDS: u64 = 15;
 
 impl Buffers {
-    /// About what one stream can have, in bits per second: a buffer each round trip.
+    /// Approximate rate of one stream, in bits per second: one buffer per round trip.
     fn rate(self) -> u64 {
         match self {
             Self::Asked(bytes) | Self::Bounded(bytes) => (bytes * 8) * 1000 / ROUND_TRIP.as_millis() as u64,
@@ -131,7 +132,7 @@ impl Sizes {
         [false, true].into_iter().flat_map(|is_put| self.megabytes.iter().map(move |size| (is_put, *size)))
     }
 
-    fn ways(&self) -> impl Iterator<Item = (&'static Way, u32)> {
+    fn ways(&self) -> impl Iterator<Item = (&'static Setup, u32)> {
         WAYS.iter().flat_map(|way| self.streams.iter().map(move |streams| (way, *streams)))
     }
 
@@ -139,8 +140,8 @@ impl Sizes {
         self.megabytes.iter().copied().max().unwrap_or(1)
     }
 
-    /// What a point and a row stand for, if that is measured.
-    fn find(&self, wanted: &str, of: &str) -> Option<(bool, u64, &'static Way, u32)> {
+    /// The meaning of a point and a row: direction, size, way and streams; `None` if they are not measured.
+    fn find(&self, wanted: &str, of: &str) -> Option<(bool, u64, &'static Setup, u32)> {
         let (is_put, size) = self.directions().find(|d| point(*d) == wanted)?;
         let (way, streams) = self.ways().find(|(way, streams)| row(way.id, *streams) == of)?;
         let is_measured = way.mover != Mover::Iperf || (is_put && size == self.largest());
@@ -169,7 +170,7 @@ impl Experiment for Sizes {
 
     fn rows(&self) -> Vec<Label> {
         let plural = |n| if n == 1 { "stream" } else { "streams" };
-        let title = |way: &Way, n| format!("{}, {n} {}", way.title, plural(n));
+        let title = |way: &Setup, n| format!("{}, {n} {}", way.title, plural(n));
         self.ways().map(|(way, n)| Label::new(row(way.id, n), title(way, n))).collect()
     }
 
@@ -259,7 +260,7 @@ impl Sizes {
         table
     }
 
-    /// As the paper's figures 1 to 4: a line for each size.
+    /// Like the paper's Figures 1 to 4: a line for each size.
     fn chart(&self, results: &Results, is_put: bool, buffers: &str, ways: [&str; 3]) -> (String, Chart) {
         const COLOURS: [[Colour; 4]; 3] = [
             [Colour::LightGrey, Colour::Sky, Colour::Blue, Colour::Black],
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_buffer_takes_its_time() {
+    fn expected_time_grows_with_a_small_buffer() {
         let sizes = sizes();
         assert_eq!((sizes.points().len(), sizes.rows().len()), (8, 48));
         let expected = |row| sizes.expected("get 100MB", row).as_secs();
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_paper_says_is_looked_for() {
+    fn verdicts_cover_the_papers_statements() {
         let mut results = Results::of("gridftp-short");
         for (point, row, rate) in [
             ("get 100MB", "gct-64k-9", 40.0),

@@ -1,4 +1,4 @@
-//! One transfer to its end over a path: setting up and transferring timed apart (R8).
+//! One complete transfer over a path, with set-up and transfer timed separately (R8).
 
 use super::super::results::{Metric, Reading};
 use super::super::transfer::{Client, Receiver, SET_UP};
@@ -11,33 +11,33 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// From the first byte of data that arrived to the end of the client.
+/// From the arrival of the first data byte to the end of the client.
 pub(super) const TOOK: Metric = Metric { name: "transfer", unit: "s" };
 /// The same as a rate.
 pub(super) const RATE: Metric = Metric { name: "rate", unit: "Mbit/s" };
 /// Processor time of the client.
 pub(super) const CLIENT: Metric = Metric { name: "client cpu", unit: "s/GB" };
 
-/// How often is looked whether data have come, or a program has ended.
+/// Interval of checks whether data has arrived, or a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What is transferred, in MODE E.
+/// A transfer in MODE E.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
-    /// Towards the server.
+    /// Whether it goes to the server.
     pub(super) is_put: bool,
-    /// To a file, and from one, and not from /dev/zero to /dev/null.
+    /// From a file to a file, instead of /dev/zero to /dev/null.
     pub(super) disk: bool,
     pub(super) bytes: u64,
     pub(super) streams: u32,
-    /// With a login by certificate, which also proves who is at the data connections; or else as anybody.
+    /// With a login by certificate, which also authenticates the data connections; otherwise anonymous.
     pub(super) by_certificate: bool,
-    /// What sockets have, if the kernel is not to choose; of GCT alone.
+    /// The socket buffer to request, if the kernel does not choose; only for GCT.
     pub(super) buffer: Option<u64>,
 }
 
 impl Transfer {
-    /// Carries it out once, with a client and a server of the same kind.
+    /// Runs the transfer once, with a client and a server of the same kind.
     pub(super) fn run(&self, site: &Site, kind: Server, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let room = &site.room;
         let server = match self.by_certificate {
@@ -113,7 +113,7 @@ impl Transfer {
     }
 }
 
-/// The processor time of a process and of its children that have ended, in seconds, and whether it has ended itself.
+/// The processor time of a process and of its ended children, in seconds, and whether the process has ended.
 pub(super) fn spent(pid: u32) -> anyhow::Result<(f64, bool)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -122,7 +122,7 @@ pub(super) fn spent(pid: u32) -> anyhow::Result<(f64, bool)> {
     Ok((ticks as f64 / rustix::param::clock_ticks_per_second() as f64, fields.first() == Some(&"Z")))
 }
 
-/// Writes so many bytes that nobody could compress or leave out.
+/// Writes `bytes` bytes that cannot be compressed or left out.
 pub(super) fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
     let mut block = Vec::new();
     fs::File::open("/dev/urandom")?.take(1_000_000).read_to_end(&mut block)?;
@@ -143,13 +143,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_spent_is_its_own_and_its_children_s() {
+    fn spent_includes_ended_children() {
         let (used, ended) = spent(std::process::id()).unwrap();
         assert!(used >= 0.0 && !ended);
     }
 
     #[test]
-    fn a_file_is_as_long_as_asked_for() {
+    fn fill_writes_the_requested_length() {
         let room = tempfile::tempdir().unwrap();
         fill(&room.path().join("x"), 2_500_001).unwrap();
         assert_eq!(fs::metadata(room.path().join("x")).unwrap().len(), 2_500_001);

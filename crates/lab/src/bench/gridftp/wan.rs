@@ -1,9 +1,10 @@
-//! `phoebus bench gridftp --wan`: GridFTP over a long path, with the round trips of the paper on UDT in XIO (U13–U15): over TCP, UDT and
-//! QUIC, from memory and from disk, beside iperf3 and what carries the data alone.
+//! `phoebus bench gridftp --wan`: GridFTP over a long path, with the round trips of the paper on UDT in XIO
+//! (U13–U15): over TCP, UDT and QUIC, from memory and from disk, compared with iperf3 and with the bare transports.
 //!
-//! The paper says of its paths that they had 1 Gbit/s, and nothing of their loss. What one stream of iperf3 carried under Reno tells
-//! it, by Mathis's law (1.22 segments each round trip, by the root of the loss): 0.0012 % and 0.001 % over 204 and 60 ms, 0.00015 %
-//! over 193 ms. Other traffic, which held UDT down to 200 to 430 Mbit/s there, is none here.
+//! The paper gives the capacity of its paths, 1 Gbit/s, but not their loss. The loss follows from the rate of one
+//! iperf3 stream under Reno, by Mathis's law (1.22 segments per round trip, divided by the square root of the loss):
+//! 0.0012 % and 0.001 % over 204 and 60 ms, 0.00015 % over 193 ms. The other traffic there, which held UDT down to
+//! 200 to 430 Mbit/s, is not emulated.
 
 use super::super::conditions::versions;
 use super::super::engine::{Experiment, Label};
@@ -55,14 +56,14 @@ pub(in crate::bench) struct LongPath {
     seed: u64,
 }
 
-/// What moves the bytes.
+/// The program that moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mover {
     /// GridFTP.
     Files(Carried),
-    /// So many streams of iperf3.
+    /// This many streams of iperf3.
     Iperf(u32),
-    /// One flow of our own, as [`super::super::peer`] has it.
+    /// One flow of our own, with the arguments of [`super::super::peer`].
     Bare(&'static [&'static str]),
     /// One flow of libudt.
     Libudt,
@@ -111,9 +112,9 @@ const ROWS: [Row; 21] = [
 ];
 const OURS_UDT: &str = "ours-udt";
 
-/// What everybody sends under who is TCP.
+/// The congestion control of all TCP senders.
 pub(super) const CONTROL: &str = "cubic";
-/// Logging in, over round trips of a fifth of a second.
+/// Time for logins, over round trips of a fifth of a second.
 const AROUND: Duration = Duration::from_secs(7);
 
 impl LongPath {
@@ -127,7 +128,7 @@ impl LongPath {
         Self { rtts, rate: args.rate, loss: args.loss, seconds, seed }
     }
 
-    /// The loss over a path with this round trip.
+    /// The loss of the path with this round trip.
     fn loss(&self, rtt: Span) -> Probability {
         let usual = if rtt.0 == Duration::from_millis(193) { 1.5e-6 } else { 1e-5 };
         self.loss.or(Probability::new(usual)).unwrap_or_default()
@@ -155,7 +156,7 @@ impl LongPath {
     }
 }
 
-/// A path with this round trip, and a queue of one.
+/// A path with this round trip, and a queue of one bandwidth-delay product.
 pub(super) fn path(rtt: Span, rate: BitRate, loss: Probability) -> DirectionConfig {
     let queue = (rate.0 as f64 / 8.0 * rtt.0.as_secs_f64()) as u64;
     DirectionConfig {
@@ -190,7 +191,7 @@ impl Experiment for LongPath {
     fn set_up(&self, point: &str) -> anyhow::Result<Site> {
         let rtt = self.rtts.iter().find(|rtt| rtt.to_string() == point).copied().unwrap_or_default();
         let room = Room::with_path(path(rtt, self.rate, self.loss(rtt)), self.seed, CONTROL)?;
-        // What is read lasts for longer than anybody sends.
+        // The file is longer than anybody can send in the time.
         fill(&room.file("source")?, self.rate.0 / 8 * (self.seconds + 2))?;
         Ok(Site { room, grid: Grid::bare()? })
     }
@@ -258,7 +259,7 @@ impl LongPath {
         table
     }
 
-    /// At their worst of all round trips.
+    /// The worst case of all round trips.
     fn verdicts(&self, results: &Results) -> Vec<Verdict> {
         let ratio = |rtt: &Span, one: &str, other: &str| {
             let median = |row: &str| results.summary(&rtt.to_string(), row, GOODPUT).map(|summary| summary.median);
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_a_round_trip() {
+    fn queue_holds_a_round_trip() {
         let long = usual();
         assert_eq!(long.points().len(), 3);
         assert_eq!(path(long.rtts[0], long.rate, Probability::default()).queue, ByteSize(12_750_000));
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_round_trip_counts() {
+    fn verdict_uses_the_worst_round_trip() {
         let mut results = Results::of("gridftp-wan");
         for (point, row, rate) in
             [("60ms", OURS_UDT, 400.0), ("60ms", "udt", 400.0), ("204ms", OURS_UDT, 380.0), ("204ms", "udt", 400.0)]

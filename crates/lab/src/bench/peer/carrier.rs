@@ -1,5 +1,5 @@
-//! A connection for a [flow](super::flow), over whatever carries it: a plain socket, which the preload shim works on as on
-//! any program's, or bare UDT, QUIC or a loadable driver by the seam of `phoebus_net` (U9).
+//! A connection for a [flow](super::flow), over any carrier: a plain socket, on which the preload shim works as in
+//! any program, or bare UDT, QUIC or a loadable driver through the transport interface of `phoebus_net` (U9).
 
 use anyhow::{Context, anyhow, bail};
 use phoebus_net::credentials::{Authority, CredentialFiles, Credentials};
@@ -37,35 +37,35 @@ pub(crate) struct Carrier {
     credentials: Option<PathBuf>,
 }
 
-/// A connection that blocks.
+/// A blocking connection.
 #[derive(Debug)]
 pub(super) enum Connection {
-    /// Over a socket of the system.
+    /// A socket of the system.
     Plain(TcpStream),
-    /// Over a transport.
+    /// A stream of a transport, with its runtime.
     Seam(Stream, Handle),
 }
 
-/// Connections to come, each with what it needs.
+/// A listener, with its runtime if it needs one.
 enum Coming {
     Plain(TcpListener),
     Seam(Box<dyn Listener>, Runtime),
 }
 
-/// Where connections are accepted.
+/// The accepting end.
 pub(super) struct Door {
     coming: Coming,
-    /// Ends with the door, not before.
+    /// Must live as long as the listener.
     _transport: Option<Arc<dyn Transport>>,
 }
 
-/// What a connection lives in, and what has to hear of its end.
+/// The runtime of a connection, and its orderly end.
 pub(super) struct Home {
     runtime: Option<Runtime>,
     ends: Ends,
 }
 
-/// How the peer is told that a connection is over, before the process ends.
+/// How the peer learns of the end of the connection, before the process ends.
 enum Ends {
     ByTheKernel,
     Udt(udt::Port),
@@ -73,25 +73,25 @@ enum Ends {
     Driver(WrapBlock),
 }
 
-/// Whether a connection is made or accepted.
+/// Whether this end connects or accepts.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Sender,
     Sink,
 }
 
-/// Over the longest path of the experiments, with lost packets.
+/// Time limit to connect, over the longest path of the experiments, with lost packets.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long to try to tell the peer of the end: everything has been confirmed by then.
+/// How long to try to tell the peer of the end; everything has been confirmed before.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// What the sink's certificate says.
+/// The name in the sink's certificate.
 const SINK: &str = "sink.test";
 const SENDER: &str = "sender.test";
-/// Longer than any experiment.
+/// Validity of certificates: longer than any experiment.
 const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Carrier {
-    /// What will be sent by.
+    /// The settings for sending.
     fn profile(&self) -> Profile {
         Profile { congestion_control: self.cc.unwrap_or_default(), rate: self.rate, ..Profile::default() }
     }
@@ -147,7 +147,7 @@ impl Carrier {
         Ok(Door { coming: Coming::Seam(listener, runtime), _transport: Some(transport) })
     }
 
-    /// The kernel's sockets are used as by any program, unless the transport has to hold a rate.
+    /// TCP uses plain kernel sockets, unless the transport must enforce a rate.
     fn is_plain(&self) -> bool {
         self.name == "tcp" && self.rate.is_none()
     }
@@ -163,7 +163,7 @@ impl Carrier {
 }
 
 impl Door {
-    /// Where it listens, with the port that was chosen for 0.
+    /// The listening address, with the chosen port instead of 0.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         match &self.coming {
             Coming::Plain(listener) => listener.local_addr(),
@@ -171,7 +171,7 @@ impl Door {
         }
     }
 
-    /// Gives each connection to `serve`, on a thread of its own. Ends when it cannot accept any more.
+    /// Passes each connection to `serve`, on its own thread. Returns when it can no longer accept.
     pub(super) fn serve(&self, serve: fn(&mut Connection) -> anyhow::Result<()>) -> anyhow::Result<()> {
         loop {
             let mut connection = match &self.coming {
@@ -190,7 +190,7 @@ impl Door {
                     }
                 }
             };
-            // Why a flow fails is told by whoever asked for it; here it is only noted.
+            // The client reports why a flow failed; this is only a note.
             thread::spawn(move || match serve(&mut connection) {
                 Ok(()) => connection.disarm(),
                 Err(error) => eprintln!("a flow failed: {error:#}"),
@@ -200,7 +200,7 @@ impl Door {
 }
 
 impl Connection {
-    /// The congestion control of what this end sends from now on.
+    /// Sets the congestion control of this end's sending direction.
     pub(super) fn control(&self, cc: CongestionControl) -> anyhow::Result<()> {
         match self {
             Self::Plain(stream) => control(&socket2::SockRef::from(stream), Some(cc)),
@@ -208,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// What the transport has counted, where this program can ask it.
+    /// The transport's statistics, if this program can read them.
     pub(super) fn stats(&self) -> Option<Stats> {
         match self {
             Self::Plain(_) => None,
@@ -216,15 +216,15 @@ impl Connection {
         }
     }
 
-    /// Waits until the other end has gone, or would have.
+    /// Waits until the peer has closed, for a limited time.
     pub(super) fn part(&mut self) {
         if let Self::Seam(stream, runtime) = self {
-            // Gone or not, there is nothing left to do.
+            // Whether it has closed or not, there is nothing left to do.
             let _ = runtime.block_on(async { tokio::time::timeout(FAREWELL, stream.failed()).await });
         }
     }
 
-    /// From now on its end is no failure.
+    /// From now on, dropping the connection is no failure.
     fn disarm(&self) {
         if let Self::Seam(stream, _) = self {
             stream.disarm();
@@ -233,12 +233,12 @@ impl Connection {
 }
 
 impl Home {
-    /// Ends `connection`, and waits until its peer has been told.
+    /// Closes `connection`, and waits until its peer has been told.
     pub(super) fn leave(self, connection: Connection) {
         connection.disarm();
         drop(connection);
         let Some(runtime) = self.runtime else { return };
-        // Everything has been confirmed: a peer that is not reached is none the worse for it.
+        // Everything has been confirmed: it does no harm if the peer is not reached.
         runtime.block_on(async {
             let _ = match &self.ends {
                 Ends::ByTheKernel => Ok(()),
@@ -289,7 +289,7 @@ impl Write for Connection {
     }
 }
 
-/// Fills `directory` with what both ends of QUIC flows need, by an authority that nobody keeps.
+/// Fills `directory` with the credentials of both ends of QUIC flows, from a temporary authority.
 pub(crate) fn credentials(directory: &Path) -> anyhow::Result<()> {
     let now = SystemTime::now();
     let (authority, own) = Authority::create("bench", now)?;
@@ -322,7 +322,7 @@ fn control(socket: &Socket, cc: Option<CongestionControl>) -> anyhow::Result<()>
     socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("cannot use congestion control {name}"))
 }
 
-/// A worker for the sockets' readiness; the bytes are moved by the flow's own thread.
+/// A worker that waits for the sockets' readiness; the flow's own thread moves the bytes.
 fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
 }

@@ -1,9 +1,10 @@
-//! A flow: bytes from one end to the other over any [carrier](super::carrier), counted by whoever receives (S31, S32, U17, U18).
+//! A flow: bytes from one end to the other over any [carrier](super::carrier), counted by the receiver (S31, S32,
+//! U17, U18).
 //!
-//! The client says what it wants, as JSON after its length. Then whoever sends writes blocks, each a length and that many
-//! bytes; a block without bytes ends them, since not every carrier has an end of stream that could be trusted. The server's
-//! last word is what the flow cost it, and what it received. So all carriers are compared by one program and one clock, that
-//! of the receiver, from the request to the last byte.
+//! The client sends its request, as JSON after its length. Then the sender writes blocks, each a length and that many
+//! bytes; an empty block ends them, because not every carrier has a reliable end of stream. Finally the server
+//! reports its costs and what it received. So one program and one clock, the receiver's, compare all carriers, from
+//! the request to the last byte.
 
 use super::carrier::{Carrier, Connection};
 use anyhow::{Context, bail};
@@ -37,27 +38,27 @@ pub(crate) struct Wanted {
     interval: Span,
 }
 
-/// What came of a flow.
+/// The result of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Flow {
-    /// Until the connection stood, in seconds.
+    /// Time until the connection was open, in seconds.
     pub(crate) connect: f64,
-    /// Processor time of the program that asked for the flow, from before it connected, in seconds.
+    /// Processor time of the client program, from before it connected, in seconds.
     pub(crate) client_cpu: f64,
-    /// The most memory that the program had that asked for the flow, in bytes.
+    /// Peak memory of the client program, in bytes.
     pub(crate) client_memory: u64,
-    /// Processor time of the other program while the flow lasted, in seconds; that of all its flows at once.
+    /// Processor time of the server program during the flow, in seconds; includes all its concurrent flows.
     pub(crate) server_cpu: f64,
-    /// What arrived.
+    /// What the receiver counted.
     pub(crate) taken: Taken,
-    /// Packets sent and sent again, where the sender's transport told.
+    /// Packets sent and retransmitted, if the sender's transport provides them.
     pub(crate) packets: Option<(u64, u64)>,
 }
 
-/// What a receiver got.
+/// The receiver's counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// All of it, in bytes.
+    /// Total bytes.
     pub(crate) bytes: u64,
     /// From the request to the last byte, in seconds.
     pub(crate) seconds: f64,
@@ -66,13 +67,13 @@ pub(crate) struct Taken {
 }
 
 impl Flow {
-    /// Bits that arrived per second, in millions.
+    /// Received megabits per second.
     pub(crate) fn goodput(&self) -> f64 {
         self.taken.bytes as f64 * 8e-6 / self.taken.seconds.max(1e-9)
     }
 }
 
-/// The first message of a flow.
+/// The first message of a flow, from the client.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     time: Option<Duration>,
@@ -82,7 +83,7 @@ struct Request {
     interval: Duration,
 }
 
-/// The server's last one.
+/// The last message of a flow, from the server.
 #[derive(Debug, Serialize, Deserialize)]
 struct LastWord {
     cpu: f64,
@@ -90,12 +91,12 @@ struct LastWord {
     packets: Option<(u64, u64)>,
 }
 
-/// Written at once.
+/// Bytes per write.
 const BLOCK: usize = 256 << 10;
-/// No message is longer: an hour of seconds is counted in less.
+/// Longest message: an hour of seconds takes less.
 const MESSAGE_MAX: usize = 1 << 20;
 
-/// Makes one flow with the sink at `to`.
+/// Runs one flow with the sink at `to`.
 pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &Wanted) -> anyhow::Result<Flow> {
     let before = cpu();
     let started = Instant::now();
@@ -123,7 +124,7 @@ pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &Wanted) -> anyhow:
     Ok(Flow { connect, client_cpu, client_memory, server_cpu: last.cpu, taken, packets })
 }
 
-/// Serves flows at `at`, and says where that is. Ends only when it is killed.
+/// Serves flows at `at`, and prints its address. Runs until it is killed.
 pub(super) fn serve(
     carrier: &Carrier,
     at: SocketAddr,
@@ -156,7 +157,7 @@ fn send(connection: &mut Connection, request: &Request) -> anyhow::Result<()> {
     let started = Instant::now();
     let all = request.bytes.unwrap_or(u64::MAX);
     let mut left = all;
-    // A block at least: the time may be over when the machine comes to it.
+    // At least one block: the time may already be over on a busy machine.
     while left > 0 && (left == all || request.time.is_none_or(|time| started.elapsed() < time)) {
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
         block[..4].copy_from_slice(&(length as u32).to_be_bytes());
@@ -166,7 +167,7 @@ fn send(connection: &mut Connection, request: &Request) -> anyhow::Result<()> {
     connection.write_all(&[0; 4]).context("cannot send")
 }
 
-/// Takes blocks to their end. What follows that is left unread.
+/// Receives blocks to their end. Leaves what follows unread.
 fn take(connection: &mut Connection, interval: Duration) -> anyhow::Result<Taken> {
     let mut buffer = vec![0; BLOCK];
     let mut taken = Taken::default();
@@ -219,13 +220,13 @@ fn packets_of(connection: &Connection) -> Option<(u64, u64)> {
     connection.stats().map(|stats| (stats.segments_sent, stats.retransmits))
 }
 
-/// Processor time of this process up to now, in seconds.
+/// Processor time of this process so far, in seconds.
 fn cpu() -> f64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9
 }
 
-/// The most memory that this process has had, in bytes (proc_pid_status(5)); 0 where the kernel does not say.
+/// Peak memory of this process, in bytes (proc_pid_status(5)); 0 if the kernel does not provide it.
 fn memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak =
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn every_carrier_delivers_what_was_sent() {
+    fn every_carrier_delivers_the_bytes() {
         let directory = tempfile::tempdir().unwrap();
         credentials(directory.path()).unwrap();
         for carrier in ["tcp", "tcp --rate 10gbit", "udt", "udt --cc native", "quic --credentials DIR"] {
@@ -276,16 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_can_last_a_time() {
+    fn flow_can_last_a_given_time() {
         let flow = flow("tcp --cc reno --time 50ms", Path::new("/")).unwrap();
         assert!(flow.taken.seconds > 0.0 && flow.taken.bytes > 0, "{flow:?}");
     }
 
     #[test]
-    fn what_a_carrier_cannot_do_is_said() {
+    fn flow_reports_options_that_a_carrier_lacks() {
         let error = |words| format!("{:#}", flow(words, Path::new("/")).unwrap_err());
         assert_eq!(error("tcp --cc native --bytes 1"), "TCP has no congestion control native");
-        // The sink ends before it says where it listens.
+        // The sink exits before it prints its address.
         assert!(error("quic --bytes 1").contains("closed channel"));
     }
 }

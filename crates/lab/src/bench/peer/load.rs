@@ -1,7 +1,7 @@
-//! Many connections at once, through a relay: plain ones, or sessions by their own handshake.
+//! Many connections at the same time through a relay: plain ones, or sessions with their own handshake.
 //!
-//! A plain TCP relay leads to one destination that its configuration names; a gateway is told by each session. The handshake
-//! is spoken here rather than by the preload shim, so that what is measured is the gateway and not the shim.
+//! A plain TCP relay leads to the one destination of its configuration; each session tells a gateway its own. The
+//! handshake happens here rather than in the preload shim, so that the gateway is measured and not the shim.
 
 use super::transfer::{echo, push};
 use anyhow::{Context, anyhow, bail};
@@ -28,25 +28,25 @@ pub(crate) struct Via {
     relay: Option<SocketAddr>,
 }
 
-/// Sending over many connections at once.
+/// The result of sending over many connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bulk {
-    /// From when all were connected until the last confirmation, in seconds.
+    /// From the time when all were connected to the last confirmation, in seconds.
     pub(crate) seconds: f64,
-    /// All bytes that were sent.
+    /// Total bytes sent.
     pub(crate) bytes: u64,
 }
 
-/// Opening connections one after another.
+/// The result of opening connections one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Churn {
-    /// How long that went on, in seconds.
+    /// Duration, in seconds.
     pub(crate) seconds: f64,
-    /// Connections that were opened and had their byte echoed.
+    /// Connections that were opened and echoed their byte.
     pub(crate) opened: u64,
 }
 
-/// Connections that are open and idle.
+/// The number of open, idle connections.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// How many.
@@ -57,23 +57,23 @@ pub(crate) struct Held {
 const MESSAGES: usize = 2048;
 
 impl Via {
-    /// By way of gateways, the nearest first.
+    /// Through gateways, the nearest first.
     pub(crate) fn gateways(path: &[SocketAddr]) -> Self {
         Self { gateway: path.to_vec(), relay: None }
     }
 
-    /// By way of a plain relay.
+    /// Through a plain relay.
     pub(crate) fn relay(at: SocketAddr) -> Self {
         Self { gateway: Vec::new(), relay: Some(at) }
     }
 
-    /// The arguments that lead here.
+    /// The command-line arguments for this route.
     pub(crate) fn to_arguments(&self) -> Vec<String> {
         let pairs = self.gateway.iter().map(|at| ("--gateway", at)).chain(self.relay.iter().map(|at| ("--relay", at)));
         pairs.flat_map(|(name, at)| [name.to_owned(), at.to_string()]).collect()
     }
 
-    /// A connection to `to`.
+    /// Opens a connection to `to`.
     fn connect(&self, to: SocketAddr) -> anyhow::Result<TcpStream> {
         let first = self.gateway.first().copied().or(self.relay).unwrap_or(to);
         let mut stream = TcpStream::connect(first).with_context(|| format!("cannot connect to {first}"))?;
@@ -85,7 +85,7 @@ impl Via {
     }
 }
 
-/// Asks the gateway at the other end of `stream` for a session to `to` by way of `path`.
+/// Requests a session to `to` through `path` from the gateway at the other end of `stream`.
 fn open(stream: &mut TcpStream, to: SocketAddr, path: &[SocketAddr]) -> anyhow::Result<()> {
     let mut session = SessionId([0; 16]);
     getrandom::fill(&mut session.0).map_err(|error| anyhow!("no random numbers: {error}"))?;
@@ -111,7 +111,7 @@ pub(super) fn bulk(via: &Via, to: SocketAddr, sessions: usize, bytes: u64) -> an
     let start = Barrier::new(sessions);
     let work = |mut stream: TcpStream| {
         start.wait();
-        // Each for itself: with more threads than processors, whoever started them may run last.
+        // A thread for each connection: with more threads than processors, the thread that starts them may run last.
         let started = Instant::now();
         push(&mut stream, bytes).map(|()| started)
     };
@@ -123,7 +123,8 @@ pub(super) fn bulk(via: &Via, to: SocketAddr, sessions: usize, bytes: u64) -> an
     Ok(Bulk { seconds, bytes: bytes * sessions as u64 })
 }
 
-/// Opens connections, `at_once` at any time, has one byte echoed over each and closes it, for `time`.
+/// For `time`, opens connections, `at_once` of them at any time, sends one byte over each for the echo, and closes
+/// it.
 pub(super) fn churn(via: &Via, to: SocketAddr, at_once: usize, time: Duration) -> anyhow::Result<Churn> {
     let started = Instant::now();
     let work = || {
@@ -141,7 +142,8 @@ pub(super) fn churn(via: &Via, to: SocketAddr, at_once: usize, time: Duration) -
     Ok(Churn { seconds: started.elapsed().as_secs_f64(), opened })
 }
 
-/// Opens `sessions` connections, has one byte echoed over each, tells `ready`, and holds them until standard input ends.
+/// Opens `sessions` connections, sends one byte over each for the echo, reports to `ready`, and holds them until
+/// standard input ends.
 pub(super) fn hold(
     via: &Via,
     to: SocketAddr,
@@ -161,6 +163,6 @@ pub(super) fn hold(
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result<T> {
-    // A panic is this program's own fault and goes on.
+    // A panic is a fault of this program: propagate it.
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,9 +1,9 @@
-//! The programs that experiments run in the hosts of a testbed, for what no common program measures: the time of one short
-//! transfer or one echo, and many sessions at once. They use sockets as any program does and know nothing of Phoebus, so
-//! that the preload shim works on them as on any other; only [`load`] can speak the handshake itself, and only [`flow`] uses
-//! the transports bare.
+//! The programs that experiments run in the hosts of a testbed, for measurements that no common program makes: the
+//! time of one short transfer or one echo, and many concurrent sessions. They use sockets as any program does and
+//! know nothing of Phoebus, so that the preload shim works on them as on any other. Only [`load`] performs the
+//! handshake itself, and only [`flow`] uses the bare transports.
 //!
-//! Each prints one line of JSON. `phoebus bench peer …` starts them; it is not for people and not listed.
+//! Each prints one line of JSON. `phoebus bench peer …` starts them; it is hidden from users.
 
 mod carrier;
 mod flow;

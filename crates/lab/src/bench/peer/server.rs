@@ -6,16 +6,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What a sink reads at once: enough that the system calls cost little beside the copy.
+/// Bytes per read of a sink: enough that system calls cost little compared with the copy.
 const SINK_BUFFER: usize = 256 << 10;
 
-/// Reads each connection to its end, on a thread of its own, and answers with the number of bytes, eight bytes in network
-/// order. Ends only when it is killed.
+/// Reads each connection to its end, on its own thread, and answers with the number of bytes, eight bytes in network
+/// order. Runs until it is killed.
 pub(super) fn sink(listen: SocketAddr) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
     loop {
         let (mut stream, _) = listener.accept().context("cannot accept")?;
-        // A connection that fails is its sender's to report.
+        // The sender reports a connection that fails.
         thread::spawn(move || drain(&mut stream));
     }
 }
@@ -31,7 +31,7 @@ fn drain(stream: &mut TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends back what it reads, on any number of connections. Ends only when it is killed.
+/// Echoes what it reads, on any number of connections. Runs until it is killed.
 pub(super) fn echo(listen: SocketAddr) -> anyhow::Result<()> {
     phoebus_net::limits::raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -44,7 +44,7 @@ pub(super) fn echo(listen: SocketAddr) -> anyhow::Result<()> {
     })
 }
 
-/// With a backlog for experiments that open thousands of connections at once.
+/// A listener with a backlog for experiments that open thousands of connections at the same time.
 fn listener(listen: SocketAddr) -> anyhow::Result<tokio::net::TcpListener> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -54,7 +54,7 @@ fn listener(listen: SocketAddr) -> anyhow::Result<tokio::net::TcpListener> {
 
 async fn answer(mut stream: tokio::net::TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // Small, since thousands of connections are held at once, and one byte is what they carry.
+    // Small, because thousands of connections are held at the same time, and each carries one byte.
     let mut buffer = [0u8; 64];
     loop {
         match stream.read(&mut buffer).await? {

@@ -1,4 +1,4 @@
-//! One short transfer, and one echo, each with its times.
+//! One short transfer, and one echo, with their times.
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a sender writes at once.
+/// Bytes per write of a sender.
 const SEND_BUFFER: usize = 256 << 10;
 
 /// The times of one transfer, in seconds.
@@ -25,9 +25,9 @@ pub(crate) struct Transfer {
 pub(crate) struct Echo {
     /// Until connect returned.
     pub(crate) connect: f64,
-    /// The first byte's way and back.
+    /// Round trip of the first byte.
     pub(crate) first: f64,
-    /// The second byte's way and back, when nothing has to be set up any more.
+    /// Round trip of the second byte, when nothing has to be set up any more.
     pub(crate) next: f64,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn send(to: SocketAddr, bytes: u64, cc: Option<&str>) -> anyhow::Resu
     Ok(Transfer { connect, total: started.elapsed().as_secs_f64() })
 }
 
-/// Sends `bytes` bytes over a connection to a sink, ends it, and waits for the sink's confirmation.
+/// Sends `bytes` bytes over a connection to a sink, shuts it down, and waits for the sink's confirmation.
 pub(super) fn push(stream: &mut TcpStream, bytes: u64) -> anyhow::Result<()> {
     let buffer = vec![0x5a; SEND_BUFFER];
     let mut left = bytes;
@@ -63,10 +63,10 @@ pub(super) fn push(stream: &mut TcpStream, bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Between two connections: what the end of one costs on the way is not to count for the next.
+/// Pause between connections, so that the close of one does not affect the next.
 const PING_PAUSE: Duration = Duration::from_millis(10);
 
-/// Connects to the echo at `to` and has two bytes echoed, `count` times.
+/// Connects to the echo at `to` and echoes two bytes, `count` times.
 pub(super) fn ping(to: SocketAddr, count: u32) -> anyhow::Result<Vec<Echo>> {
     let once = || {
         thread::sleep(PING_PAUSE);
@@ -79,7 +79,7 @@ pub(super) fn ping(to: SocketAddr, count: u32) -> anyhow::Result<Vec<Echo>> {
     (0..count).map(|_| once()).collect()
 }
 
-/// Sends one byte, waits until it comes back, and returns how long that took, in seconds.
+/// Sends one byte, waits for its echo, and returns the time, in seconds.
 pub(super) fn echo(stream: &mut TcpStream, byte: u8) -> anyhow::Result<f64> {
     let started = Instant::now();
     stream.write_all(&[byte]).context("cannot send")?;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_ends_with_the_receivers_confirmation() {
+    fn transfer_ends_with_the_receivers_confirmation() {
         let sink = serve(|mut stream| {
             let mut all = Vec::new();
             stream.read_to_end(&mut all).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_no_success() {
+    fn incomplete_transfer_fails() {
         let sink = serve(|mut stream| {
             stream.read_to_end(&mut Vec::new()).unwrap();
             stream.write_all(&41u64.to_be_bytes()).unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_must_be_what_was_sent() {
+    fn echo_must_equal_what_was_sent() {
         let wrong = serve(|mut stream| {
             let mut byte = [0];
             stream.read_exact(&mut byte).unwrap();

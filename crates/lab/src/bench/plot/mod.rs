@@ -1,8 +1,8 @@
-//! Plots as SVG: bars side by side, lines with markers, each value with its spread, or traces over time.
+//! Plots as SVG: grouped bars, lines with markers, each value with its spread, or traces over time.
 //!
-//! A [`Chart`] says what is shown; [`Chart::to_svg`] draws it. The files stand alone: no script, no style sheet, fonts by
-//! family, a white ground, colours that people with any colour vision can tell apart (Okabe and Ito's, and a wine
-//! of Tol's), a legend.
+//! A [`Chart`] describes the content; [`Chart::to_svg`] draws it. The files are self-contained: no script, no style
+//! sheet, fonts by family, a white background, a legend, and colours that people with any colour vision can
+//! distinguish (Okabe and Ito's, and a wine of Tol's).
 
 mod scale;
 mod svg;
@@ -19,24 +19,24 @@ pub(crate) struct Chart {
     pub(crate) subtitle: String,
     /// How values are drawn.
     pub(crate) kind: Kind,
-    /// From left to right.
+    /// The horizontal axis.
     pub(crate) x: Axis,
-    /// From the bottom up.
+    /// The vertical axis.
     pub(crate) y: Axis,
-    /// What is compared.
+    /// The compared series.
     pub(crate) series: Vec<Series>,
-    /// Values of the vertical axis to compare with, each with a text: capacities, targets.
+    /// Reference values on the vertical axis, each with a label: capacities, targets.
     pub(crate) marks: Vec<(f64, String)>,
 }
 
 /// How values are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Bars side by side; the horizontal axis has categories.
+    /// Grouped bars; the horizontal axis has categories.
     Bars,
     /// Points joined by lines.
     Lines,
-    /// Thin lines alone, for many values: flows over time. Series of one name are one in the legend.
+    /// Only thin lines, for many values: flows over time. Series of the same name share a legend entry.
     Traces,
 }
 
@@ -45,25 +45,25 @@ pub(crate) enum Kind {
 pub(crate) struct Axis {
     /// What it shows, with its unit.
     pub(crate) label: String,
-    /// How values map to places.
+    /// How values map to positions.
     pub(crate) scale: Scale,
 }
 
-/// The values of one thing that is compared.
+/// The values of one compared row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     /// Its name in the legend.
     pub(crate) name: String,
-    /// Which colour it has in this and other charts.
+    /// Its colour in this and other charts.
     pub(crate) colour: Colour,
     /// Its values, from left to right.
     pub(crate) points: Vec<Point>,
 }
 
-/// One value and how far its measurements were apart.
+/// A value with the spread of its measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Point {
-    /// Place on the horizontal axis: the number of the category, or a value.
+    /// Position on the horizontal axis: the number of the category, or a value.
     pub(crate) x: f64,
     /// The median.
     pub(crate) y: f64,

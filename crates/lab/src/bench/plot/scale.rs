@@ -1,9 +1,9 @@
-//! Axes: where a value lies, and which values a reader wants to see written.
+//! Axes: the positions of values, and the tick values.
 
 /// How values map to positions along an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Scale {
-    /// Named places side by side; a value is the number of the place, from 0.
+    /// Categories side by side; a value is the category's number, from 0.
     Categories(Vec<String>),
     /// From 0 (or below, if there are such values) to the largest.
     Linear,
@@ -11,13 +11,13 @@ pub(crate) enum Scale {
     Log,
 }
 
-/// An axis that knows its ends.
+/// An axis fitted to its values.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fitted {
     low: f64,
     high: f64,
     log: bool,
-    /// The values to be written, with their texts.
+    /// The tick values, with their labels.
     pub(super) ticks: Vec<(f64, String)>,
 }
 
@@ -38,7 +38,7 @@ impl Scale {
 }
 
 impl Fitted {
-    /// Where `value` lies between the ends, 0 to 1; `None` where it cannot be drawn.
+    /// The position of `value` between the ends, 0 to 1; `None` if it cannot be drawn.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.log && value <= 0.0) {
             return None;
@@ -47,7 +47,7 @@ impl Fitted {
         Some(((at(value) - at(self.low)) / (at(self.high) - at(self.low))).clamp(0.0, 1.0))
     }
 
-    /// The value from which bars rise.
+    /// The value at the base of bars.
     pub(super) fn floor(&self) -> f64 {
         if self.log { self.low } else { self.low.max(0.0) }
     }
@@ -66,7 +66,8 @@ fn log(values: impl Iterator<Item = f64>) -> Fitted {
     let drawn = values.filter(|v| v.is_finite() && *v > 0.0);
     let (low, high) = drawn.fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
     let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
-    // Ends at 1, 2 or 5 times a power of ten, and writes those between: all of them, or powers alone where that is a crowd.
+    // Ends are 1, 2 or 5 times a power of ten; ticks are all of these in between, or only the powers if there are too
+    // many.
     let marks = |decade: i32| [1.0, 2.0, 5.0].map(|m| m * 10f64.powi(decade));
     let decades = low.log10().floor() as i32 - 1..=high.log10().ceil() as i32 + 1;
     let all: Vec<f64> = decades.flat_map(marks).collect();
@@ -86,7 +87,7 @@ fn nice_step(rough: f64) -> f64 {
     step.unwrap_or(10.0 * power)
 }
 
-/// A number without a tail of zeros.
+/// A number without trailing zeros.
 fn label(value: f64) -> String {
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_round_numbers() {
+    fn axis_has_round_ticks() {
         assert_eq!(texts(&Scale::Linear, &[3.0, 915.0]), ["0", "200", "400", "600", "800", "1000"]);
         assert_eq!(texts(&Scale::Linear, &[0.43]), ["0", "0.1", "0.2", "0.3", "0.4", "0.5"]);
         assert_eq!(texts(&Scale::Log, &[1.0, 128.0]), ["1", "2", "5", "10", "20", "50", "100", "200"]);
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn places_values_between_the_ends() {
+    fn axis_places_values_between_the_ends() {
         let linear = Scale::Linear.fit([0.0, 1000.0].into_iter());
         assert_eq!((linear.place(500.0), linear.place(f64::NAN)), (Some(0.5), None));
         let log = Scale::Log.fit([1.0, 100.0].into_iter());
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_without_values_still_has_two_ends() {
+    fn axis_without_values_still_has_two_ends() {
         for scale in [Scale::Linear, Scale::Log, Scale::Categories(Vec::new())] {
             let axis = scale.fit([f64::NAN].into_iter());
             assert!(axis.low < axis.high, "{scale:?}");

@@ -1,4 +1,4 @@
-//! The writer: lays a chart out on a fixed canvas, legend to the right, and writes SVG 1.1.
+//! The SVG writer: lays out a chart on a fixed canvas, with the legend to the right, and writes SVG 1.1.
 
 use super::scale::Fitted;
 use super::{Chart, Kind, Point, Series};
@@ -12,7 +12,7 @@ const TOP: f64 = 64.0;
 const BOTTOM: f64 = 58.0;
 /// The share of a category's width that its bars fill.
 const FILLED: f64 = 0.84;
-/// Bars wider than this look like areas.
+/// Wider bars look like areas.
 const BAR_MAX: f64 = 56.0;
 const INK: &str = "#222222";
 const FAINT: &str = "#dddddd";
@@ -128,7 +128,7 @@ impl Canvas {
         }
     }
 
-    /// The line through the values of a series; returns where they are.
+    /// Draws the line through the values of a series; returns their positions.
     fn path(&mut self, one: &Series, x: &Fitted, y: &Fitted, width: f64) -> Vec<[f64; 2]> {
         let at = |p: &Point| Some([across(x, p.x)?, down(y, p.y)?]);
         let places: Vec<_> = one.points.iter().filter_map(at).collect();
@@ -155,7 +155,7 @@ impl Canvas {
         }
     }
 
-    /// The spread of a value's measurements, where there is one.
+    /// Draws the spread of a value's measurements, if there is one.
     fn whisker(&mut self, x: f64, half: f64, point: &Point, y: &Fitted) {
         let (Some(low), Some(high)) = (down(y, point.low), down(y, point.high)) else { return };
         if low - high < 1.0 {
@@ -167,7 +167,7 @@ impl Canvas {
         }
     }
 
-    /// Series differ by the shape of their markers too, for those who print in grey.
+    /// The shape of the markers also distinguishes series, for prints in grey.
     fn marker(&mut self, number: usize, [x, y]: [f64; 2], colour: &str) {
         match number % 3 {
             0 => self.put(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{colour}\"/>")),
@@ -191,7 +191,7 @@ impl Canvas {
         }
     }
 
-    /// At the bottom, or where no text of a mark stands: neither covers the other.
+    /// Placed at the bottom, or where it does not cover the label of a mark.
     fn legend(&mut self, series: &[Series], marks: &[(f64, String)], y_axis: &Fitted) {
         let x = WIDTH - RIGHT + 14.0;
         let is_new = |(place, one): &(usize, &Series)| series[..*place].iter().all(|other| other.name != one.name);
@@ -223,7 +223,7 @@ fn down(axis: &Fitted, value: f64) -> Option<f64> {
     Some(HEIGHT - BOTTOM - axis.place(value)? * (HEIGHT - BOTTOM - TOP))
 }
 
-/// Text as character data of XML, which has no way to write most control characters.
+/// Escapes text for XML character data, which cannot contain most control characters.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// The number in `attribute` of each element called `element` whose text has `with`.
+    /// The number in `attribute` of each element `element` whose text contains `with`.
     fn numbers(svg: &str, element: &str, with: &str, attribute: &str) -> Vec<f64> {
         let of_element = svg.lines().filter(|line| line.starts_with(&format!("<{element} ")) && line.contains(with));
         let value = |line: &str| {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_it_shows_and_escapes_it() {
+    fn chart_contains_its_texts_escaped() {
         let svg = chart(Kind::Lines, Scale::Linear, Scale::Log).to_svg();
         for text in [
             "Goodput &lt;&amp; &quot;more&quot;&gt;",
@@ -297,12 +297,13 @@ mod tests {
         ] {
             assert!(svg.contains(text), "{text} is missing from {svg}");
         }
-        // The value of 0 has no place on a logarithmic axis: three markers of circle and square, the marks of the legend aside.
+        // The value 0 has no position on a logarithmic axis: three markers of circle and square, not counting the
+        // legend's.
         assert_eq!(svg.matches("<circle ").count() + svg.matches("width=\"8\"").count(), 3);
     }
 
     #[test]
-    fn a_legend_covers_no_text_of_a_mark() {
+    fn legend_does_not_cover_the_label_of_a_mark() {
         for value in [10.0, 60.0, 140.0, 450.0, 790.0, 890.0] {
             let mut chart = chart(Kind::Lines, Scale::Linear, Scale::Linear);
             chart.marks[0].0 = value;

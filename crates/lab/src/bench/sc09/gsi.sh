@@ -1,5 +1,5 @@
-# Makes, in the working directory, what Grid security needs: an authority of its own, a certificate for servers on the hosts of experiments, one
-# for the user, and who the user is on the servers.
+# Creates the files of Grid security in the working directory: an authority, a certificate for servers on the hosts of
+# experiments, one for the user, and the user's mapping on the servers.
 name=/O=Grid/OU=Test
 openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 2 -subj "$name/CN=Authority" -keyout ca.key -out ca.pem \
   -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign

@@ -1,8 +1,8 @@
 //! `phoebus bench sc09`: the SC09 paper's Figures 4 to 10 and Table 1, with GridFTP's own programs and the XIO driver (S24, S30, S31, U13).
 //!
-//! - [`rows`] says what is compared, [`site`] makes paths and what GCT's programs need on them.
-//! - [`programs`] starts them, `crate::bench::transfer` counts what arrives.
-//! - `report` makes tables and drawings of it, and `statements` sets the paper's beside them.
+//! - [`rows`] defines the rows; [`site`] makes paths and the environment of GCT's programs on them.
+//! - [`programs`] starts them; `crate::bench::transfer` counts what arrives.
+//! - `report` makes tables and drawings; `statements` compares the results with the paper's statements.
 
 pub(in crate::bench) mod programs;
 mod report;
@@ -54,20 +54,20 @@ pub(super) struct Figures {
     security: Security,
 }
 
-/// Circumstances of a measurement.
+/// The circumstances of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cell {
-    /// Of the WAN; zero: nothing is emulated.
+    /// The round trip of the WAN; zero: nothing is emulated.
     rtt: Span,
     loss: Probability,
 }
 
-/// The paper's figures: which they are, round trip of the WAN in milliseconds, loss on the LANs.
+/// The paper's figures: number, round trip of the WAN in milliseconds, loss on the LANs.
 const FIGURES: [(u32, u64, f64); 7] =
     [(4, 25, 1e-5), (5, 50, 1e-5), (6, 100, 1e-5), (7, 150, 1e-5), (8, 25, 1e-4), (9, 50, 1e-4), (10, 100, 1e-4)];
-/// Those that are measured if nothing else is asked for: the nearest and the longest, and those of the targets.
+/// The figures measured by default: the nearest and the farthest, and those of the targets.
 const USUAL: [u32; 4] = [4, 7, 9, 10];
-/// Before and after the data of a transfer: servers, logins, the end.
+/// Time before and after the data of a transfer: servers, logins, the end.
 const AROUND: Duration = Duration::from_secs(5);
 
 impl Cell {
@@ -75,7 +75,7 @@ impl Cell {
         Self { rtt: Span(Duration::from_millis(milliseconds)), loss: Probability::new(loss).unwrap_or_default() }
     }
 
-    /// Nothing is emulated but the hops.
+    /// Nothing is emulated except the hops.
     fn none() -> Self {
         Self::new(0, 0.0)
     }
@@ -103,7 +103,7 @@ impl Cell {
 }
 
 impl Figures {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(super) fn new(args: &Sc09Args) -> Self {
         let quick = args.common.quick;
         let figure = |wanted: &dyn Fn(u32) -> bool| -> Vec<Cell> {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_points_are_those_of_the_paper() {
+    fn default_points_are_those_of_the_paper() {
         let usual = figures(|_| {});
         assert_eq!(ids(&usual), ["none", "25ms 0.001%", "150ms 0.001%", "50ms 0.01%", "100ms 0.01%"]);
         let numbers: Vec<_> = usual.cells.iter().map(|cell| cell.figure()).collect();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn any_point_can_be_asked_for() {
+    fn options_select_any_point() {
         let some = figures(|args| {
             args.rtt = vec![Span(Duration::from_millis(40)), Span(Duration::from_millis(80))];
             args.loss = vec![Probability::new(1e-3).unwrap()];

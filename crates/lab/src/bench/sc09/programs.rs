@@ -1,6 +1,7 @@
-//! The programs that move the bytes: GCT's server and client, sshd and scp, iperf3. Each measurement has servers of its own.
+//! The programs that move the bytes: GCT's server and client, sshd and scp, iperf3. Each measurement starts new
+//! servers.
 
-use super::rows::{Program, Row, Way};
+use super::rows::{Program, Row, RowRoute};
 use super::site::{Grid, lead};
 use crate::bench::bed::{self, Bed, Service};
 use crate::bench::flows::GOODPUT;
@@ -18,10 +19,10 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 2811;
 /// More than any transfer moves: a terabyte.
 const ENDLESS: &str = "1099511627776";
-/// A key takes no time.
+/// Time limit for generating a key.
 const KEY: Duration = Duration::from_secs(10);
 
-/// Measures `row` once on its path; data have to come within `limit`.
+/// Measures `row` once on its path; data must arrive within `limit`.
 pub(super) fn measure(
     bed: &mut Bed,
     grid: &Grid,
@@ -55,17 +56,17 @@ fn gridftp(
     let mut client = bed.command("src", "globus-url-copy")?;
     grid.as_user(&mut client);
     let streams_text = streams.to_string();
-    // One stream in MODE E too, as in the paper.
+    // MODE E with one stream too, as in the paper.
     client.args(["-dbg", "-p", &streams_text, "-len", ENDLESS]);
     let stack = match row.way {
-        Way::Direct if udt => Some("udt"),
-        Way::Direct => None,
-        Way::Through(_) | Way::ByAgent(..) => Some("phoebus"),
+        RowRoute::Direct if udt => Some("udt"),
+        RowRoute::Direct => None,
+        RowRoute::Through(_) | RowRoute::ByAgent(..) => Some("phoebus"),
     };
     client.args(stack.iter().flat_map(|stack| ["-dcstack", stack]));
     client.args(["file:///dev/zero", &format!("gsiftp://dst:{PORT}/dev/null")]);
     if udt {
-        // GCT's UDT driver waits in its calls.
+        // GCT's UDT driver blocks in its calls, so it needs threads.
         client.env("GLOBUS_THREAD_MODEL", "pthread");
     }
     client.env("PHOEBUS_REPORT", &report);
@@ -74,11 +75,11 @@ fn gridftp(
     let mut client = Client::start(client, &grid.file("client.log"))?;
     let receiver = Receiver::Children { of: server.pid(), name: "globus-gridftp-" };
     let readings = watch(&mut client, began, receiver, seconds, &on_the_way, limit)?;
-    // What went over the wrong stack would be worse than nothing measured.
+    // A transfer over the wrong stack must not count.
     if let Some(stack) = stack {
         stack_was_taken(&client.said(), stack)?;
     }
-    if row.way != Way::Direct {
+    if row.way != RowRoute::Direct {
         sessions_were(&report, streams, row.transport())?;
     }
     Ok(readings)
@@ -97,7 +98,8 @@ fn server(bed: &Bed, grid: &Grid, threads: bool) -> anyhow::Result<Background> {
     Background::start("the GridFTP server", server)?.listening(PORT)
 }
 
-/// That the server has taken the client's stack: what it refuses, or was never told, it replaces by TCP.
+/// Checks that the server uses the client's stack: it silently replaces a stack that it refuses, or never received,
+/// by TCP.
 pub(in crate::bench) fn stack_was_taken(dialogue: &str, stack: &str) -> anyhow::Result<()> {
     let asked = dialogue.find(&format!("SITE SETNETSTACK {stack}"));
     let Some(asked) = asked else {
@@ -110,7 +112,7 @@ pub(in crate::bench) fn stack_was_taken(dialogue: &str, stack: &str) -> anyhow::
     }
 }
 
-/// That the data went through gateways, each stream in a session of its own, with `transport` between them.
+/// Checks that the data went through gateways, each stream in its own session, with `transport` between the gateways.
 fn sessions_were(report: &Path, streams: u32, transport: &str) -> anyhow::Result<()> {
     let text = fs::read_to_string(report).context("the driver has reported no session, so that none was opened")?;
     let (mut opened, mut seen) = (0, String::new());
@@ -133,13 +135,13 @@ fn sessions_were(report: &Path, streams: u32, transport: &str) -> anyhow::Result
     Ok(())
 }
 
-/// scp of a file of zeros that takes no room, by keys of its own.
+/// scp of a sparse file of zeros, with temporary keys.
 fn scp(bed: &Bed, grid: &Grid, seconds: u64, limit: Duration) -> anyhow::Result<Vec<Reading>> {
     let file = |name: &str| grid.file(name).display().to_string();
     if !grid.file("sshd_config").exists() {
         prepare_ssh(grid)?;
     }
-    // sshd wants a directory in /run that its service makes: it gets a /run of its own.
+    // sshd needs a directory in /run that its service creates: mount a private /run.
     let run = format!(
         "mount -t tmpfs tmpfs /run && mkdir /run/sshd && exec \"$(command -v sshd)\" -De -f '{}'",
         file("sshd_config")
@@ -166,7 +168,7 @@ fn prepare_ssh(grid: &Grid) -> anyhow::Result<()> {
     fs::write(grid.file("known"), format!("dst {host}"))?;
     // A hole of a terabyte.
     fs::File::create(grid.file("zeros"))?.set_len(ENDLESS.parse()?)?;
-    // Without PAM, sshd takes an account with a locked password for a locked account.
+    // Without PAM, sshd treats an account with a locked password as a locked account.
     let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
     let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
     let own = grid.file("").display().to_string();
@@ -179,13 +181,13 @@ fn prepare_ssh(grid: &Grid) -> anyhow::Result<()> {
     fs::write(grid.file("sshd_config"), text).context("no configuration for sshd")
 }
 
-/// One stream of iperf3 the same way, by the shim, which asks for the congestion control that the driver asks for.
+/// One stream of iperf3 on the same path, with the shim, which requests the same congestion control as the driver.
 fn through_iperf(bed: &mut Bed, seconds: u64, limit: Duration) -> anyhow::Result<Vec<Reading>> {
     let server = iperf::serve(bed.command("dst", iperf::PROGRAM)?, Service::Iperf.port())?;
     let mut client = bed.command("src", iperf::PROGRAM)?;
-    bed.lead(&mut client, bed::Way::Phoebus, Some("bbr"))?;
+    bed.lead(&mut client, bed::BedRoute::Phoebus, Some("bbr"))?;
     let test = iperf::Test { seconds, streams: 1, reverse: false, congestion_control: None };
-    let outcome = test.run(client, bed.entrance(bed::Way::Phoebus, Service::Iperf)?, limit)?;
+    let outcome = test.run(client, bed.entrance(bed::BedRoute::Phoebus, Service::Iperf)?, limit)?;
     drop(server);
     Ok(vec![(GOODPUT, outcome.goodput)])
 }
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_counts_only_if_the_server_has_taken_it() {
+    fn stack_check_requires_the_servers_acceptance() {
         let said = "debug: sending command to gsiftp://dst:2811/dev/null:\nSITE SETNETSTACK udt,gsi\n\n\
                     debug: response from gsiftp://dst:2811/dev/null:\n";
         stack_was_taken(&format!("{said}250 OK.\n\n"), "udt").unwrap();
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_count_only_if_they_went_as_they_were_to() {
+    fn session_check_requires_streams_and_transport() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("report");
         let line = |event: &str, transport: &str| {

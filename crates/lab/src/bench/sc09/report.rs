@@ -1,6 +1,7 @@
-//! Tables and drawings of the experiment, as in the paper: a drawing for each figure, Table 1, and what holds of its statements.
+//! Tables and drawings of the experiment, as in the paper: a drawing for each figure, Table 1, and the paper's
+//! statements.
 
-use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, Ends, IPERF, PHOEBUS, PHOEBUS_UDT, ROWS, Row, Way};
+use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, Ends, IPERF, PHOEBUS, PHOEBUS_UDT, ROWS, Row, RowRoute};
 use super::{Cell, Figures, statements};
 use crate::bench::flows::{BUSY, GOODPUT, cpu};
 use crate::bench::plot::{Axis, Chart, Kind, Point, Scale, Series};
@@ -12,9 +13,9 @@ use crate::bench::transfer::{SET_UP, SHARE};
 use phoebus_proto::units::Span;
 use std::time::Duration;
 
-/// What the paper's clients used of a processor of 2009, per cent: without loss, and with 0.001 %.
+/// The processor use of the paper's clients, in per cent of a processor of 2009: without loss, and with 0.001 %.
 const PAPER: [(&str, &str, &str); 2] = [("paper: direct UDT", "62.1", "38.4"), ("paper: Phoebus-UDT", "15.0", "15.7")];
-/// From this round trip of the WAN on, one stream through gateways is to be no slower than eight direct ones.
+/// From this round trip of the WAN on, one stream through gateways must be no slower than eight direct ones.
 const FAR: Span = Span(Duration::from_millis(50));
 
 pub(super) fn of(figures: &Figures, results: &Results) -> Report {
@@ -27,7 +28,7 @@ pub(super) fn of(figures: &Figures, results: &Results) -> Report {
         pictures.table("Set-up, from the client's start to the first byte of data", SET_UP, |_| true),
         pictures.table("Processor time of the client", cpu("client"), |_| true),
         pictures.table("Processor time of the agent at the client", cpu("agent"), |row| {
-            matches!(row.way, Way::ByAgent(..))
+            matches!(row.way, RowRoute::ByAgent(..))
         }),
         pictures.table("Processor time of both gateways", cpu("gateways"), |row| row.transport() != ""),
         pictures.table("Processors busy, of all programs and the emulated links", BUSY, |_| true),
@@ -83,9 +84,9 @@ impl Pictures<'_> {
         table
     }
 
-    /// The client's share of a processor, beside the paper's Table 1.
+    /// The client's share of a processor, compared with the paper's Table 1.
     fn table_1(&self) -> Option<Table> {
-        // Those of the paper's table: without loss, and with the least of its losses.
+        // The points of the paper's table: without loss, and with the least of its losses.
         let is_there = |cell: &&Cell| cell.rtt.0.is_zero() || cell.figure() == Some(4);
         let cells: Vec<_> = self.cells.iter().filter(is_there).collect();
         let heads = std::iter::once(String::new()).chain(cells.iter().map(|cell| cell.label().title));
@@ -105,7 +106,7 @@ impl Pictures<'_> {
         Some(table)
     }
 
-    /// One drawing a figure, as in the paper, and one with all of them for each loss.
+    /// One drawing for each figure, as in the paper, and one for each loss with all round trips.
     fn charts(&self) -> Vec<(String, Chart)> {
         let mut charts = Vec::new();
         for cell in self.cells {
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn table_1_stands_beside_the_paper_s() {
+    fn table_1_includes_the_papers_values() {
         let results = measured(&[("none", DIRECT_UDT, 900.0), ("25ms 0.001%", PHOEBUS_UDT, 900.0)]);
         let report = of(&figures(&[Cell::none(), Cell::new(25, 1e-5)]), &results);
         let table = report.tables.iter().find(|table| table.caption.contains("Table 1")).unwrap();

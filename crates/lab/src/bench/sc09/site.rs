@@ -1,7 +1,7 @@
-//! A path for each way between the gateways, and what GCT's programs need on it: the driver, Grid security, congestion control at the
-//! ends.
+//! A path for each transport between the gateways, and the environment of GCT's programs on it: the driver, Grid
+//! security, congestion control at the ends.
 
-use super::rows::{Ends, Row, Way};
+use super::rows::{Ends, Row, RowRoute};
 use crate::bench::bed::{self, Bed};
 use crate::bench::process;
 use anyhow::{Context, bail};
@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// No setting and no certificate takes as long.
+/// Time limit of a setting or a certificate.
 const SETTING: Duration = Duration::from_secs(60);
 /// The driver's file.
 const DRIVER: &str = "libglobus_xio_phoebus_driver.so";
-/// Where Debian has servers.
+/// The directories in which Debian installs servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Paths under the same circumstances, each made when a row first needs it.
+/// Paths with the same circumstances, each created when a row first needs it.
 pub(crate) struct Sites {
     settings: Sc09,
     beds: BTreeMap<String, Bed>,
     grid: Grid,
 }
 
-/// What GCT's programs need beside the path: libraries and certificates, in a directory that ends with this.
+/// The files of GCT's programs: libraries and certificates, in a temporary directory.
 pub(in crate::bench) struct Grid {
     directory: tempfile::TempDir,
 }
 
 impl Sites {
-    /// No path yet, under these circumstances.
+    /// No path yet, with these circumstances.
     pub(super) fn new(settings: Sc09) -> anyhow::Result<Self> {
         Ok(Self { settings, beds: BTreeMap::new(), grid: Grid::create()? })
     }
@@ -56,14 +56,14 @@ impl Sites {
         Ok((bed, &self.grid))
     }
 
-    /// Any path that stands.
+    /// Any existing path.
     pub(super) fn any(&self) -> Option<&Bed> {
         self.beds.values().next()
     }
 }
 
-/// Gives all routes of a host this congestion control: the default of a network namespace can be only what the machine allows all
-/// users, and a testbed changes no machine.
+/// Gives all routes of a host this congestion control: a network namespace cannot choose a default that the machine
+/// does not allow to all users, and a testbed changes no machine.
 fn set_control(bed: &Bed, host: &str, ends: Ends) -> anyhow::Result<()> {
     let script = format!(
         "ip -4 route show | sed 's/ congctl.*//' | while read -r route; do ip route replace $route {} || exit 1; done",
@@ -84,7 +84,7 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Certificates alone, for what needs no driver of ours.
+    /// Only certificates, for experiments without our driver.
     pub(in crate::bench) fn bare() -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("no place for certificates")?;
         let grid = Self { directory };
@@ -93,12 +93,12 @@ impl Grid {
         Ok(grid)
     }
 
-    /// A file of this name.
+    /// The path of the file with this name.
     pub(in crate::bench) fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// An authority for this experiment, what it issues, and the user's proxy.
+    /// Creates an authority for this experiment, its certificates, and the user's proxy.
     fn issue(&self) -> anyhow::Result<()> {
         fs::create_dir_all(self.file("certs"))?;
         let mut script = Command::new("sh");
@@ -113,14 +113,14 @@ impl Grid {
         process::run("grid-proxy-init", proxy, SETTING).context("no proxy certificate").map(drop)
     }
 
-    /// Makes `command` one of the user's.
+    /// Sets the environment of `command` to that of the user.
     pub(in crate::bench) fn as_user(&self, command: &mut Command) {
         self.plain(command);
         command.env("X509_USER_CERT", self.file("user.pem")).env("X509_USER_KEY", self.file("user.key"));
         command.env("X509_USER_PROXY", self.file("proxy"));
     }
 
-    /// Makes `command` a server.
+    /// Sets the environment of `command` to that of a server.
     pub(in crate::bench) fn as_server(&self, command: &mut Command) {
         self.plain(command);
         command.env("X509_USER_CERT", self.file("server.pem")).env("X509_USER_KEY", self.file("server.key"));
@@ -133,20 +133,20 @@ impl Grid {
     }
 }
 
-/// Gives `command`, a client at `src`, what the driver needs to go the way of `row`; the program itself goes by nothing else. Returns
-/// the processes on the way, by what they are.
+/// Sets the driver's environment for `command`, a client at `src`, to the way of `row`; the program itself runs
+/// without the shim. Returns the processes on the way, with their roles.
 pub(super) fn lead(bed: &mut Bed, command: &mut Command, row: &Row) -> anyhow::Result<Vec<(&'static str, u32)>> {
     let agent = match row.way {
-        Way::Direct => return Ok(Vec::new()),
-        Way::Through(_) => bed.lead(command, bed::Way::Phoebus, None).map(|()| None)?,
-        Way::ByAgent(_, first_hop) => bed.lead_by_agent(command, first_hop).map(Some)?,
+        RowRoute::Direct => return Ok(Vec::new()),
+        RowRoute::Through(_) => bed.lead(command, bed::BedRoute::Phoebus, None).map(|()| None)?,
+        RowRoute::ByAgent(_, first_hop) => bed.lead_by_agent(command, first_hop).map(Some)?,
     };
     command.env_remove("LD_PRELOAD");
     let gateways = bed.gateway_pids().into_iter().map(|pid| ("gateways", pid));
     Ok(gateways.chain(agent.map(|pid| ("agent", pid))).collect())
 }
 
-/// Makes a link called `name` in `directory` to a file that was built or installed with this program.
+/// Makes a link `name` in `directory` to a file that was built or installed with this program.
 fn link(directory: &Path, file: &str, name: &str, places: &[&str], hint: &str) -> anyhow::Result<()> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new("/"));

@@ -1,5 +1,5 @@
-//! The paper's statements beside what was measured here, one by one. Why something differs is for people to find out:
-//! `docs/benchmarks.md` says it.
+//! The paper's statements, each compared with the results of this experiment. `docs/benchmarks.md` explains the
+//! differences.
 
 use super::Cell;
 use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, PHOEBUS, PHOEBUS_8, PHOEBUS_UDT};
@@ -10,11 +10,11 @@ use crate::bench::transfer::SHARE;
 
 /// A statement of the paper.
 struct Statement {
-    /// Where it stands.
+    /// Its section.
     section: &'static str,
-    /// In its words, shortened.
+    /// Its text, shortened.
     text: &'static str,
-    /// What it is about here: what was measured, and whether that is what the paper says. `None` as long as something is missing.
+    /// The related results, and whether they agree with the paper. `None` while a value is missing.
     here: fn(&Measured) -> Option<(String, bool)>,
 }
 
@@ -85,7 +85,7 @@ const STATEMENTS: [Statement; 8] = [
     },
 ];
 
-/// All statements, with what was measured of them.
+/// All statements, with the related results.
 pub(super) fn table(results: &Results) -> Table {
     let mut table = Table::new("The paper's statements", ["statement", "paper", "here", ""]);
     let measured = Measured(results);
@@ -118,7 +118,7 @@ impl Measured<'_> {
         Some((format!("{ours:.0} to {theirs:.0} Mbit/s"), ours / theirs))
     }
 
-    /// The same of one row under two circumstances.
+    /// Goodputs of one row under two circumstances, and their ratio.
     fn between(&self, one: Cell, other: Cell, row: &str) -> Option<(String, f64)> {
         let (one, other) = (self.value(one, row, GOODPUT)?, self.value(other, row, GOODPUT)?);
         Some((format!("{one:.0} after {other:.0} Mbit/s"), one / other))
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_is_judged_by_what_was_measured() {
+    fn statement_is_judged_by_the_results() {
         let mut results = Results::of("sc09");
         for (row, value) in
             [(PHOEBUS, 900.0), (DIRECT, 450.0), (DIRECT_8, 930.0), (DIRECT_UDT, 300.0), (PHOEBUS_UDT, 850.0)]

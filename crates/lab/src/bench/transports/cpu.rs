@@ -1,7 +1,7 @@
-//! `phoebus bench cpu`: what a transfer costs its client, when the client speaks UDT itself and when it speaks TCP to a gateway
-//! that does (Table 1 of the SC09 paper, S24; U18).
+//! `phoebus bench cpu`: the client's cost of a transfer, when the client itself uses UDT and when it uses TCP to a
+//! gateway that uses UDT (Table 1 of the SC09 paper, S24; U18).
 //!
-//! Processor time is that of the client's process: what the kernel does for it on interrupts is nobody's, for all rows alike.
+//! Processor time is that of the client's process: the kernel's work in interrupts counts for no process, in any row.
 
 use super::{Path, Sites};
 use crate::bench::compared::Hop;
@@ -43,13 +43,13 @@ pub(crate) struct Cpu {
     security: Security,
 }
 
-/// One set of circumstances.
+/// The circumstances of a measurement.
 struct Circumstances {
     id: &'static str,
     title: &'static str,
-    /// On both LANs.
+    /// Loss on both LANs.
     loss: f64,
-    /// What the sender is held to.
+    /// The limit of the sender's rate.
     rate: Option<&'static str>,
 }
 
@@ -58,7 +58,7 @@ const POINTS: [Circumstances; 3] = [
     Circumstances { id: "0.001%", title: "loss 0.001%", loss: 1e-5, rate: None },
     Circumstances { id: "700mbit", title: "700 Mbit/s, no loss", loss: 0.0, rate: Some("700mbit") },
 ];
-/// The same as a number, for libudt.
+/// The limited rate as a number, for libudt.
 const HELD: u64 = 700_000_000;
 
 const ROWS: [(&str, &str, Colour); 4] = [
@@ -68,7 +68,7 @@ const ROWS: [(&str, &str, Colour); 4] = [
     ("wan-udt", "TCP to a gateway, UDT on the WAN", Colour::Vermilion),
 ];
 
-/// What the paper's clients used, per cent of a processor of 2009: without loss, and with 0.001 %.
+/// The processor use of the paper's clients, in per cent of a processor of 2009: without loss, and with 0.001 %.
 const PAPER: [(&str, &str, &str); 2] = [("paper: direct UDT", "62.1", "38.4"), ("paper: Phoebus-UDT", "15.0", "15.7")];
 
 const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
@@ -76,7 +76,7 @@ const MEMORY: Metric = Metric { name: "client's memory", unit: "MB" };
 const AROUND: Duration = Duration::from_millis(2500);
 
 impl Cpu {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(crate) fn new(args: &CpuArgs) -> Self {
         let seconds = args.seconds.unwrap_or(if args.common.quick { 5 } else { 10 });
         Self { rtt: args.rtt, seconds, seed: args.common.seed, security: args.security }
@@ -149,7 +149,7 @@ impl Experiment for Cpu {
             "direct-tcp" => (Path::Direct, "tcp", held(&["tcp", "--cc", "cubic"])),
             "direct-udt" => (Path::Direct, "udt", held(&["udt"])),
             _ => {
-                // The client sends what the gateway takes.
+                // The gateway's backpressure limits the client.
                 let wan = "udt".parse::<Wan>().map_err(anyhow::Error::msg)?.secured(self.security);
                 (Path::Joined(rate.map_or(wan.clone(), |rate| wan.with("rate", rate))), "tcp", vec!["tcp"])
             }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_behind_a_gateway_is_held_against_both_others() {
+    fn report_compares_the_client_behind_a_gateway_with_both_others() {
         let mut results = Results::of("cpu");
         for (row, seconds) in [("direct-udt", 1.0), ("direct-libudt", 4.0), ("wan-udt", 0.5)] {
             results.add("none", row, 1, &readings(800.0, 1_000_000_000, 10.0, seconds, 30_000_000));

@@ -1,7 +1,7 @@
-//! `phoebus bench latency --transport`: connect and one-byte echo over warm hops, with each transport between the gateways,
-//! and fast open or an agent on the first hop (Table 2 of the SC09 paper, S26, S27).
+//! `phoebus bench latency --transport`: connect and one-byte echo over warm hops, with each transport between the
+//! gateways, and Fast Open or an agent on the first hop (Table 2 of the SC09 paper, S26, S27).
 
-use super::rows::{self, Kind, Row};
+use super::rows::{self, Row, RowRoute};
 use super::{Path, Sites};
 use crate::bench::bed::Service;
 use crate::bench::compared::Hop;
@@ -29,9 +29,9 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// The experiment that `args` ask for, in `runs` runs.
+    /// The experiment with these options, in `runs` runs.
     pub(crate) fn new(args: &LatencyArgs, runs: u32) -> Self {
-        let direct = Row { id: "direct".into(), kind: Kind::Direct { carrier: "tcp", cc: None }, reverse: false };
+        let direct = Row { id: "direct".into(), kind: RowRoute::Direct { carrier: "tcp", cc: None }, reverse: false };
         let through =
             rows::through(&args.compared.hops(&[Hop::Cubic, Hop::Quic]), &args.compared.wans()).collect::<Vec<_>>();
         Self {
@@ -63,7 +63,7 @@ impl Experiment for Latencies {
     }
 
     fn expected(&self, point: &str, _: &str) -> Duration {
-        // Connect, two echoes, and half a round trip of what else it takes.
+        // Connect, two echoes, and half a round trip for everything else.
         (self.rtt(point).0 + Duration::from_millis(20)).mul_f64(3.5) * self.each + Duration::from_millis(500)
     }
 
@@ -91,7 +91,7 @@ impl Experiment for Latencies {
         bed.check()?;
         let to = SocketAddr::new(bed.address("dst")?, Service::Echo.port()).to_string();
         let mut command = bed.peer("src", &["ping", &to, &(self.each + 1).to_string()])?;
-        if let Kind::Through { hop, .. } = &row.kind {
+        if let RowRoute::Through { hop, .. } = &row.kind {
             hop.lead(bed, &mut command)?;
         }
         let line = process::run("the echo's client", command, limit)?;
@@ -165,7 +165,7 @@ impl Latencies {
                 let target = format!("connect to direct, {}, {rtt}", rows::title(&row.id));
                 Some(Verdict { target, measured: median(&row.id)? / median("direct")?, bound: Bound::AtMost(1.05) })
             };
-            let through = self.rows.iter().filter(|row| matches!(row.kind, Kind::Through { .. }));
+            let through = self.rows.iter().filter(|row| matches!(row.kind, RowRoute::Through { .. }));
             through.filter_map(verdict).collect::<Vec<_>>()
         };
         self.rtts.iter().flat_map(of).collect()

@@ -1,7 +1,8 @@
-//! What carries the hops of a path, compared (S1, S12, S31): `phoebus bench throughput`, `short` and `latency` with `--transport`.
+//! Comparison of transports on the hops of a path (S1, S12, S31): `phoebus bench throughput`, `short` and `latency`
+//! with `--transport`.
 //!
-//! - `rows` says what is compared: every first hop with every transport between the gateways, and direct connections.
-//! - [`Sites`] holds a path for each transport, with gateways that run on from test to test.
+//! - `rows` defines the rows: every first hop with every transport between the gateways, and direct connections.
+//! - [`Sites`] holds a path for each transport, with gateways that keep running between tests.
 //! - `throughput`, `short`, `latency` are the experiments; `report` makes tables and drawings of the first. `cpu` is
 //!   `phoebus bench cpu`.
 
@@ -26,37 +27,37 @@ pub(super) use short::ShortTransfers;
 use std::collections::BTreeMap;
 pub(super) use throughput::Transports;
 
-/// Paths under the same circumstances, each made when a row first needs it.
+/// Paths with the same circumstances, each created when a row first needs it.
 pub(crate) struct Sites {
     settings: Sc09,
     sites: BTreeMap<String, Site>,
 }
 
-/// A path, and what receives at its end.
+/// A path, and the sinks at its end.
 struct Site {
-    /// By their carriers. Ended before the hosts that they run in.
+    /// Sinks by carrier. They must end before their hosts.
     sinks: BTreeMap<&'static str, Sink>,
     bed: Bed,
 }
 
-/// Which path a row needs.
+/// The path that a row needs.
 #[derive(Debug, Clone, PartialEq)]
 enum Path {
-    /// The three links without the WAN's delay and without loss.
+    /// The three links, without the WAN's delay and without loss.
     Clean,
     /// Without gateways.
     Direct,
-    /// With gateways, joined by this.
+    /// With gateways, joined by this transport.
     Joined(Wan),
 }
 
 impl Sites {
-    /// No path yet, under these circumstances.
+    /// No path yet, with these circumstances.
     fn new(settings: Sc09) -> Self {
         Self { settings, sites: BTreeMap::new() }
     }
 
-    /// The path, made with `prepare` if it is new.
+    /// Returns the path; creates it with `prepare` if necessary.
     fn get(&mut self, path: &Path, prepare: impl FnOnce(&mut Bed) -> anyhow::Result<()>) -> anyhow::Result<&mut Site> {
         let name = match path {
             Path::Clean => "clean",
@@ -81,14 +82,14 @@ impl Sites {
         }
     }
 
-    /// Any path that stands.
+    /// Any existing path.
     fn any(&self) -> Option<&Bed> {
         self.sites.values().next().map(|site| &site.bed)
     }
 }
 
 impl Site {
-    /// What receives flows of `carrier` at `dst`.
+    /// The sink of `carrier` at `dst`; starts it if necessary.
     fn sink(&mut self, carrier: &'static str) -> anyhow::Result<&mut Sink> {
         if !self.sinks.contains_key(carrier) {
             self.sinks.insert(carrier, Sink::start(&self.bed.testbed, "dst", self.bed.address("dst")?, &[carrier])?);

@@ -1,11 +1,11 @@
-//! The circumstances of a measurement of throughput.
+//! The circumstances of a throughput measurement.
 
 use crate::bench::engine::Label;
 use crate::bench::wan::percent;
 use phoebus_proto::units::{Probability, Span};
 use phoebus_wan::model::Rate;
 
-/// One set of circumstances.
+/// The circumstances of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     pub(super) rate: Rate,
@@ -20,14 +20,14 @@ impl Point {
         Label::new(format!("{} {loss} {rate}", self.rtt), format!("{}, loss {loss}, {rate}", self.rtt))
     }
 
-    /// From the identifier of a label.
+    /// Parses the identifier of a label.
     pub(super) fn read(id: &str) -> Option<Self> {
         let mut words = id.split(' ');
         let mut next = || words.next();
         Some(Self { rtt: next()?.parse().ok()?, loss: next()?.parse().ok()?, rate: next()?.parse().ok()? })
     }
 
-    /// By which rates are put in order.
+    /// The sort key of the rate.
     pub(super) fn rate_key(&self) -> u64 {
         match self.rate {
             Rate::Unlimited => u64::MAX,

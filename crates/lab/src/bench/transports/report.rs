@@ -1,4 +1,5 @@
-//! Tables, drawings and targets of what was measured, which may have been done in parts: the points are those of the results.
+//! Tables, drawings and targets of the results, which may come from several partial runs: the points are those of the
+//! results.
 
 use super::point::Point;
 use super::rows::{colour, first_hop, title};
@@ -12,11 +13,11 @@ use crate::bench::wan::percent;
 use phoebus_proto::units::{Probability, Span};
 use phoebus_wan::model::Rate;
 
-/// The row that all others are held against.
+/// The reference row for all others.
 const LINK: &str = "link";
-/// Share of the link that the best automatic choice is to reach.
+/// Share of the link's goodput that the best automatic choice must reach.
 const ENOUGH: f64 = 0.85;
-/// How near to the best fixed choice `auto` is to come.
+/// Share of the best fixed choice that `auto` must reach.
 const NEAR: f64 = 0.95;
 
 /// The report of `results`, whose flows lasted `seconds`.
@@ -54,11 +55,11 @@ pub(super) fn of(seconds: u64, results: &Results) -> Report {
     report
 }
 
-/// The results, by what they were measured of.
+/// The results, indexed by rate, loss and row.
 struct Measured<'a> {
     results: &'a Results,
     points: Vec<Point>,
-    /// Identifiers, in the order in which they were first measured within a point.
+    /// Identifiers, in the order of their first measurement.
     rows: Vec<&'a str>,
 }
 
@@ -80,7 +81,7 @@ impl<'a> Measured<'a> {
         Self { results, points, rows }
     }
 
-    /// Rates and losses that have tables of their own.
+    /// Rates and losses with tables of their own.
     fn groups(&self) -> Vec<(Rate, Probability)> {
         let mut groups: Vec<_> = self.points.iter().map(|point| (point.rate, point.loss)).collect();
         groups.dedup();
@@ -118,7 +119,7 @@ impl<'a> Measured<'a> {
         table
     }
 
-    /// Ratios of medians; in brackets those from the fourth second on, when all have found their rate.
+    /// Ratios of medians; in brackets those from the fourth second on, when all flows have found their rate.
     fn shares(&self, caption: &str, rate: Rate, loss: Probability, rows: &[&str]) -> Table {
         let mut table = Table::new(format!("{caption} (from the fourth second on)"), self.columns(rate, loss));
         for row in rows.iter().filter(|row| **row != LINK) {
@@ -134,7 +135,7 @@ impl<'a> Measured<'a> {
         table
     }
 
-    /// Of the longest round trip, where most is under way.
+    /// Costs at the longest round trip, where most data is in flight.
     fn costs(&self, caption: &str, rate: Rate, loss: Probability, rows: &[&str]) -> Table {
         const ROLES: [&str; 5] = ["client", "agent", "gateways", "server", "links"];
         let longest = self.rtts(rate, loss).last().copied().unwrap_or_default();
@@ -153,7 +154,7 @@ impl<'a> Measured<'a> {
         table
     }
 
-    /// One drawing for each first hop, each with the direct rows beside.
+    /// One drawing for each first hop, each with the direct rows.
     fn charts(&self, rate: Rate, loss: Probability, reverse: bool, rows: &[&str]) -> Vec<(String, Chart)> {
         let beside = |row: &&&str| !row.contains("wan-") && **row != LINK;
         let mut hops: Vec<&str> = rows.iter().filter_map(|row| Some(row.rsplit_once("wan-")?.0)).collect();
@@ -229,7 +230,7 @@ impl<'a> Measured<'a> {
                     forward.iter().filter(|row| wanted(row)).filter_map(|row| self.median(point, row, GOODPUT));
                 medians.max_by(f64::total_cmp)
             };
-            // What a host without bbr can have: its own cubic, or an agent.
+            // The choices of a host without bbr: its own cubic, or an agent.
             let stock = |row: &str| row.contains("wan-") && !row.starts_with("hop-bbr");
             for (what, wanted) in [
                 (
@@ -258,7 +259,7 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// The place of a row in tables: those beside first, then hop by hop.
+/// The sort key of a row in tables: reference rows first, then by first hop.
 fn rank(id: &str) -> (bool, String, usize) {
     const LAST: [&str; 13] = [
         "link",
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_are_held_against_the_link_of_the_same_point() {
+    fn choices_are_compared_with_the_link_of_the_same_point() {
         let results = measured(&[
             ("50ms 0.01% 1gbit", "link", 900.0),
             ("50ms 0.01% 1gbit", "wan-auto", 200.0),
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_runs_are_shown_too() {
+    fn report_includes_points_of_other_runs() {
         let results = measured(&[
             ("100ms 0.1% 1gbit", "wan-udt", 41.0),
             ("100ms 0.1% 1gbit", "direct-cubic", 7.0),

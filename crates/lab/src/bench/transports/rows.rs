@@ -1,48 +1,48 @@
-//! What is compared: direct connections, and every first hop with every transport between the gateways.
+//! The compared rows: direct connections, and every first hop with every transport between the gateways.
 
 use super::Path;
 use crate::bench::compared::Hop;
 use crate::bench::hop::Wan;
 use crate::bench::plot::Colour;
 
-/// Something that is compared.
+/// A row of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub(super) id: String,
-    pub(super) kind: Kind,
+    pub(super) kind: RowRoute,
     /// From `dst` to `src`.
     pub(super) reverse: bool,
 }
 
 /// How a row's bytes travel.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
-    /// Over the three links without the WAN's delay and without loss.
+pub(super) enum RowRoute {
+    /// Over the three links, without the WAN's delay and without loss.
     Link,
     /// By the network alone.
     Direct {
         /// TCP, or bare UDT or QUIC.
         carrier: &'static str,
-        /// The sender's congestion control; the transport's own choice if absent.
+        /// The sender's congestion control; the transport's default if absent.
         cc: Option<&'static str>,
     },
-    /// Over the LAN of `dst` alone, from `dst`.
+    /// Only over the LAN of `dst`, from `dst`.
     Ceiling,
     /// Through gateways.
     Through {
-        /// From `src` to the first.
+        /// The first hop, from `src` to the first gateway.
         hop: Hop,
-        /// Between them.
+        /// The transport between the gateways.
         wan: Wan,
     },
 }
 
-/// The rows for these first hops and these transports between the gateways, with those that stand beside them.
+/// The rows for these first hops and these transports between the gateways, and the reference rows.
 pub(super) fn throughput(hops: &[Hop], wans: &[Wan]) -> Vec<Row> {
     let row = |id: &str, kind| Row { id: id.into(), kind, reverse: false };
-    let direct = |carrier, cc| Kind::Direct { carrier, cc };
+    let direct = |carrier, cc| RowRoute::Direct { carrier, cc };
     let mut rows = vec![
-        row("link", Kind::Link),
+        row("link", RowRoute::Link),
         row("direct-cubic", direct("tcp", Some("cubic"))),
         row("direct-bbr", direct("tcp", Some("bbr"))),
         row("direct-udt", direct("udt", None)),
@@ -50,30 +50,30 @@ pub(super) fn throughput(hops: &[Hop], wans: &[Wan]) -> Vec<Row> {
     ];
     rows.extend(through(hops, wans));
     let back = |id: &str, kind| Row { reverse: true, ..row(id, kind) };
-    rows.push(back("reverse-ceiling", Kind::Ceiling));
+    rows.push(back("reverse-ceiling", RowRoute::Ceiling));
     rows.push(back("reverse-direct", direct("tcp", Some("cubic"))));
     rows.extend(wans.iter().map(|wan| {
-        let kind = Kind::Through { hop: Hop::Cubic, wan: wan.clone() };
+        let kind = RowRoute::Through { hop: Hop::Cubic, wan: wan.clone() };
         back(&format!("reverse-wan-{}", wan.name), kind)
     }));
     rows
 }
 
-/// Every first hop with everything that joins the gateways.
+/// Every first hop with every transport between the gateways.
 pub(super) fn through(hops: &[Hop], wans: &[Wan]) -> impl Iterator<Item = Row> {
     let row = |hop: Hop, wan: &Wan| Row {
         id: format!("{}wan-{}", hop.prefix(), wan.name),
-        kind: Kind::Through { hop, wan: wan.clone() },
+        kind: RowRoute::Through { hop, wan: wan.clone() },
         reverse: false,
     };
     hops.iter().flat_map(move |hop| wans.iter().map(move |wan| row(*hop, wan)))
 }
 
-/// The rows of each first hop, with those beside that have none, for drawings in which a colour is a transport. Each set has a
-/// name for files.
+/// The rows of each first hop, together with the reference rows, for drawings in which a colour stands for a
+/// transport. Each set has a name for files.
 pub(super) fn by_hop<'a>(rows: &[&'a Row]) -> Vec<(&'static str, Vec<&'a Row>)> {
     let hop = |row: &Row| match row.kind {
-        Kind::Through { hop, .. } => Some(hop),
+        RowRoute::Through { hop, .. } => Some(hop),
         _ => None,
     };
     let hops = [(Hop::Cubic, "hop-cubic"), (Hop::Bbr, "hop-bbr"), (Hop::Quic, "hop-quic"), (Hop::Udt, "hop-udt")];
@@ -84,11 +84,11 @@ pub(super) fn by_hop<'a>(rows: &[&'a Row]) -> Vec<(&'static str, Vec<&'a Row>)> 
     hops.into_iter().filter_map(of).collect()
 }
 
-/// What protects the hops between the gateways and what their hosts are set to, for the conditions of an experiment.
+/// The protection between the gateways and the settings of their hosts, for the conditions of an experiment.
 pub(super) fn conditions(rows: &[Row]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for row in rows {
-        if let Kind::Through { wan, .. } = &row.kind {
+        if let RowRoute::Through { wan, .. } = &row.kind {
             let name = format!("gateways joined by {}", wan.name);
             if all.iter().all(|(other, _)| *other != name) {
                 all.push((name, format!("security = \"{}\"", wan.protection())));
@@ -105,43 +105,43 @@ impl Row {
     /// The path that it needs.
     pub(super) fn path(&self) -> Path {
         match &self.kind {
-            Kind::Link => Path::Clean,
-            Kind::Direct { .. } | Kind::Ceiling => Path::Direct,
-            Kind::Through { wan, .. } => Path::Joined(wan.clone()),
+            RowRoute::Link => Path::Clean,
+            RowRoute::Direct { .. } | RowRoute::Ceiling => Path::Direct,
+            RowRoute::Through { wan, .. } => Path::Joined(wan.clone()),
         }
     }
 
-    /// What the sink at `dst` listens by.
+    /// The carrier of the sink at `dst`.
     pub(super) fn carrier(&self) -> &'static str {
         match self.kind {
-            Kind::Direct { carrier, .. } => carrier,
+            RowRoute::Direct { carrier, .. } => carrier,
             _ => "tcp",
         }
     }
 
     /// The client's host.
     pub(super) fn from(&self) -> &'static str {
-        if self.kind == Kind::Ceiling { "pg2" } else { "src" }
+        if self.kind == RowRoute::Ceiling { "pg2" } else { "src" }
     }
 
-    /// What the client sends by. On the first hop it is the shim that asks for a congestion control.
+    /// The client's carrier. On the first hop, the shim requests the congestion control.
     pub(super) fn client(&self) -> Vec<&'static str> {
         let cc = match self.kind {
             _ if self.reverse => None,
-            Kind::Link => Some("bbr"),
-            Kind::Direct { cc, .. } => cc,
-            Kind::Ceiling | Kind::Through { .. } => None,
+            RowRoute::Link => Some("bbr"),
+            RowRoute::Direct { cc, .. } => cc,
+            RowRoute::Ceiling | RowRoute::Through { .. } => None,
         };
         std::iter::once(self.carrier()).chain(cc.into_iter().flat_map(|cc| ["--cc", cc])).collect()
     }
 
-    /// What else is asked of the flow. What `dst` sends is under cubic, as on most hosts.
+    /// Further options of the flow. `dst` sends under cubic, as most hosts do.
     pub(super) fn wanted(&self) -> Vec<&'static str> {
         if self.reverse { vec!["--reverse", "--sink-cc", "cubic"] } else { Vec::new() }
     }
 }
 
-/// What a row is called in tables and legends; of the results of an earlier run, the identifier is all that is known.
+/// A row's title in tables and legends. For results of an earlier run, only the identifier is known.
 pub(super) fn title(id: &str) -> String {
     match (id, id.rsplit_once("wan-")) {
         ("link", _) => "the link".into(),
@@ -154,7 +154,7 @@ pub(super) fn title(id: &str) -> String {
     }
 }
 
-/// The part of an identifier that names the first hop, for people.
+/// The part of an identifier that names the first hop, in words.
 pub(super) fn first_hop(prefix: &str) -> String {
     match prefix.trim_start_matches("hop-").trim_end_matches("wan-").trim_end_matches(['+', '-']) {
         "" | "reverse" => "first hop cubic".into(),

@@ -1,9 +1,9 @@
 //! `phoebus bench short --transport`: short transfers over warm hops, with each transport between the gateways (P41).
 //!
-//! Before each measured transfer goes another through the same gateways, and a pause: the hop between them is warm, all else
-//! is new. Direct connections are always new.
+//! Before each measured transfer, another goes through the same gateways, followed by a pause: the hop between them
+//! is warm, all others are new. Direct connections are always new.
 
-use super::rows::{self, Kind, Row};
+use super::rows::{self, Row, RowRoute};
 use super::{Path, Sites};
 use crate::bench::bed::Service;
 use crate::bench::compared::Hop;
@@ -33,11 +33,14 @@ pub(crate) struct ShortTransfers {
 }
 
 impl ShortTransfers {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(crate) fn new(args: &ShortArgs) -> Self {
         let megabytes: &[u64] = if args.common.quick { &[1, 8, 32] } else { &[1, 8, 32, 128, 1000] };
-        let direct =
-            |id: &str, cc| Row { id: id.into(), kind: Kind::Direct { carrier: "tcp", cc: Some(cc) }, reverse: false };
+        let direct = |id: &str, cc| Row {
+            id: id.into(),
+            kind: RowRoute::Direct { carrier: "tcp", cc: Some(cc) },
+            reverse: false,
+        };
         let mut rows = vec![direct("direct-cubic", "cubic"), direct("direct-bbr", "bbr")];
         rows.extend(rows::through(&args.compared.hops(&[Hop::Bbr, Hop::Quic]), &args.compared.wans()));
         Self {
@@ -70,7 +73,7 @@ impl Experiment for ShortTransfers {
 
     fn expected(&self, point: &str, row: &str) -> Duration {
         let bytes = point.parse::<ByteSize>().map_or(0, |size| size.0);
-        // Cubic reaches 25 to 100 Mbit/s at this loss, all others most of the link.
+        // Cubic reaches 25 to 100 Mbit/s at this loss, all others most of the link's rate.
         let rate = if row == "direct-cubic" { 5e6 } else { 60e6 };
         let transfer = Duration::from_secs_f64(1.0 + bytes as f64 / rate);
         if row.contains("wan-") { transfer + PAUSE + Duration::from_secs(2) } else { transfer }
@@ -101,14 +104,14 @@ impl Experiment for ShortTransfers {
         let mut send = |bytes: u64| -> anyhow::Result<Transfer> {
             let mut command = bed.peer("src", &["send", &to, &bytes.to_string()])?;
             match &row.kind {
-                Kind::Direct { cc: Some(cc), .. } => drop(command.args(["--cc", cc])),
-                Kind::Through { hop, .. } => drop(hop.lead(bed, &mut command)?),
+                RowRoute::Direct { cc: Some(cc), .. } => drop(command.args(["--cc", cc])),
+                RowRoute::Through { hop, .. } => drop(hop.lead(bed, &mut command)?),
                 _ => {}
             }
             let line = process::run("the transfer", command, limit)?;
             serde_json::from_str(&line).context("the transfer printed no times")
         };
-        if matches!(row.kind, Kind::Through { .. }) {
+        if matches!(row.kind, RowRoute::Through { .. }) {
             send(WARMING).context("while warming")?;
             thread::sleep(PAUSE);
         }
@@ -185,7 +188,7 @@ impl ShortTransfers {
     }
 
     fn verdicts(&self, results: &Results) -> Vec<Verdict> {
-        let through = || self.rows.iter().filter(|row| matches!(row.kind, Kind::Through { .. }));
+        let through = || self.rows.iter().filter(|row| matches!(row.kind, RowRoute::Through { .. }));
         let of = |size: ByteSize| {
             through().filter_map(move |row| {
                 let target = format!("{size}, {}, warm, times as fast as direct bbr", rows::title(&row.id));

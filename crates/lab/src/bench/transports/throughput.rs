@@ -1,12 +1,13 @@
 //! `phoebus bench throughput --transport`: one stream from `src` to `dst` with each transport between the gateways, and each
 //! first hop, over the round trips and losses of S30 (S31, S1, S12).
 //!
-//! Every row has a path of its own, with gateways that run on from test to test. Beside the rows stand direct connections,
-//! and the link: what one stream carries over the same three links without the WAN's delay and without loss. The reverse
-//! direction stands beside its ceiling, what `dst` can send over its own LAN under cubic, which nobody can better but `dst`.
+//! Every row has its own path, with gateways that keep running between tests. The reference rows are direct
+//! connections, and the link: one stream over the same three links without the WAN's delay and without loss. The
+//! reverse direction is compared with its upper bound, what `dst` can send over its own LAN under cubic, which only
+//! `dst` itself could improve.
 
 use super::point::Point;
-use super::rows::{self, Kind, Row};
+use super::rows::{self, Row, RowRoute};
 use super::{Path, Sites, report};
 use crate::bench::compared::Hop;
 use crate::bench::engine::{Experiment, Label};
@@ -31,11 +32,11 @@ pub(crate) struct Transports {
     rows: Vec<Row>,
 }
 
-/// Set-up and end of a test, beside its length.
+/// Set-up and end of a test, in addition to its length.
 const AROUND: Duration = Duration::from_millis(2500);
 
 impl Transports {
-    /// The experiment that `args` ask for.
+    /// The experiment with these options.
     pub(crate) fn new(args: &ThroughputArgs) -> Self {
         let (hops, wans) = (args.compared.hops(&[Hop::Cubic, Hop::Bbr, Hop::Quic]), args.compared.wans());
         Self {
@@ -113,7 +114,7 @@ impl Experiment for Transports {
         let wanted = [&["--time", &time][..], &row.wanted()].concat();
         let mut client = flows::client(&bed.testbed, row.from(), &row.client(), sink_at, &wanted)?;
         let mut others = vec![("server", sink_pid), ("links", std::process::id())];
-        if let Kind::Through { hop, .. } = &row.kind {
+        if let RowRoute::Through { hop, .. } = &row.kind {
             let agent = hop.lead(bed, &mut client)?;
             others.extend(bed.gateway_pids().into_iter().map(|pid| ("gateways", pid)));
             others.extend(agent.map(|pid| ("agent", pid)));
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_are_told_by_their_identifiers() {
+    fn points_are_parsed_from_their_identifiers() {
         let point = Point {
             rate: "500mbit".parse().unwrap(),
             loss: "0.001%".parse().unwrap(),

@@ -1,5 +1,5 @@
-//! The control on paths in virtual time: one sender that always has something to send, as quinn sends, and a bottleneck with a
-//! queue in front of it. Several senders on one are in [`beside`].
+//! Tests of the congestion control on paths in virtual time: one sender that always has data, paced as quinn
+//! paces, and a bottleneck with a queue. [`beside`] tests several senders on one bottleneck.
 
 mod beside;
 
@@ -7,14 +7,14 @@ use super::*;
 
 const MTU: u64 = 1452;
 
-/// A path, and what is on it.
+/// A simulated path and its queue.
 struct Path {
-    /// Bytes per second of the bottleneck, and bytes that its queue holds.
+    /// Rate of the bottleneck in bytes per second, and capacity of its queue in bytes.
     rate: f64,
     queue: f64,
-    /// Without the queue, both ways together.
+    /// Round-trip time without the queue, in seconds.
     rtt: f64,
-    /// The fraction that is lost whatever happens.
+    /// Fraction of random loss.
     loss: f64,
     random: u64,
     busy_until: f64,
@@ -25,7 +25,7 @@ impl Path {
         Self { rate: rate / 8.0, queue: queue * rate / 8.0 * rtt, rtt, loss, random: 7, busy_until: 0.0 }
     }
 
-    /// When a packet sent at `now` is at the other end, if it gets there.
+    /// The arrival time of a packet sent at `now`, or `None` if it is lost.
     fn carry(&mut self, now: f64) -> Option<f64> {
         let starts = self.busy_until.max(now);
         if (starts - now) * self.rate > self.queue {
@@ -40,8 +40,8 @@ impl Path {
     }
 }
 
-/// What came of it from `from` seconds on: the fraction of the rate that was delivered, that of packets lost, and the mean
-/// round trip in units of the least. And, from the beginning, the most gaps in what the receiver had.
+/// The results from `from` seconds on: the used fraction of the rate, the fraction of packets lost, and the
+/// mean round-trip time in units of the minimum; and, over the whole run, the most gaps at the receiver.
 #[derive(Debug)]
 struct Outcome {
     used: f64,
@@ -58,14 +58,14 @@ fn run_by(mut control: Control, mut path: Path, from: f64, seconds: f64) -> Outc
     let start = control.min_rtt_at;
     let at = |t: f64| start + Duration::from_secs_f64(t);
     control.random = 1;
-    // Packets in the order of their sending: when they were sent, and when the other end has them.
+    // Packets in flight in sending order: sending time, and arrival time.
     let mut under_way: VecDeque<(f64, Option<f64>)> = VecDeque::new();
     let (mut now, mut paced, mut smoothed) = (0.0, 0.0, path.rtt);
-    // When each gap came to be. It is there until the repair arrives, a round trip and a little later.
+    // When each gap appeared. It lasts until the repair arrives, a little over a round trip later.
     let (mut gaps, mut in_gap, mut most_gaps) = (VecDeque::new(), false, 0);
     let (mut packets, mut delivered, mut lost, mut rtts) = (0.0, 0.0, 0.0, 0.0);
     while now < seconds {
-        // At 5/4 of the window per round trip, 2 ms of it at a time, as quinn paces.
+        // Paced as quinn does: 5/4 of the window per round trip, in bursts of 2 ms.
         let window = control.window() as f64;
         let speed = 1.25 * window / smoothed / MTU as f64;
         let burst = ((speed * 0.002) as usize).clamp(10, 256);
@@ -77,7 +77,7 @@ fn run_by(mut control: Control, mut path: Path, from: f64, seconds: f64) -> Outc
             paced = now + count as f64 / speed;
         }
         let next = if room(&under_way) { paced } else { f64::INFINITY };
-        // Every tenth that arrives is acknowledged, and that tells of all before it.
+        // Every tenth arriving packet is acknowledged, and with it all before it.
         let tenth = under_way.iter().enumerate().filter(|(_, packet)| packet.1.is_some()).nth(9);
         let heard = tenth.map(|(index, (_, arrived))| (index, arrived.unwrap() + path.rtt / 2.0));
         match heard {
@@ -112,7 +112,7 @@ fn run_by(mut control: Control, mut path: Path, from: f64, seconds: f64) -> Outc
                 }
             }
             _ if next.is_finite() => now = next,
-            // All that is left was lost: quinn would probe.
+            // Everything in flight was lost: quinn would probe.
             _ => {
                 now += 2.0 * smoothed;
                 let bytes = under_way.len() as u64 * MTU;
@@ -131,7 +131,7 @@ fn run_by(mut control: Control, mut path: Path, from: f64, seconds: f64) -> Outc
 }
 
 #[test]
-fn a_long_path_is_filled_whether_it_loses_packets_or_not() {
+fn control_fills_a_long_path_with_and_without_loss() {
     let tried = [(0.0, 0.97), (1e-4, 0.97), (1e-3, 0.96), (1e-2, 0.94), (5e-2, 0.9)];
     for (loss, least) in tried {
         let outcome = run(Path::new(1e9, 0.1, 1.3, loss), 2.0, 12.0);
@@ -140,13 +140,13 @@ fn a_long_path_is_filled_whether_it_loses_packets_or_not() {
 }
 
 #[test]
-fn a_tenth_that_is_lost_leaves_most_of_the_rest() {
+fn control_uses_most_of_a_path_with_ten_percent_loss() {
     let outcome = run(Path::new(2e8, 0.1, 1.0, 0.1), 2.0, 12.0);
     assert!(outcome.used > 0.8, "{outcome:?}");
 }
 
 #[test]
-fn more_is_found_where_packets_are_lost_anyway() {
+fn control_finds_more_bandwidth_despite_loss() {
     for loss in [0.0, 5e-2, 8e-2] {
         let now = Instant::now();
         let mut control = Control::new(now, MTU as u16);
@@ -158,13 +158,13 @@ fn more_is_found_where_packets_are_lost_anyway() {
 }
 
 #[test]
-fn it_is_filled_within_seconds() {
+fn control_fills_the_path_within_seconds() {
     let outcome = run(Path::new(1e9, 0.1, 1.3, 1e-4), 1.5, 3.0);
     assert!(outcome.used > 0.9, "{outcome:?}");
 }
 
 #[test]
-fn short_queues_and_slow_paths_are_used_too() {
+fn control_uses_short_queues_and_slow_paths() {
     for (rate, rtt, queue) in [(1e9, 0.1, 0.25), (1e8, 0.02, 0.5), (1e7, 0.2, 1.0), (1e10, 0.001, 1.0)] {
         let outcome = run(Path::new(rate, rtt, queue, 0.0), 4.0, 12.0);
         assert!(outcome.used > 0.85 && outcome.lost < 0.05, "{rate} bit/s, {rtt} s, queue {queue}: {outcome:?}");
@@ -172,7 +172,7 @@ fn short_queues_and_slow_paths_are_used_too() {
 }
 
 #[test]
-fn heavy_loss_leaves_no_more_gaps_than_the_receiver_takes() {
+fn heavy_loss_stays_within_the_receiver_s_gap_limit() {
     let mut control = Control::new(Instant::now(), 1452);
     control.rates[0] = 1.25e8;
     control.min_rtt = Some(Duration::from_millis(300));
@@ -182,15 +182,15 @@ fn heavy_loss_leaves_no_more_gaps_than_the_receiver_takes() {
 }
 
 #[test]
-fn an_overflow_leaves_no_more_gaps_than_the_receiver_takes() {
-    // quinn ends the connection at 1024.
+fn overflow_stays_within_the_receiver_s_gap_limit() {
+    // quinn ends the connection at 1024 gaps.
     for queue in [0.05, 0.1, 0.25, 0.5, 1.0, 2.0] {
         let outcome = run(Path::new(1e9, 0.1, queue, 0.0), 2.0, 6.0);
         assert!(outcome.gaps < 900, "queue {queue}: {outcome:?}");
     }
 }
 
-/// Moves `packets` packets in one round trip of 100 ms that ends at `now`, all that there was to send.
+/// Moves `packets` packets, all that the application had, in one round trip of 100 ms that ends at `now`.
 fn exchange(control: &mut Control, now: Instant, packets: u64, app_limited: bool) {
     let sent = now.checked_sub(Duration::from_millis(100)).unwrap();
     control.sent(sent, packets * MTU);
@@ -201,7 +201,7 @@ fn exchange(control: &mut Control, now: Instant, packets: u64, app_limited: bool
 }
 
 #[test]
-fn a_connection_that_had_little_to_send_still_has_its_start() {
+fn application_limited_connection_keeps_its_startup() {
     let start = Instant::now();
     let mut control = Control::new(start, MTU as u16);
     for round in 1..100 {
@@ -212,7 +212,7 @@ fn a_connection_that_had_little_to_send_still_has_its_start() {
 }
 
 #[test]
-fn what_was_known_outlives_a_pause() {
+fn model_survives_a_pause() {
     let start = Instant::now();
     let mut control = Control::new(start, MTU as u16);
     control.rates[0] = 1.25e8;

@@ -1,9 +1,9 @@
-//! `encrypt`: streams of any length in both directions, half-close, bounds, and what a hostile end sends.
+//! `encrypt`: streams of any length in both directions, half-close, memory bounds, and hostile input.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Bytes that show where they belong.
+/// A byte pattern in which each position is recognizable.
 fn stream(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }
@@ -19,7 +19,7 @@ fn carry(a: &mut Engine, b: &mut Engine, bytes: &[u8], pieces: &[(usize, usize)]
             a.close().unwrap();
         }
         assert!(a.outgoing().len() <= super::super::buffer::CAPACITY);
-        // Some of it, as a socket that is almost full takes it.
+        // Takes only part of the output, as an almost full socket would.
         let taken = a.outgoing().len().min(read.max(100));
         wire.send(&a.outgoing()[..taken]);
         a.sent(taken);
@@ -40,21 +40,21 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn streams_arrive_whole_and_end(
+    fn streams_arrive_complete_and_end(
         len in 0usize..600_000,
         pieces in prop::collection::vec((1usize..200_000, 1usize..200_000), 1..20),
     ) {
         let (mut a, mut b) = connected(Intake::Bulk, Mode::Encrypt);
         let bytes = stream(len);
         prop_assert!(carry(&mut a, &mut b, &bytes, &pieces) == bytes);
-        // Half-close: the other direction goes on.
+        // Half-close: the other direction still works.
         prop_assert!(carry(&mut b, &mut a, &bytes, &pieces) == bytes);
         prop_assert!(a.input_ended().is_ok() && b.input_ended().is_ok());
     }
 }
 
 #[test]
-fn an_end_without_close_notify_is_a_cut() {
+fn end_without_close_notify_is_a_fault() {
     let (mut a, mut b) = connected(Intake::Bulk, Mode::Encrypt);
     a.write(b"all of it").unwrap();
     let wire = a.outgoing().to_vec();
@@ -67,7 +67,7 @@ fn an_end_without_close_notify_is_a_cut() {
 }
 
 #[test]
-fn a_record_twice_a_record_left_out_and_records_out_of_order_are_faults() {
+fn repeated_missing_and_reordered_records_are_faults() {
     let records = |a: &mut Engine| -> Vec<Vec<u8>> {
         let record = |a: &mut Engine, text: &[u8]| {
             a.write(text).unwrap();
@@ -96,7 +96,7 @@ fn a_record_twice_a_record_left_out_and_records_out_of_order_are_faults() {
 }
 
 #[test]
-fn what_is_not_tls_is_refused_at_once() {
+fn non_tls_input_is_refused_at_once() {
     for text in [&b"GET / HTTP/1.1\r\n"[..], b"PHX\x01 HELLO", &[0x16, 3, 1, 0xff, 0xff, 0], &[0x80, 0x2e, 1, 0, 2]] {
         let mut end = server(Intake::Exact, Mode::Encrypt);
         let mut wire = Wire::default();
@@ -108,10 +108,10 @@ fn what_is_not_tls_is_refused_at_once() {
 }
 
 #[test]
-fn a_message_in_countless_records_fills_no_memory() {
+fn fragmented_message_does_not_fill_memory() {
     let mut end = server(Intake::Bulk, Mode::Encrypt);
     let mut wire = Wire::default();
-    // A ClientHello of 65000 bytes, one byte to a record.
+    // A ClientHello of 65000 bytes, one byte per record.
     for byte in [1, 0, 0xfd, 0xe8].into_iter().chain(std::iter::repeat_n(0, 64_996)) {
         wire.send(&[22, 3, 1, 0, 1, byte]);
     }
@@ -120,7 +120,7 @@ fn a_message_in_countless_records_fills_no_memory() {
 }
 
 #[test]
-fn ends_that_differ_on_how_to_protect_a_hop_refuse() {
+fn ends_with_different_modes_refuse_each_other() {
     let (mut a, mut b) = (client(Intake::Exact, Mode::Auth), server(Intake::Exact, Mode::Encrypt));
     let (mut up, mut down) = (Wire::default(), Wire::default());
     exchange(&mut a, &mut down, &mut up).unwrap();
@@ -133,7 +133,7 @@ fn ends_that_differ_on_how_to_protect_a_hop_refuse() {
 }
 
 #[test]
-fn idle_ends_hold_no_buffers() {
+fn idle_engines_hold_no_buffers() {
     let (mut a, mut b) = connected(Intake::Bulk, Mode::Encrypt);
     for end in [&mut a, &mut b] {
         end.relax();

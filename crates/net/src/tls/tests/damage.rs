@@ -1,5 +1,6 @@
-//! TLS over UDT on a path that damages packets in a way that UDP's checksum does not see: bare UDT promises nothing of its bytes
-//! then, and TLS finds out what is wrong. What is read is what was written up to there, and no end is forged.
+//! TLS over UDT on a path that damages packets in ways that UDP's checksum does not detect. Bare UDT then
+//! delivers damaged bytes, and TLS detects the damage: everything read up to there is what was written, and
+//! no end of stream is forged.
 
 use super::*;
 use phoebus_proto::udt::control::Model;
@@ -21,7 +22,7 @@ impl Random {
     }
 }
 
-/// One end: TLS, and UDT under it.
+/// One end: TLS over UDT.
 struct End {
     engine: Engine,
     udt: Connection,
@@ -29,7 +30,7 @@ struct End {
 }
 
 impl End {
-    /// Moves bytes between the two as far as they go.
+    /// Moves bytes between TLS and UDT as far as possible.
     fn turn(&mut self, now: Duration) {
         self.udt.handle_timeout(now);
         loop {
@@ -49,7 +50,7 @@ impl End {
     }
 }
 
-/// Two ends of UDT, open.
+/// Two connected ends of UDT.
 fn opened() -> (Connection, Connection) {
     let control = Arc::new(Model);
     let config = Arc::new(Config { control, send_buffer: 64, receive_buffer: 64, ..Config::default() });
@@ -73,7 +74,8 @@ fn opened() -> (Connection, Connection) {
     }
 }
 
-/// A transfer over a path that changes a bit in one of so many packets; whether it was complete, or what was found.
+/// Transfers data over a path that flips a bit in one of `one_in` packets; returns the fault, unless the
+/// transfer was complete.
 fn play(seed: u64, one_in: u64) -> Result<(), String> {
     let (client_udt, server_udt) = opened();
     let mut ends = [
@@ -138,7 +140,7 @@ fn play(seed: u64, one_in: u64) -> Result<(), String> {
 }
 
 #[test]
-fn over_udt_damage_is_found_and_never_delivered() {
+fn tls_detects_damage_over_udt() {
     let mut found: BTreeMap<String, u32> = BTreeMap::new();
     for seed in 1..=60 {
         if let Err(what) = play(seed, [100, 1000, 10][seed as usize % 3]) {

@@ -1,4 +1,5 @@
-//! The engine without sockets: every split of what travels, cuts, corruption, and the first raw bytes after TLS.
+//! The engine without sockets: every split of the input, truncation, corruption, and the first raw bytes
+//! after TLS.
 
 mod bulk;
 mod damage;
@@ -14,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-/// Credentials of a client and of a server `pg2`, of one authority.
+/// Credentials of a client and of the server `pg2`, issued by one authority.
 static CREDENTIALS: LazyLock<(Credentials, Credentials)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let (authority, own) = Authority::create("authority", SystemTime::now()).unwrap();
@@ -46,22 +47,22 @@ fn server(intake: Intake, mode: Mode) -> Engine {
 proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config { cases: 200, failure_persistence: None, ..Default::default() })]
 
-    /// The fuzz target, as far as chance takes it.
+    /// Runs the fuzz target on random inputs.
     #[test]
-    fn a_hostile_path_gets_nothing(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
+    fn hostile_path_breaks_no_property(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
         super::hostile::play(&input);
     }
 }
 
-/// One direction between two engines. No read goes past a cut.
+/// One direction between two engines. `receive` never returns bytes beyond a cut in one call.
 #[derive(Debug, Default, Clone)]
 struct Wire {
     bytes: Vec<u8>,
     read: usize,
     cuts: Vec<usize>,
-    /// Of this byte one bit arrives changed.
+    /// Offset of a byte that arrives with one bit flipped.
     corrupt: Option<usize>,
-    /// From here on nothing arrives.
+    /// Offset from which on nothing arrives.
     truncate: Option<usize>,
 }
 
@@ -89,7 +90,7 @@ impl Wire {
     }
 }
 
-/// Lets `engine` send and receive until there is nothing more to do.
+/// Lets `engine` receive and send until nothing more is possible.
 fn exchange(engine: &mut Engine, from: &mut Wire, to: &mut Wire) -> Result<bool, Fault> {
     let mut progress = false;
     loop {
@@ -107,7 +108,7 @@ fn exchange(engine: &mut Engine, from: &mut Wire, to: &mut Wire) -> Result<bool,
     }
 }
 
-/// Both ends, with the handshake behind them.
+/// Two engines that have completed the handshake.
 fn connected(intake: Intake, mode: Mode) -> (Engine, Engine) {
     let (mut a, mut b) = (client(intake, mode), server(intake, mode));
     let (mut up, mut down) = (Wire::default(), Wire::default());

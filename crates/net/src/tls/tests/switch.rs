@@ -5,17 +5,17 @@ use proptest::prelude::*;
 
 const OPEN: &[u8] = b"OPEN dst/22, and who asks for it";
 const OPENED: &[u8] = b"OPENED by way of pg2";
-/// What the destination says at once, in one segment with the last record.
+/// The destination's first bytes, in one segment with the last TLS record.
 const BANNER: &[u8] = b"SSH-2.0-OpenSSH_10.0p2 Debian-7\r\n";
 const REQUEST: &[u8] = b"SSH-2.0-client\r\n";
 
-/// One end: says `says` under TLS, expects `hears`, ends TLS, and says `then` without it.
+/// One end: sends `says` under TLS, expects `hears`, ends TLS, and sends `then` without it.
 struct End {
     engine: Engine,
     says: &'static [u8],
     hears: &'static [u8],
     then: &'static [u8],
-    /// Speaks first, and ends TLS only when it was answered.
+    /// Whether this end sends first, and ends TLS only after the answer.
     first: bool,
     said: bool,
     heard: Vec<u8>,
@@ -29,7 +29,7 @@ impl End {
         Self { engine, says, hears, then, first, said: false, heard: Vec::new(), raw: Vec::new(), fault: None }
     }
 
-    /// Gives whether anything moved.
+    /// Returns whether anything moved.
     fn go_on(&mut self, from: &mut Wire, to: &mut Wire) -> bool {
         if self.fault.is_some() {
             return false;
@@ -54,7 +54,7 @@ impl End {
             let last = self.engine.outgoing().to_vec();
             self.engine.sent(last.len());
             to.send(&last);
-            // A wire that spoils TLS leaves alone what follows.
+            // Corruption affects only TLS bytes, not the raw bytes behind them.
             let spoilt = to.corrupt.take();
             to.send(self.then);
             to.corrupt = spoilt;
@@ -73,7 +73,7 @@ impl End {
         Ok(moved)
     }
 
-    /// Whatever happened on the way: what came out is what went in, or there is an error.
+    /// Checks that the output is a prefix of the input, and that anything missing comes with an error.
     fn check(&self, other: &Self) {
         assert!(self.hears.starts_with(&self.heard), "{:?}", self.heard);
         if self.engine.is_at_end() {
@@ -105,11 +105,11 @@ fn lengths() -> [usize; 2] {
     lengths
 }
 
-/// Lengths of signatures vary from one handshake to the next.
+/// Signature lengths vary from one handshake to the next, by up to this many bytes in total.
 const VARIATION: usize = 16;
 
 #[test]
-fn tls_ends_at_its_last_byte_wherever_reads_end() {
+fn engine_reads_no_byte_behind_close_notify() {
     let [up, down] = lengths();
     for cut in 1..up.max(down) + VARIATION {
         let wire = Wire { cuts: vec![cut], ..Wire::default() };
@@ -119,14 +119,14 @@ fn tls_ends_at_its_last_byte_wherever_reads_end() {
 }
 
 #[test]
-fn one_byte_at_a_time() {
+fn switch_works_one_byte_at_a_time() {
     let wire = Wire { cuts: (1..10_000).collect(), ..Wire::default() };
     let (a, b, _) = run(wire.clone(), wire);
     assert!(a.is_complete(&b) && b.is_complete(&a));
 }
 
 #[test]
-fn a_cut_is_never_an_end() {
+fn truncation_is_never_an_end_of_stream() {
     let [up, down] = lengths();
     for (wire, len, then) in [(0, up, REQUEST.len()), (1, down, BANNER.len())] {
         for at in 0..len - then - VARIATION {
@@ -142,7 +142,7 @@ fn a_cut_is_never_an_end() {
 }
 
 #[test]
-fn what_was_altered_is_never_delivered() {
+fn altered_bytes_are_never_delivered() {
     let [up, down] = lengths();
     let mut found = 0;
     for at in 0..up.max(down) {
@@ -154,7 +154,7 @@ fn what_was_altered_is_never_delivered() {
             found += usize::from(!a.is_complete(&b) || !b.is_complete(&a));
         }
     }
-    // All but the few bytes that TLS has for the sake of old machines on the way.
+    // All bytes except the few that TLS includes for the sake of old middleboxes.
     assert!(found > up + down - 2 * VARIATION - BANNER.len() - REQUEST.len() - 40, "{found} of {}", up + down);
 }
 
@@ -162,13 +162,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_splits(up in prop::collection::vec(1usize..2500, 0..40), down in prop::collection::vec(1usize..2500, 0..40)) {
+    fn switch_works_with_any_read_sizes(up in prop::collection::vec(1usize..2500, 0..40), down in prop::collection::vec(1usize..2500, 0..40)) {
         let (a, b, _) = run(Wire { cuts: up, ..Wire::default() }, Wire { cuts: down, ..Wire::default() });
         prop_assert!(a.is_complete(&b) && b.is_complete(&a));
     }
 }
 
-/// Any end that rustls makes, up to where the handshake is over on both sides.
+/// Performs a handshake with a plain rustls connection until both sides have completed it.
 fn shake_hands(peer: &mut rustls::Connection, engine: &mut Engine) {
     let (mut up, mut down) = (Wire::default(), Wire::default());
     for _ in 0..8 {
@@ -178,7 +178,7 @@ fn shake_hands(peer: &mut rustls::Connection, engine: &mut Engine) {
     assert!(!peer.is_handshaking() && !engine.is_handshaking());
 }
 
-/// What `peer` has to say goes to `to`, and what is on `from` to it.
+/// Sends the output of `peer` to `to`, and passes the input on `from` to it.
 fn pass(peer: &mut rustls::Connection, to: &mut Wire, from: &mut Wire) {
     let mut said = Vec::new();
     while peer.wants_write() {
@@ -195,7 +195,7 @@ fn pass(peer: &mut rustls::Connection, to: &mut Wire, from: &mut Wire) {
 }
 
 #[test]
-fn new_keys_are_refused_where_tls_is_about_to_end_and_taken_elsewhere() {
+fn auth_refuses_key_updates_and_encrypt_accepts_them() {
     for (mode, is_server) in [Mode::Auth, Mode::Encrypt].into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
         let (near, far) = &*CREDENTIALS;
         let (mut peer, mut engine): (rustls::Connection, Engine) = if is_server {

@@ -1,4 +1,4 @@
-//! One connection, as its owner and the driver share it.
+//! One connection, shared by its owner and the driver.
 
 use super::Hub;
 use phoebus_proto::udt::{CloseReason, Connection};
@@ -9,32 +9,32 @@ use std::task::Waker;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// A connection.
+/// A shared connection.
 #[derive(Debug)]
 pub(in crate::udt) struct Link {
     pub(in crate::udt) hub: Arc<Hub>,
     pub(in crate::udt) socket: u32,
     pub(in crate::udt) remote: SocketAddr,
     state: Mutex<State>,
-    /// Told when the connection has ended.
+    /// Notified when the connection has ended.
     pub(in crate::udt) ended: Notify,
 }
 
-/// What both change.
+/// The part that both sides change.
 #[derive(Debug)]
 pub(in crate::udt) struct State {
     pub(in crate::udt) connection: Connection,
-    /// The address of this end, once it is known.
+    /// The local address, once it is known.
     pub(in crate::udt) local: Option<IpAddr>,
-    /// When the driver looks at the connection next; zero while it does, or is on its way.
+    /// When the driver next processes the connection; zero while it does or is about to.
     pub(in crate::udt) wakeup: Duration,
     pub(in crate::udt) reader: Option<Waker>,
     pub(in crate::udt) writer: Option<Waker>,
-    /// What the system said that ended the connection.
+    /// The system error that ended the connection.
     pub(in crate::udt) fault: Option<i32>,
 }
 
-/// Who is to be woken, when the state is no longer locked.
+/// The tasks to wake after the state is unlocked.
 #[derive(Debug, Default)]
 pub(in crate::udt) struct Wakers {
     reader: Option<Waker>,
@@ -49,13 +49,13 @@ impl Link {
         Self { hub, socket, remote, state: Mutex::new(state), ended: Notify::new() }
     }
 
-    /// The state, for the driver, or to look at.
+    /// Locks the state, for the driver or to read it.
     pub(in crate::udt) fn state(&self) -> MutexGuard<'_, State> {
-        // The engine keeps its own order, whatever a panic has interrupted.
+        // The connection's state machine stays consistent even if a panic interrupted the holder.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and sends the driver if there is now something to do before it comes by itself.
+    /// Changes the state, and wakes the driver if the connection became due earlier than planned.
     pub(in crate::udt) fn change<T>(&self, change: impl FnOnce(&mut State, Duration) -> T) -> T {
         let now = self.hub.now();
         let mut state = self.state();
@@ -80,24 +80,24 @@ impl Link {
 }
 
 impl State {
-    /// Whether a read finds something: bytes, or how the connection has failed.
+    /// Whether a read returns bytes or a failure.
     pub(in crate::udt) fn is_readable(&self) -> bool {
         !self.connection.chunk().is_empty() || self.connection.closed().is_some()
     }
 
-    /// Whether a write finds enough room to be worth it, or how the connection has failed.
+    /// Whether a write finds a worthwhile amount of room, or a failure.
     pub(in crate::udt) fn is_writable(&self) -> bool {
-        self.connection.is_roomy() || self.connection.closed().is_some()
+        self.connection.has_ample_room() || self.connection.closed().is_some()
     }
 
-    /// Those whose wait is over.
+    /// Takes the wakers of tasks whose wait is over.
     pub(in crate::udt) fn wakers(&mut self) -> Wakers {
         let reader = if self.reader.is_some() && self.is_readable() { self.reader.take() } else { None };
         let writer = if self.writer.is_some() && self.is_writable() { self.writer.take() } else { None };
         Wakers { reader, writer, ended: self.connection.closed().is_some() }
     }
 
-    /// How the connection has failed, if it has.
+    /// The failure of the connection, if it has ended.
     pub(in crate::udt) fn failure(&self) -> Option<io::Error> {
         let reason = self.connection.closed()?;
         let errno = self.fault.unwrap_or(match reason {
@@ -110,7 +110,7 @@ impl State {
         Some(io::Error::from_raw_os_error(errno))
     }
 
-    /// Ends the connection because of what the system says.
+    /// Ends the connection because of a system error.
     pub(in crate::udt) fn fail(&mut self, now: Duration, error: &io::Error) {
         self.fault.get_or_insert(error.raw_os_error().unwrap_or(libc::EIO));
         self.connection.abort(now);

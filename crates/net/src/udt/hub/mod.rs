@@ -1,4 +1,4 @@
-//! What the owners of a port, its connections and its driver share.
+//! State that the owners of a port, its connections and its driver share.
 
 mod link;
 
@@ -15,41 +15,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
-/// What the owners of a port and its connections share with its driver.
+/// The shared state of a port.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) socket: Socket,
-    /// Zero of all times.
+    /// The origin of all times.
     began: Instant,
     desk: Mutex<Desk>,
     errands: Mutex<Errands>,
-    /// Wakes the driver.
+    /// An eventfd that wakes the driver.
     pub(super) bell: OwnedFd,
-    /// Connections that have not ended, or have not told their peer so.
+    /// Number of connections that have not ended, or have not told their peer yet.
     pub(super) unsettled: AtomicUsize,
     pub(super) settled: Notify,
 }
 
-/// Who is told of newcomers.
+/// Where new connections are accepted.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) endpoint: Endpoint,
     pub(super) acceptor: Option<mpsc::Sender<Arc<Link>>>,
 }
 
-/// What the driver is to do when it comes round.
+/// Requests for the driver's next round.
 #[derive(Debug, Default)]
 pub(super) struct Errands {
     pub(super) new: Vec<Arc<Link>>,
-    /// Connections that have something to do sooner than they had said.
+    /// Connections that became due earlier than planned.
     pub(super) kicked: Vec<u32>,
     pub(super) stop: bool,
-    /// The driver is gone.
+    /// Whether the driver has ended.
     pub(super) dead: bool,
 }
 
 impl Hub {
-    /// Binds a socket that nothing drives yet.
+    /// Binds a socket, without a driver yet.
     pub(super) fn bind(addr: SocketAddr) -> io::Result<Self> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
@@ -64,13 +64,13 @@ impl Hub {
         })
     }
 
-    /// The time.
+    /// The time since the origin.
     pub(super) fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
     pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
-        // Nothing that is held across can be left half done by a panic.
+        // No holder of this lock can leave the data inconsistent by a panic.
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,7 +96,7 @@ impl Hub {
         Ok(link)
     }
 
-    /// Has the driver look at a connection at once.
+    /// Makes the driver process a connection at once.
     pub(super) fn kick(&self, socket: u32) {
         let mut errands = self.errands();
         errands.kicked.push(socket);
@@ -107,7 +107,7 @@ impl Hub {
         }
     }
 
-    /// A connection has ended, and its peer knows as far as that can be.
+    /// Records that a connection has ended and has told its peer as well as it can.
     pub(super) fn settle(&self) {
         if self.unsettled.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.settled.notify_waiters();
@@ -116,7 +116,7 @@ impl Hub {
 
     /// Wakes the driver.
     pub(super) fn ring(&self) {
-        // The counter cannot overflow: the driver reads it whenever it is not zero.
+        // The counter cannot overflow: the driver resets it whenever it is not zero.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! An authority and what it signs, in a directory of its own.
+//! An authority and the certificates that it issued, in a directory of their own.
 
 use phoebus_net::credentials::{Authority, CredentialFiles, Credentials};
 use std::fs;
@@ -23,7 +23,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// A new certificate and key for `name`.
+    /// Issues a certificate and key for `name`.
     pub(crate) fn issue(&self, name: &str) -> CredentialFiles {
         let issued = self.authority.issue(name, &[], SystemTime::now(), Duration::from_secs(86_400)).unwrap();
         let files = CredentialFiles {
@@ -41,7 +41,7 @@ impl Place {
         Credentials::load(self.issue(name)).unwrap()
     }
 
-    /// Of this authority, for one who trusts the authority of `other`.
+    /// Credentials issued by this authority whose owner trusts the authority of `other`.
     #[allow(dead_code, reason = "not every test that shares this needs it")]
     pub(crate) fn credentials_that_trust(&self, name: &str, other: &Self) -> Credentials {
         Credentials::load(CredentialFiles { authorities: other.path("ca.pem"), ..self.issue(name) }).unwrap()

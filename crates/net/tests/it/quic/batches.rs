@@ -1,5 +1,5 @@
-//! What the kernel is spared: it gets many datagrams at a time and gives many at a time, by its own counters; and nothing spins
-//! while a rate holds a stream back.
+//! QUIC hands many datagrams to the kernel in one call, and receives many in one, by the kernel's own
+//! counters; and no thread spins while a rate limits a stream.
 
 use super::place::{Pair, pattern, read_exactly, write_all};
 use crate::support::namespace::{alone, datagrams, processor_time};
@@ -8,17 +8,17 @@ use phoebus_proto::units::BitRate;
 use std::time::{Duration, Instant};
 
 #[test]
-fn the_kernel_cuts_and_joins_datagrams() {
+fn datagrams_are_segmented_and_coalesced_by_the_kernel() {
     alone("quic::batches::moves_a_lot");
 }
 
-/// Not a test: what [`the_kernel_cuts_and_joins_datagrams`] starts.
+/// Started by [`datagrams_are_segmented_and_coalesced_by_the_kernel`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "is started by another test"]
 async fn moves_a_lot() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
-    // The start, in which little may be under way.
+    // Skips the start of the connection, when the congestion window is small.
     let bytes = pattern(20_000_000, 3);
     let (_, got) = tokio::join!(write_all(&near, &bytes), read_exactly(&far, bytes.len()));
     assert!(got.unwrap() == bytes);
@@ -28,18 +28,18 @@ async fn moves_a_lot() {
     let sent = near.stats().unwrap().since(&before).segments_sent;
     let [out, in_] = datagrams();
     let [out, in_] = [out - counted[0], in_ - counted[1]];
-    // Acknowledgements, which go one by one, are among these.
+    // These include acknowledgements, which are sent one by one.
     println!("{sent} packets with data; handed to the kernel {out} times, and by it {in_} times");
     assert!(out < sent / 2, "{sent} packets were handed to the kernel {out} times");
     assert!(in_ < sent / 2, "{sent} packets were handed over {in_} times");
 }
 
 #[test]
-fn a_rate_is_waited_for_and_not_spun_for() {
+fn rate_limited_writer_sleeps() {
     alone("quic::batches::keeps_to_a_rate");
 }
 
-/// Not a test: what [`a_rate_is_waited_for_and_not_spun_for`] starts.
+/// Started by [`rate_limited_writer_sleeps`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "is started by another test"]
 async fn keeps_to_a_rate() {

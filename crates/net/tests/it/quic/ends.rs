@@ -1,4 +1,4 @@
-//! Ends that are no ends of a stream: resets in both directions, drops, panics (invariant 1).
+//! Abnormal ends of streams: resets in both directions, drops, panics (invariant 1).
 
 use super::place::{PATIENCE, Pair, accept, read_exactly, read_to_end, soon, target, write_all};
 use phoebus_net::transport::Transport;
@@ -7,7 +7,7 @@ use phoebus_proto::session::Code;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// The stream must fail, for reading, for writing and for whoever waits.
+/// Checks that reads, writes and [`Stream::failed`] all report the reset.
 async fn assert_failed(stream: &Stream) {
     let error = soon(stream.failed()).await;
     assert_eq!((error.kind(), code_of(&error)), (ErrorKind::ConnectionReset, Code::Reset), "{error}");
@@ -17,7 +17,7 @@ async fn assert_failed(stream: &Stream) {
 }
 
 #[tokio::test]
-async fn a_dropped_stream_is_a_reset_at_the_other_end() {
+async fn dropped_stream_resets_the_peer() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     write_all(&near, b"half a word").await.unwrap();
@@ -29,7 +29,7 @@ async fn a_dropped_stream_is_a_reset_at_the_other_end() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_owner_panics_is_reset() {
+async fn stream_is_reset_when_its_owner_panics() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let owner = tokio::spawn(async move {
@@ -41,10 +41,10 @@ async fn a_stream_whose_owner_panics_is_reset() {
 }
 
 #[tokio::test]
-async fn a_reset_passes_a_side_that_has_ended() {
+async fn reset_reaches_a_side_that_has_ended() {
     let pair = Pair::new();
     for reads_first in [true, false] {
-        // The near side has said all and been heard; then the far one goes.
+        // The near side has ended and everything was acknowledged; then the far side is dropped.
         let (near, far) = pair.streams().await;
         near.shutdown_write().unwrap();
         assert_eq!(read_to_end(&far).await.unwrap(), b"");
@@ -63,18 +63,18 @@ async fn a_reset_passes_a_side_that_has_ended() {
 }
 
 #[tokio::test]
-async fn a_reset_passes_a_reader_that_has_stopped_and_a_full_stream() {
+async fn reset_passes_a_stopped_reader_and_a_full_stream() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let bytes = vec![7; 1 << 20];
     write_all(&near, &bytes).await.unwrap();
     drop(near);
-    // Nothing was read: the bytes that came before the reset are gone with it, as on TCP.
+    // Bytes that were not read before the reset are lost, as with TCP.
     assert_failed(&far).await;
 }
 
 #[tokio::test]
-async fn a_stream_that_was_closed_in_peace_delivers_its_last_bytes() {
+async fn closed_stream_delivers_its_last_bytes() {
     let pair = Pair::new();
     for _ in 0..20 {
         let (near, far) = pair.streams().await;
@@ -90,7 +90,7 @@ async fn a_stream_that_was_closed_in_peace_delivers_its_last_bytes() {
 }
 
 #[tokio::test]
-async fn what_ended_well_does_not_fail_later() {
+async fn completed_stream_does_not_fail_later() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     near.shutdown_write().unwrap();
@@ -107,7 +107,7 @@ async fn what_ended_well_does_not_fail_later() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_accepts_is_reset() {
+async fn unaccepted_stream_is_reset() {
     let pair = Pair::new();
     let near = pair.connect().await;
     write_all(&near, b"!").await.unwrap();
@@ -128,7 +128,7 @@ async fn streams_fail_with_their_connection() {
 }
 
 #[tokio::test]
-async fn a_listener_that_goes_refuses_new_connections_while_its_old_ones_go_on() {
+async fn dropped_listener_refuses_new_connections_and_keeps_old_ones() {
     let Pair { client, listener, profile, server, place } = Pair::new();
     let (to, other) = (target(listener.local_addr().unwrap(), "pg2.test"), place.quic("pg1.test"));
     let old = client.connect(&to, &profile, PATIENCE).await.unwrap();
@@ -136,8 +136,8 @@ async fn a_listener_that_goes_refuses_new_connections_while_its_old_ones_go_on()
     let far = soon(accept(&*listener)).await.unwrap();
     drop(listener);
     let error = other.connect(&to, &profile, PATIENCE).await.unwrap_err();
-    assert!(error.to_string().ends_with("the peer takes no new connections over QUIC"), "{error}");
-    // Whoever listens there next takes them again.
+    assert!(error.to_string().ends_with("the peer accepts no new connections over QUIC"), "{error}");
+    // A new listener on the address accepts connections again.
     let listener = server.listen(to.addr, &profile).unwrap();
     let new = other.connect(&to, &profile, PATIENCE).await.unwrap();
     write_all(&new, b"?").await.unwrap();

@@ -1,5 +1,5 @@
-//! A flood of handshakes that are begun from addresses that are not the sender's own: each is a true Initial (RFC 9001, section
-//! 5.2), as quinn makes them, so that nothing but the proof of an address (RFC 9000, section 8.1.2) keeps it out.
+//! A flood of handshakes from spoofed addresses. Each datagram is a genuine Initial (RFC 9001, section 5.2)
+//! made by quinn, so that only address validation (RFC 9000, section 8.1.2) keeps it out.
 
 use super::place::{Pair, Place, read_exactly, write_all};
 use phoebus_net::credentials::Credentials;
@@ -9,11 +9,11 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Datagrams of the flood, and the addresses that they come from.
+/// Number of datagrams, and of the addresses that they come from.
 const FLOOD: usize = 3000;
 const SOURCES: usize = 50;
 
-/// The first datagrams of so many connections to `server`.
+/// The first datagrams of `count` connections to `server`.
 fn initials(credentials: &Credentials, server: SocketAddr, count: usize) -> Vec<Vec<u8>> {
     let crypto = QuicClientConfig::try_from(credentials.client_config(&[b"phoebus/1"])).unwrap();
     let config = ClientConfig::new(Arc::new(crypto));
@@ -29,12 +29,12 @@ fn initials(credentials: &Credentials, server: SocketAddr, count: usize) -> Vec<
     (0..count).map(initial).collect()
 }
 
-/// What a datagram is, by its first byte (RFC 9000, section 17.2).
+/// Whether a datagram is a Retry, by its first byte (RFC 9000, section 17.2).
 fn is_retry(datagram: &[u8]) -> bool {
     datagram[0] & 0xf0 == 0xf0
 }
 
-/// Sockets whose answers somebody else gets, as far as the server can know.
+/// Sockets that stand for spoofed sources: the flood ignores what they receive.
 fn sources() -> Vec<UdpSocket> {
     let bind = |n| UdpSocket::bind((Ipv4Addr::new(127, 0, 77, n as u8 + 1), 0)).unwrap();
     let sockets: Vec<UdpSocket> = (0..SOURCES).map(bind).collect();
@@ -42,7 +42,7 @@ fn sources() -> Vec<UdpSocket> {
     sockets
 }
 
-/// Everything that has come back: datagrams that ask for a proof, others, and bytes.
+/// The answers that came back: the number of Retries, of other datagrams, and of bytes.
 fn answers(sources: &[UdpSocket]) -> (usize, usize, usize) {
     let (mut retries, mut others, mut bytes, mut buffer) = (0, 0, 0, [0; 2048]);
     for source in sources {
@@ -55,7 +55,7 @@ fn answers(sources: &[UdpSocket]) -> (usize, usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_true_initials_leaves_nothing_behind_and_is_not_amplified() {
+async fn flood_of_initials_leaves_no_state_and_is_not_amplified() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let place = Place::new();
@@ -64,18 +64,19 @@ async fn a_flood_of_true_initials_leaves_nothing_behind_and_is_not_amplified() {
     assert!(flood.iter().all(|initial| initial.len() >= 1200 && !is_retry(initial)));
     let sources = sources();
     let (mut sent, mut retries, mut others, mut back) = (0, 0, 0, 0);
-    // Each of them twice: a server that had kept anything of the first would take the second for a part of that handshake.
+    // Each is sent twice: a server that had kept state for the first would take the second as part of its
+    // handshake.
     for (n, initial) in flood.iter().chain(&flood).enumerate() {
         sources[n % SOURCES].send_to(initial, server).unwrap();
         sent += initial.len();
         if n % 100 == 0 {
-            // The socket's buffer must not be what protects the listener.
+            // Paced, so that the server's socket buffer is not what limits the flood.
             tokio::time::sleep(Duration::from_millis(2)).await;
             let (more, odd, bytes) = answers(&sources);
             (retries, others, back) = (retries + more, others + odd, back + bytes);
         }
         if n == FLOOD {
-            // In the middle of it, those who are in go on, and those who prove their address come in.
+            // During the flood, existing connections work, and clients that validate their address get in.
             write_all(&near, b"still here").await.unwrap();
             assert_eq!(read_exactly(&far, 10).await.unwrap(), b"still here");
             pair.streams().await;
@@ -88,7 +89,7 @@ async fn a_flood_of_true_initials_leaves_nothing_behind_and_is_not_amplified() {
     assert_eq!(others, 0, "a stranger is told nothing but to prove its address");
     assert!(retries > FLOOD, "{retries} of {} were answered", 2 * FLOOD);
     assert!(back < sent / 5, "{back} bytes for {sent}");
-    // Those that are there have lost nothing.
+    // Existing connections have lost nothing.
     let (again, reader) = pair.streams().await;
     write_all(&again, b"and so is this").await.unwrap();
     assert_eq!(read_exactly(&reader, 14).await.unwrap(), b"and so is this");

@@ -1,4 +1,4 @@
-//! QUIC between real sockets: what a relay may rely on, who is let in, and what has to be survived.
+//! QUIC between real sockets: guarantees to a relay, authentication, and robustness.
 
 mod batches;
 mod ends;

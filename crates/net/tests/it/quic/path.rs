@@ -1,5 +1,5 @@
-//! A path with a will of its own: a UDP relay that delays, loses and reorders, and whose outer address can change, as that
-//! of an address translator.
+//! A programmable path: a UDP relay that delays, loses and reorders datagrams, and whose outer address can
+//! change like that of an address translator.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What becomes of a datagram that goes towards the server: it is late by so much, or lost.
+/// The fate of a datagram towards the server: an additional delay, or loss.
 pub(crate) type Fate = Option<Duration>;
 
-/// See the module.
+/// A programmable path; see the module documentation.
 pub(crate) struct Path {
-    /// What clients connect to.
+    /// The address that clients connect to.
     pub(crate) addr: SocketAddr,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -26,12 +26,13 @@ struct Shared {
     lost: AtomicU64,
     datagrams: AtomicU64,
     bytes: AtomicU64,
-    /// The side that the server sees.
+    /// The socket that the server sees.
     outer: Mutex<Option<UdpSocket>>,
 }
 
 impl Path {
-    /// A path to `server`, so long each way. `fate` decides about every datagram that goes there, by its number.
+    /// Creates a path to `server` with `delay` each way. `fate` decides about every datagram towards the
+    /// server, by its number.
     pub(crate) fn new(server: SocketAddr, delay: Duration, fate: impl FnMut(u64) -> Fate + Send + 'static) -> Self {
         let inner = socket();
         let addr = inner.local_addr().unwrap();
@@ -42,22 +43,22 @@ impl Path {
         Self { addr, shared, thread: Some(thread) }
     }
 
-    /// Nothing passes any more, in either direction; or again.
+    /// Blocks both directions, or unblocks them.
     pub(crate) fn cut(&self, is_cut: bool) {
         self.shared.cut.store(is_cut, SeqCst);
     }
 
-    /// The server sees another address from now on, and the old one is nobody's.
+    /// Changes the address that the server sees, and closes the old socket.
     pub(crate) fn change_address(&self) {
         *self.shared.outer.lock().unwrap() = Some(socket());
     }
 
-    /// Datagrams that came from the client so far, and their bytes.
+    /// Number of datagrams received from the client so far, and of their bytes.
     pub(crate) fn carried(&self) -> [u64; 2] {
         [self.shared.datagrams.load(SeqCst), self.shared.bytes.load(SeqCst)]
     }
 
-    /// Datagrams that were lost so far, on the way to the server.
+    /// Number of datagrams towards the server that were dropped so far.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(SeqCst)
     }
@@ -81,7 +82,7 @@ fn socket() -> UdpSocket {
 }
 
 fn carry(inner: &UdpSocket, shared: &Shared, server: SocketAddr, delay: Duration, mut fate: impl FnMut(u64) -> Fate) {
-    // What is under way, by when it arrives; the number keeps those of one instant in order.
+    // Datagrams under way by arrival time; the number keeps those of one instant in order.
     let mut under_way: BTreeMap<(Instant, u64), (bool, Vec<u8>)> = BTreeMap::new();
     let (mut client, mut sent, mut count, mut buffer) = (None, 0, 0, [0; 2048]);
     while !shared.stop.load(SeqCst) {

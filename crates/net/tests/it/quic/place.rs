@@ -1,4 +1,4 @@
-//! Authorities, ends of connections, and what tests do with streams.
+//! Authorities, connected ends, and helpers to read and write streams.
 
 use phoebus_net::credentials::{Authority, CredentialFiles, Credentials, Issued};
 use phoebus_net::quic::{Options, Quic};
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any test needs on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with an authority and what it has signed.
+/// A directory with an authority and the certificates it has issued.
 pub(crate) struct Place {
     pub(crate) dir: tempfile::TempDir,
     authority: Authority,
@@ -33,7 +33,7 @@ impl Place {
         self.credentials_of(name, &[])
     }
 
-    /// Of one that has other names as well.
+    /// Credentials for `name` that carry further names.
     pub(crate) fn credentials_of(&self, name: &str, also: &[&str]) -> Credentials {
         let also: Vec<String> = also.iter().map(|name| (*name).to_owned()).collect();
         let issued = self.authority.issue(name, &also, SystemTime::now(), PATIENCE * 60).unwrap();
@@ -58,7 +58,7 @@ fn write(dir: &Path, name: &str, issued: &Issued) -> CredentialFiles {
     files
 }
 
-/// Two ends that trust each other; the second, `pg2.test`, listens.
+/// Two transports that trust each other; the second, `pg2.test`, listens.
 pub(crate) struct Pair {
     pub(crate) client: Quic,
     pub(crate) listener: Arc<dyn Listener>,
@@ -89,12 +89,13 @@ impl Pair {
 
     pub(crate) async fn accept(&self) -> Stream {
         let stream = soon(accept(&*self.listener)).await.unwrap();
-        // Its owner trusts the peer.
+        // The handshake has authenticated the peer.
         stream.widen();
         stream
     }
 
-    /// Both ends of a new stream. The one that accepts sees nothing of it before the first byte, which is read here.
+    /// Both ends of a new stream. The accepting end learns of a stream with its first byte, which is consumed
+    /// here.
     pub(crate) async fn streams(&self) -> (Stream, Stream) {
         let near = self.connect().await;
         write_all(&near, b"!").await.unwrap();
@@ -117,7 +118,7 @@ pub(crate) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// What has to happen, and does unless something hangs.
+/// Waits for `what`, and panics if it hangs.
 #[track_caller]
 pub(crate) fn soon<T>(what: impl Future<Output = T>) -> impl Future<Output = T> {
     let here = std::panic::Location::caller();
@@ -173,13 +174,13 @@ pub(crate) async fn write_all(stream: &Stream, mut bytes: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Bytes that differ everywhere, so that a shifted or repeated part shows.
+/// Pseudorandom bytes, in which a shifted or repeated part shows.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed | 1);
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// Xorshift: the same numbers for the same seed.
+/// A xorshift generator: the same seed gives the same numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Bytes: both ways, many streams, back-pressure, statistics, rates.
+//! Data transfer: both directions, many streams, back-pressure, statistics, rates.
 
 use super::path::Path;
 use super::place::{PATIENCE, Pair, Random, pattern, read, read_exactly, read_to_end, soon, target, write_all};
@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Sends `bytes` in parts of random size, and their end.
+/// Sends `bytes` in parts of random size, and ends the stream.
 async fn send(stream: &Stream, bytes: &[u8], seed: u64) {
     let (mut random, mut left) = (Random(seed | 1), bytes);
     while !left.is_empty() {
@@ -33,7 +33,7 @@ async fn receive(stream: &Stream, seed: u64) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_streams_arrive_whole_and_end() {
+async fn streams_arrive_complete_and_end() {
     let pair = Pair::new();
     for seed in 1..6 {
         let (near, far) = pair.streams().await;
@@ -53,7 +53,7 @@ async fn both_streams_arrive_whole_and_end() {
 }
 
 #[tokio::test]
-async fn a_closed_side_leaves_the_other_open() {
+async fn half_close_leaves_the_other_direction_open() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     write_all(&near, b"request").await.unwrap();
@@ -69,7 +69,7 @@ async fn a_closed_side_leaves_the_other_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_streams_share_a_connection() {
+async fn two_hundred_streams_share_one_connection() {
     let pair = Arc::new(Pair::new());
     let echo = pair.clone();
     let echo = tokio::spawn(async move {
@@ -109,7 +109,7 @@ async fn two_hundred_streams_share_a_connection() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_stops_stalls_its_sender_alone() {
+async fn stopped_receiver_blocks_only_its_own_sender() {
     let window = 256 << 10;
     let buffer = Buffer::Bytes(ByteSize(window));
     let pair = Pair::with(Profile { receive_buffer: buffer, ..Profile::default() });
@@ -123,7 +123,7 @@ async fn a_receiver_that_stops_stalls_its_sender_alone() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
-    // The rest is for what lies past a gap.
+    // The rest of the buffer is for data past a gap.
     let room = window / 4;
     assert_eq!(sent as u64 + 1, room, "as much as the receiver has room for, after the first byte");
 
@@ -142,7 +142,7 @@ async fn a_receiver_that_stops_stalls_its_sender_alone() {
 }
 
 #[tokio::test]
-async fn a_quiet_stream_is_told_from_one_with_bytes_or_an_end() {
+async fn is_quiet_distinguishes_idle_from_readable() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     assert!(far.is_quiet().unwrap());
@@ -162,7 +162,7 @@ async fn a_quiet_stream_is_told_from_one_with_bytes_or_an_end() {
 }
 
 #[tokio::test]
-async fn a_reader_hears_of_bytes_although_a_status_page_looks_too() {
+async fn reader_is_woken_although_another_task_polls() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let far = Arc::new(far);
@@ -177,7 +177,7 @@ async fn a_reader_hears_of_bytes_although_a_status_page_looks_too() {
 }
 
 #[tokio::test]
-async fn statistics_and_names_are_the_connections() {
+async fn stream_reports_statistics_and_identities() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let bytes = pattern(2_000_000, 3);
@@ -189,7 +189,7 @@ async fn statistics_and_names_are_the_connections() {
     assert!(sent.bytes_sent >= 2_000_001 && sent.rtt_us > 0 && sent.segments_sent > 100, "{sent:?}");
     assert!(sent.congestion_window > 0 && sent.segment_size >= 1200 && !sent.closed, "{sent:?}");
     assert_eq!((received.bytes_received, sent.congestion_control.as_str()), (2_000_001, "model"));
-    assert_eq!((near.security(), near.has_true_ends()), (Security::Encrypt, true));
+    assert_eq!((near.security(), near.has_authenticated_close()), (Security::Encrypt, true));
     assert_eq!(near.identity().unwrap().names, ["pg2.test"]);
     assert_eq!(far.identity().unwrap().names, ["pg1.test"]);
     assert_eq!(far.peer_addr().unwrap().port(), near.local_addr().unwrap().port());
@@ -197,7 +197,7 @@ async fn statistics_and_names_are_the_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn statistics_tell_of_the_path_and_the_send_buffer_changes_in_flight() {
+async fn statistics_describe_the_path_and_send_buffer_can_change() {
     let pair = Pair::new();
     let path = Path::new(pair.target().addr, Duration::from_millis(10), |_| Some(Duration::ZERO));
     let near = pair.client.connect(&target(path.addr, "pg2.test"), &pair.profile, PATIENCE).await.unwrap();
@@ -208,10 +208,11 @@ async fn statistics_tell_of_the_path_and_the_send_buffer_changes_in_flight() {
     sent.unwrap();
     assert!(got.unwrap()[1..] == bytes);
     let stats = near.stats().unwrap();
-    assert!(stats.min_rtt_us >= 20_000 && stats.rtt_us >= stats.min_rtt_us, "{stats:?}");
+    // quinn takes the time of arrival before it receives a batch of packets, which on a busy machine can take a while.
+    assert!(stats.min_rtt_us >= 15_000 && stats.rtt_us >= stats.min_rtt_us, "{stats:?}");
     assert!(stats.rtt_var_us > 0 && stats.delivery_rate > 10_000, "{stats:?}");
 
-    // Nothing arrives any more, so that what is taken is what the buffer holds, and the rest of it stays under way.
+    // Nothing is acknowledged any more, so what the stream accepts fills the buffer and stays in flight.
     while near.stats().unwrap().in_flight > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -239,7 +240,7 @@ async fn statistics_tell_of_the_path_and_the_send_buffer_changes_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_holds_a_stream_back_and_can_be_lifted() {
+async fn rate_limits_a_stream_and_can_be_removed() {
     let pair = Pair::with(Profile { rate: Some(BitRate(20_000_000)), ..Profile::default() });
     let (near, far) = pair.streams().await;
     let begin = Instant::now();
@@ -247,7 +248,7 @@ async fn a_rate_holds_a_stream_back_and_can_be_lifted() {
     let (sent, got) = tokio::join!(write_all(&near, &bytes), read_exactly(&far, bytes.len()));
     sent.unwrap();
     assert!(got.unwrap() == bytes);
-    // 0.2 s of 20 Mbit/s, less what may go at once. That it takes no longer is not asserted.
+    // 0.2 s at 20 Mbit/s, less the burst. An upper bound is not asserted.
     assert!(begin.elapsed() > Duration::from_millis(180), "{:?}", begin.elapsed());
     near.set(Change::Rate(Some(BitRate(8)))).unwrap();
     near.set(Change::Rate(None)).unwrap();
@@ -257,7 +258,7 @@ async fn a_rate_holds_a_stream_back_and_can_be_lifted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_that_waits_for_room_finds_much_of_it() {
+async fn woken_writer_finds_ample_room() {
     const TOTAL: usize = 30_000_000;
     let pair = Pair::new();
     let path = Path::new(pair.target().addr, Duration::from_millis(5), |_| Some(Duration::ZERO));
@@ -273,7 +274,7 @@ async fn a_writer_that_waits_for_room_finds_much_of_it() {
                     break;
                 }
             }
-            // What is left at the end says nothing, and something else may have woken it.
+            // The last room is meaningless, and anything may have caused that wake-up.
             if room > 0 && sent + room < TOTAL {
                 rooms.push(room);
             }
@@ -288,6 +289,6 @@ async fn a_writer_that_waits_for_room_finds_much_of_it() {
     };
     let (rooms, is_whole) = soon(async { tokio::join!(send, receive) }).await;
     assert!(is_whole);
-    // The window is 2 MiB or more, and an acknowledgement tells of some packets.
+    // The window is at least 2 MiB, and an acknowledgement covers only some packets.
     assert!(rooms.len() > 1 && rooms.iter().all(|room| *room >= 256 << 10), "{rooms:?}");
 }

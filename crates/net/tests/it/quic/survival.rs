@@ -1,4 +1,4 @@
-//! What has to be survived: ICMP errors, new addresses, killed peers, garbage.
+//! Robustness: ICMP errors, changed addresses, killed peers, garbage.
 
 use super::path::Path as UdpPath;
 use super::place::{
@@ -17,24 +17,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn a_port_that_is_closed_costs_nothing_but_time() {
+async fn closed_port_only_causes_a_timeout() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let closed = UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
     let limit = Duration::from_millis(1500);
     let error = pair.client.connect(&target(closed, "pg2.test"), &Profile::default(), limit).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    // The same socket has had the ICMP errors, and serves the others.
+    // The same socket received the ICMP errors, and still serves other connections.
     write_all(&near, b"still here").await.unwrap();
     assert_eq!(read_exactly(&far, 10).await.unwrap(), b"still here");
     pair.streams().await;
 }
 
 #[tokio::test]
-async fn a_listener_survives_peers_whose_port_is_closed() {
+async fn listener_survives_peers_with_closed_ports() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
-    // Someone who asks, and is gone when the answer comes.
+    // A peer sends a packet, and is gone when the answer comes.
     for _ in 0..10 {
         let gone = UdpSocket::bind(loopback()).unwrap();
         gone.send_to(&unknown_version(), pair.target().addr).unwrap();
@@ -44,7 +44,7 @@ async fn a_listener_survives_peers_whose_port_is_closed() {
     pair.streams().await;
 }
 
-/// A packet that is answered with the versions that there are (RFC 9000, section 6).
+/// A packet that is answered with Version Negotiation (RFC 9000, section 6).
 fn unknown_version() -> Vec<u8> {
     let mut packet = vec![0; 1200];
     packet[..6].copy_from_slice(&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8]);
@@ -53,7 +53,7 @@ fn unknown_version() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn sessions_go_on_when_the_address_changes() {
+async fn sessions_survive_rebind() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let before = far.peer_addr().unwrap();
@@ -67,9 +67,9 @@ async fn sessions_go_on_when_the_address_changes() {
     assert_eq!(read_exactly(&near, 8).await.unwrap(), b"and back");
 }
 
-/// What is between the two: an address translator that forgets.
+/// The path stands for an address translator that loses its table.
 #[tokio::test]
-async fn sessions_go_on_when_a_translator_gives_another_address() {
+async fn sessions_survive_a_changed_nat_address() {
     let pair = Pair::new();
     let path = UdpPath::new(pair.target().addr, Duration::from_millis(10), |_| Some(Duration::ZERO));
     let to = target(path.addr, "pg2.test");
@@ -92,7 +92,7 @@ async fn sessions_go_on_when_a_translator_gives_another_address() {
 }
 
 #[tokio::test]
-async fn udp_that_is_blocked_in_mid_session_is_an_error_at_both_ends() {
+async fn blocked_path_is_an_error_at_both_ends() {
     let profile = Profile { idle_timeout: Span(Duration::from_secs(6)), ..Profile::default() };
     let pair = Pair::with(profile.clone());
     let path = UdpPath::new(pair.target().addr, Duration::from_millis(1), |_| Some(Duration::ZERO));
@@ -108,7 +108,7 @@ async fn udp_that_is_blocked_in_mid_session_is_an_error_at_both_ends() {
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(read_to_end(end).await.is_err(), "a lost connection is no end of a stream");
     }
-    // Once it passes again, there is a new connection.
+    // Once the path works again, a new connection is made.
     path.cut(false);
     let near = pair.client.connect(&target(path.addr, "pg2.test"), &profile, PATIENCE).await.unwrap();
     write_all(&near, b"again").await.unwrap();
@@ -116,7 +116,7 @@ async fn udp_that_is_blocked_in_mid_session_is_an_error_at_both_ends() {
 }
 
 #[tokio::test]
-async fn garbage_is_passed_over() {
+async fn garbage_is_ignored() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let noise = UdpSocket::bind(loopback()).unwrap();
@@ -125,13 +125,13 @@ async fn garbage_is_passed_over() {
         let len = random.next() as usize % 1500 + 1;
         let mut packet = pattern(len, round + 1);
         if round % 2 == 0 {
-            // Something that looks like the beginning of a connection, by version 1.
+            // A packet that starts like an Initial of version 1.
             packet.resize(1200, 0);
             packet[..6].copy_from_slice(&[0xc0 | (random.next() as u8 & 0x3f), 0, 0, 0, 1, 8]);
         }
         noise.send_to(&packet, pair.target().addr).unwrap();
         if round % 100 == 0 {
-            // The socket's buffer must not be what protects the listener.
+            // Paced, so that the listener's socket buffer is not what protects it.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -141,11 +141,11 @@ async fn garbage_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_stranger_gets_back_less_than_it_sends() {
+async fn answer_to_a_stranger_is_not_amplified() {
     let place = Place::new();
     let server = place.quic("pg2.test");
     let listener = server.listen(loopback(), &Profile::default()).unwrap();
-    // A true Initial, taken on its way to nobody.
+    // Captures a genuine Initial on its way to a socket that never answers.
     let trap = UdpSocket::bind(loopback()).unwrap();
     trap.set_read_timeout(Some(PATIENCE)).unwrap();
     let client = place.quic("pg1.test");
@@ -163,13 +163,13 @@ async fn a_stranger_gets_back_less_than_it_sends() {
     while let Ok((len, _)) = stranger.recv_from(&mut answer) {
         assert_eq!(answer[0] & 0xf0, 0xf0, "only a Retry answers a stranger");
         back += len;
-        // What follows the first answer follows soon.
+        // A further answer would follow soon.
         stranger.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     }
     assert!(back > 0 && back < len, "{back} bytes for {len}");
 }
 
-/// A gateway in a process of its own, which is this program again.
+/// A gateway in a process of its own, which runs this program again.
 struct Gateway {
     child: Child,
     addr: std::net::SocketAddr,
@@ -204,7 +204,7 @@ impl Drop for Gateway {
     }
 }
 
-/// Not a test: what [`Gateway`] starts.
+/// Started by [`Gateway`].
 #[tokio::test]
 #[ignore = "is started by other tests"]
 async fn gateway_process() {
@@ -230,7 +230,7 @@ async fn gateway_process() {
 }
 
 #[tokio::test]
-async fn a_killed_gateway_is_an_error_at_once_when_it_is_back() {
+async fn restarted_gateway_resets_old_connections() {
     let place = Place::new();
     place.credentials("pg2.test");
     let client = place.quic("pg1.test");
@@ -242,13 +242,13 @@ async fn a_killed_gateway_is_an_error_at_once_when_it_is_back() {
     gateway.kill();
     assert!(stream.is_quiet().unwrap(), "a silence is no end");
     let gateway = Gateway::start(place.dir.path(), gateway.addr);
-    // The next packet, which is sent now, is answered with a stateless reset.
+    // The next packet is answered with a stateless reset.
     write_all(&stream, &[0; 500]).await.unwrap();
     let error = soon(stream.failed()).await;
     assert!(error.to_string().contains("the peer was restarted"), "{error}");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert!(read_to_end(&stream).await.is_err());
-    // A new stream has a new connection.
+    // A new stream gets a new connection.
     let stream = client.connect(&to, &Profile::default(), PATIENCE).await.unwrap();
     write_all(&stream, b"!").await.unwrap();
     assert_eq!(read_exactly(&stream, 10).await.unwrap(), b"some of it");
@@ -256,7 +256,7 @@ async fn a_killed_gateway_is_an_error_at_once_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_killed_gateway_is_an_error_after_silence() {
+async fn killed_gateway_is_an_error_after_the_idle_timeout() {
     let place = Place::new();
     place.credentials("pg2.test");
     let client = Quic::new(place.credentials("pg1.test"), Options::default()).unwrap();
@@ -266,7 +266,7 @@ async fn a_killed_gateway_is_an_error_after_silence() {
     let stream = client.connect(&to, &profile, PATIENCE).await.unwrap();
     write_all(&stream, b"!").await.unwrap();
     assert_eq!(read_exactly(&stream, 10).await.unwrap(), b"some of it");
-    // Keep-alives bridge more silence than the time-out.
+    // Keep-alives bridge a silence longer than the time-out.
     tokio::time::sleep(Duration::from_secs(9)).await;
     assert!(stream.is_quiet().unwrap());
     gateway.kill();
@@ -276,7 +276,7 @@ async fn a_killed_gateway_is_an_error_after_silence() {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
+async fn connections_to_a_dead_peer_can_be_abandoned() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
     let abandon = |quic: &Quic, name: &str| {
@@ -289,7 +289,7 @@ async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
     assert!(soon(near.failed()).await.to_string().contains("this end closed"));
     let error = soon(far.failed()).await;
     assert!(error.to_string().contains("its process has died"), "{error}");
-    // The one that has accepted may find out first, too.
+    // The accepting side may learn of the death first, too.
     let (near, far) = pair.streams().await;
     assert_eq!(abandon(&pair.server, "PG1.test"), 1, "the one that has ended counts no more");
     assert!(soon(far.failed()).await.to_string().contains("this end closed"));
@@ -298,12 +298,12 @@ async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
 }
 
 #[tokio::test]
-async fn a_probe_is_answered_by_who_is_there() {
+async fn live_peer_answers_a_probe() {
     let (begin, pair) = (Instant::now(), Pair::new());
     let (near, far) = pair.streams().await;
     let pulse = |end: &Stream| end.pulse().unwrap();
     for end in [&near, &far].map(pulse) {
-        // What belongs to the opening comes before.
+        // Waits for packets that still belong to the handshake.
         let mut before = end.heard().unwrap();
         soon(async {
             for _ in 0..20 {
@@ -316,13 +316,13 @@ async fn a_probe_is_answered_by_who_is_there() {
         })
         .await;
     }
-    // Nobody reads the questions, and more than find room do no harm.
+    // Nobody reads the questions, and a full buffer does no harm.
     for _ in 0..10_000 {
         assert!(pulse(&near).ask().is_some());
     }
     write_all(&near, b"still here").await.unwrap();
     assert_eq!(read_exactly(&far, 10).await.unwrap(), b"still here");
-    // The connection is there when the stream is not, and streams of one connection have one pulse.
+    // The connection outlives its streams, and streams of one connection share one pulse.
     let ends = [pulse(&near), pulse(&far)];
     assert_eq!(pair.client.pulses("pg2.test").iter().map(|all| all.id()).collect::<Vec<_>>(), [ends[0].id()]);
     drop((near, far));

@@ -1,4 +1,4 @@
-//! Who is let in: names, authorities, certificates.
+//! Authentication: names, authorities, certificates.
 
 use super::place::{PATIENCE, Pair, Place, accept, loopback, read_to_end, soon, target, untrusted, write_all};
 use phoebus_net::quic::{ALPN, Options, Quic};
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn a_peer_of_another_name_is_refused() {
+async fn peer_with_another_name_is_refused() {
     let pair = Pair::new();
     let to = target(pair.target().addr, "pg3.test");
     let error = pair.client.connect(&to, &Profile::default(), PATIENCE).await.unwrap_err();
@@ -20,7 +20,7 @@ async fn a_peer_of_another_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_connection_is_with_the_peer_that_it_was_made_for_though_others_share_the_certificate() {
+async fn connection_is_listed_under_the_dialled_name_only() {
     let place = Place::new();
     let client = place.quic("pg1.test");
     let server = Quic::new(place.credentials_of("pg2.test", &["pg3.test"]), Options::default()).unwrap();
@@ -31,27 +31,27 @@ async fn a_connection_is_with_the_peer_that_it_was_made_for_though_others_share_
 }
 
 #[tokio::test]
-async fn a_peer_of_another_authority_is_refused_by_either_side() {
+async fn peer_of_another_authority_is_refused_by_either_side() {
     let (ours, theirs) = (Place::new(), Place::new());
     let (client, server) = (ours.quic("pg1.test"), theirs.quic("pg2.test"));
     let listener = server.listen(loopback(), &Profile::default()).unwrap();
     let to = target(listener.local_addr().unwrap(), "pg2.test");
     let error = client.connect(&to, &Profile::default(), PATIENCE).await.unwrap_err();
     assert!(untrusted(&error).contains("certificate"), "{error}");
-    // The server has a word for its log.
+    // The listener reports the reason, for its log.
     let error = soon(accept(&*listener)).await.unwrap_err();
     assert_eq!(code_of(&error), Code::AuthFailed, "{error}");
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_that_counts_is_refused() {
-    // It trusts the server's authority, and shows a certificate of its own making.
+async fn client_with_an_untrusted_certificate_is_refused() {
+    // The client trusts the server's authority, but its own certificate comes from another authority.
     let (place, strange) = (Place::new(), Place::new());
     std::fs::copy(place.dir.path().join("ca.pem"), strange.dir.path().join("ca.pem")).unwrap();
     let (client, server) = (strange.quic("pg1.test"), place.quic("pg2.test"));
     let listener = server.listen(loopback(), &Profile::default()).unwrap();
     let to = target(listener.local_addr().unwrap(), "pg2.test");
-    // The client's handshake is over before the server has looked at its certificate.
+    // The client completes its handshake before the server has verified the client's certificate.
     let error = match client.connect(&to, &Profile::default(), PATIENCE).await {
         Ok(stream) => {
             let _ = write_all(&stream, b"hello").await;
@@ -69,7 +69,7 @@ async fn a_client_without_a_certificate_that_counts_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_shows_no_certificate_is_refused() {
+async fn client_without_a_certificate_is_refused() {
     let pair = Pair::new();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -100,7 +100,7 @@ mod anyone {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-    /// Trusts anyone, as a stranger who looks for a way in would.
+    /// Accepts any certificate, as an attacker's client would.
     #[derive(Debug)]
     pub(super) struct Anyone;
 

@@ -1,4 +1,4 @@
-//! Drivers that are built for a test, the bytes that tests send, and what they do with streams.
+//! Builds drivers for tests, and provides the byte pattern and helpers to move it over streams.
 #![allow(clippy::unwrap_used, dead_code, reason = "a failed step fails the test; not every test uses all of it")]
 
 pub(crate) mod namespace;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Against hanging; nothing is expected to take this long.
+/// Guards against hanging; nothing is expected to take this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn loopback() -> SocketAddr {
@@ -34,7 +34,7 @@ impl Workshop {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// Compiles `source` to `name` in this directory, as documented in the guide.
+    /// Compiles `source` to `name` in this directory, as the guide documents.
     pub(crate) fn compile(&self, compiler: &str, source: &Path, name: &str, more: &[&str]) -> PathBuf {
         let output = self.0.path().join(name);
         let include = root("crates/net/include");
@@ -46,22 +46,22 @@ impl Workshop {
         output
     }
 
-    /// The driver `tcp` of the examples.
+    /// Builds the example driver `tcp`.
     pub(crate) fn tcp(&self) -> PathBuf {
         self.compile("cc", &example("tcp/tcp_driver.c"), "tcp_driver.so", &["-shared", "-fPIC"])
     }
 
-    /// The driver `libudt` of the examples.
+    /// Builds the example driver `libudt`.
     pub(crate) fn libudt(&self) -> PathBuf {
         self.compile("g++", &example("libudt/libudt_driver.cpp"), "libudt_driver.so", &["-shared", "-fPIC", "-ludt"])
     }
 
-    /// A program that is libudt and nothing else, which sends or receives the stream of the tests.
+    /// Builds a plain libudt program that sends or receives the test pattern.
     pub(crate) fn libudt_peer(&self) -> PathBuf {
         self.compile("g++", &root("examples/udtcat/tests/it/support/peer.cpp"), "peer", &["-ludt", "-lpthread"])
     }
 
-    /// A library of this source.
+    /// Builds a library from `source`.
     pub(crate) fn library(&self, name: &str, source: &str) -> PathBuf {
         let file = self.0.path().join(format!("{name}.c"));
         std::fs::write(&file, source).unwrap();
@@ -73,7 +73,7 @@ fn example(path: &str) -> PathBuf {
     root("examples/drivers").join(path)
 }
 
-/// A path of the repository: the packages that use this are two levels below its root.
+/// A path in the repository: the packages that use this are two levels below its root.
 fn root(path: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
 }
@@ -82,7 +82,8 @@ pub(crate) fn load(file: &Path) -> Library {
     Library::load(file).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The stream that tests send, from `offset` on: that of `peer.cpp`. Its period is prime, so that a shift by buffers shows.
+/// The test pattern from `offset` on, the same as in `peer.cpp`. Its period is prime, so that a shift by a
+/// buffer size shows.
 pub(crate) fn pattern(offset: u64, len: usize) -> Vec<u8> {
     const PERIOD: usize = 65_521;
     static ONCE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -98,7 +99,7 @@ pub(crate) fn pattern(offset: u64, len: usize) -> Vec<u8> {
     period.iter().cycle().skip(start).take(len).copied().collect()
 }
 
-/// Writes that stream up to `len`.
+/// Writes `len` bytes of the pattern.
 pub(crate) async fn send(stream: &Stream, len: u64) -> io::Result<()> {
     let mut sent = 0;
     while sent < len {
@@ -117,7 +118,8 @@ pub(crate) async fn send(stream: &Stream, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads up to `most` bytes, checks that they are that stream from `from` on, and says how many came before the end.
+/// Reads up to `most` bytes, checks that they are the pattern from `from` on, and returns how many came
+/// before the end.
 pub(crate) async fn receive(stream: &Stream, from: u64, most: u64) -> io::Result<u64> {
     let (mut got, mut buffer) = (0, vec![0; 65536]);
     while got < most {

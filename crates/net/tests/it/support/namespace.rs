@@ -1,9 +1,9 @@
-//! A test in a network namespace of its own, where the kernel's counters count nothing else.
+//! Runs a test in a network namespace of its own, where the kernel's counters count nothing else.
 
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs the ignored test `name` of this program where nobody else sends anything. Needs root.
+/// Runs the ignored test `name` of this program in a new network namespace. Needs root.
 pub(crate) fn alone(name: &str) {
     let own = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
@@ -14,8 +14,8 @@ pub(crate) fn alone(name: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// What the kernel has counted of UDP: datagrams that it was handed by programs, and that it has handed to them, each of them
-/// once however many it was made of.
+/// The kernel's UDP counters: buffers received from programs, and buffers delivered to programs. A segmented
+/// or coalesced buffer counts once.
 pub(crate) fn datagrams() -> [u64; 2] {
     let counters = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut udp = counters.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -26,7 +26,7 @@ pub(crate) fn datagrams() -> [u64; 2] {
     })
 }
 
-/// Processor time of this process.
+/// CPU time of this process.
 pub(crate) fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();

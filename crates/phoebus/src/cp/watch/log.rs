@@ -1,7 +1,7 @@
-//! `--log-file`: a line for all that is told, with its time, whatever is shown.
+//! `--log-file`: a line with its time for each message, whatever is displayed.
 
 use crate::exit::Exit;
-use crate::manage::time_of;
+use crate::human;
 use anyhow::Result;
 use phoebus_files::store::Time;
 use std::fs::File;
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// The file, to which lines are appended.
+/// The file, opened for appending.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
-    /// None once it could not be written.
+    /// `None` after a failed write.
     file: Mutex<Option<File>>,
 }
 
 impl Log {
-    /// Opens `path`, or makes it.
+    /// Opens or creates `path`.
     ///
     /// # Errors
     /// It cannot be written (exit code 2).
@@ -31,10 +31,10 @@ impl Log {
         Ok(Self { path: path.to_owned(), file: Mutex::new(Some(file)) })
     }
 
-    /// Appends `text` as one line. Where that fails it is said once, and the copy goes on.
+    /// Appends `text` as one line. A failure is reported once, and the copy continues.
     pub(crate) fn line(&self, text: &str) {
         let now = Time { nanos: 0, ..Time::from(SystemTime::now()) };
-        let line = format!("{} {}\n", time_of(now).1, text.replace('\n', " "));
+        let line = format!("{} {}\n", human::time(now).1, text.replace('\n', " "));
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = file.as_mut()
             && let Err(error) = open.write_all(line.as_bytes())

@@ -1,19 +1,19 @@
-//! What is shown while files are carried: a bar with rates and the time that is left, lines of text, or JSON.
+//! The display during a copy: a bar with rates and remaining time, lines of text, or JSON.
 
-pub(crate) mod human;
 mod log;
 mod rate;
 mod words;
 
 pub(crate) use log::Log;
 
-use crate::place::{Paths, shown};
+use crate::human;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use phoebus_files::job::{Event, Job, Report, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{Found, Walk};
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, Progress};
+use phoebus_places::{Paths, shown};
 use rate::Rate;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -22,20 +22,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use words::about;
 
-/// How often machines are told.
+/// Interval of JSON lines.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How often a bar is drawn anew.
+/// Interval of drawing a bar.
 const FRAME: Duration = Duration::from_millis(200);
 
-/// How it is shown.
+/// The form of the display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// A bar on standard error.
     Bar,
-    /// Nothing while all goes well.
+    /// Only failures, without a bar.
     Text,
-    /// Only what fails.
+    /// Only failures.
     Quiet,
     /// Lines of JSON on standard output.
     Json,
@@ -57,20 +57,20 @@ pub(crate) struct Watch {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// What there is to carry, as far as it was counted.
+    /// Totals, as far as counted.
     files: AtomicU64,
     bytes: AtomicU64,
-    /// Whether all of it was.
+    /// Whether everything was counted.
     counted: AtomicBool,
-    /// Whether the jobs themselves tell what they find, and how many of them have more to find: what is far is not looked at twice.
+    /// Whether the jobs report what they find, and how many still search: remote trees are not listed twice.
     told: AtomicBool,
     uncounted: AtomicUsize,
-    /// Files that are done with: carried, or there already.
+    /// Finished files: carried, or existing.
     done: AtomicU64,
     failed: AtomicU64,
-    /// Bytes of those that were there.
+    /// Bytes of existing files.
     skipped: AtomicU64,
-    /// Files that were carried, their bytes, and those of them that had to be moved.
+    /// Carried files, their bytes, and the bytes that had to be moved.
     carried: AtomicU64,
     carried_bytes: AtomicU64,
     carried_moved: AtomicU64,
@@ -102,7 +102,7 @@ impl Watch {
         }
     }
 
-    /// The same, which also writes to `log`.
+    /// The same with a log.
     pub(crate) fn logging(self, log: Option<Log>) -> Self {
         Self { log, ..self }
     }
@@ -114,7 +114,7 @@ impl Watch {
         }
     }
 
-    /// What has been done by now, and when it was begun.
+    /// The state so far, and the start.
     pub(crate) fn so_far(&self) -> (Instant, Report) {
         let counts = &self.counts;
         let report = Report {
@@ -128,12 +128,12 @@ impl Watch {
         (self.begun, report)
     }
 
-    /// Bytes that were moved by now, by all attempts, and the ways that were taken.
+    /// Bytes moved so far by all attempts, and the paths.
     pub(crate) fn moved(&self) -> (u64, Arc<Paths>) {
         (self.progress.bytes_moved(), self.paths.clone())
     }
 
-    /// Shows what happens until it is dropped; counts what `jobs` will carry meanwhile, if all of it is near.
+    /// Displays progress until it is dropped. Counts what `jobs` will carry meanwhile, if everything is local.
     pub(crate) async fn show(self: Arc<Self>, jobs: Vec<(Job, Vec<(Key, Key)>)>) {
         match self.style {
             _ if self.dry_run => std::future::pending().await,
@@ -147,23 +147,28 @@ impl Watch {
         }
     }
 
-    /// Takes what there is to carry from `jobs` themselves, if any comes from afar. Before they begin.
+    /// Takes totals from `jobs`, if anything is remote. To be called before they begin.
     pub(crate) fn expect(&self, jobs: &[&Job]) {
         self.counts.told.store(jobs.iter().any(|job| job.source.is_far()), Ordering::Relaxed);
         self.counts.uncounted.store(jobs.len(), Ordering::Relaxed);
     }
 
-    /// Tells what was chosen.
+    /// Reports the automatic choices.
     pub(crate) fn chose(&self, what: &str) {
         self.line_about(self.verbose, || json!({ "event": "chosen", "what": what }), || what.to_owned());
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Tells that `name`, or a server, is tried again.
+    /// Removes the bar, prints a line on standard error, and draws it again.
+    pub(crate) fn tell_beside(&self, line: &str) {
+        self.bar.suspend(|| tell(line));
+    }
+
+    /// Reports a retry of `name`, or of a server.
     pub(crate) fn again(&self, name: Option<String>, error: &Error, wait: Duration) {
         let seconds = wait.as_secs();
         self.warn(
@@ -172,10 +177,10 @@ impl Watch {
         );
     }
 
-    /// Tells of something that failed for good.
+    /// Reports a final failure.
     pub(crate) fn failed(&self, name: &str, error: &Error) {
         if matches!(error, Error::Stopped { .. }) {
-            // Whoever has asked for it knows.
+            // The user has requested the end.
             return;
         }
         Counts::add(&self.counts.failed, 1);
@@ -208,28 +213,33 @@ impl Watch {
         }
     }
 
-    /// The line beside the bar.
+    /// The text beside the bar.
     fn line(&self, there: u64, moved: u64, total: Option<(u64, u64)>, rate: &Rate) -> String {
         let average = moved as f64 / self.begun.elapsed().as_secs_f64().max(1e-3);
-        let mut line = human::bytes(there);
+        let mut amount = human::bytes(there);
         if let Some((_, bytes)) = total {
-            line += &format!(" of {}", human::bytes(bytes));
+            amount += &format!(" of {}", human::bytes(bytes));
         }
-        line += &format!("  {}", human::rate(rate.now()));
-        if let Some(left) = total.and_then(|(_, bytes)| rate.left(bytes.saturating_sub(there))) {
-            line += &format!("  {} left", human::span(left));
-        }
+        let left = total.and_then(|(_, bytes)| rate.left(bytes.saturating_sub(there)));
         let done = Self::load(&self.counts.done);
-        line += &match total {
-            Some((files, _)) => format!("  {done} of {files} files"),
-            None => format!("  {done} files"),
+        let mut files = match total {
+            Some((files, _)) => format!("{done} of {files} files"),
+            None => format!("{done} files"),
         };
         if let failed @ 1.. = Self::load(&self.counts.failed) {
-            line += &format!(", {failed} failed");
+            files += &format!(", {failed} failed");
         }
-        // A narrow terminal shows no more than its width, so that what matters least comes last.
-        line += &format!("  {} on average", human::rate(average));
-        if self.paths.is_empty() { line } else { format!("{line}  {}", self.paths) }
+        // The least important comes last.
+        let fields = [
+            Some(amount),
+            Some(human::rate(rate.now())),
+            left.map(|left| format!("{} left", human::span(left))),
+            Some(files),
+            Some(format!("{} on average", human::rate(average))),
+            Some(self.paths.to_string()).filter(|_| !self.paths.is_empty()),
+        ];
+        let beside = if total.is_some() { BAR } else { 0 };
+        fitting(fields.into_iter().flatten(), width().saturating_sub(beside))
     }
 
     async fn tell(&self) {
@@ -258,7 +268,7 @@ impl Watch {
         }
     }
 
-    /// Files and bytes of the whole, once they are known.
+    /// Totals of files and bytes, once known.
     fn total(&self) -> Option<(u64, u64)> {
         let counted = self.counts.counted.load(Ordering::Acquire);
         counted.then(|| (Self::load(&self.counts.files), Self::load(&self.counts.bytes)))
@@ -296,7 +306,7 @@ impl Watch {
         counter.load(Ordering::Relaxed)
     }
 
-    /// A line about a file, for machines, and for people who `want` it.
+    /// A line about a file: for programs, and for people who `want` it.
     fn line_about(&self, want: bool, value: impl FnOnce() -> Value, text: impl Fn() -> String) {
         self.log(&text);
         match self.style {
@@ -307,7 +317,7 @@ impl Watch {
         }
     }
 
-    /// A line about something that people should know of.
+    /// A line for people.
     fn warn(&self, value: impl FnOnce() -> Value, text: impl Fn() -> String) {
         self.log(&text);
         match self.style {
@@ -318,24 +328,24 @@ impl Watch {
     }
 }
 
-/// A watcher of one job, which knows what its keys are called.
+/// Watches one job, and knows the names of its keys.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct JobWatcher {
     watch: Arc<Watch>,
     from: String,
     to: String,
-    /// Whether links can be copied as such.
+    /// Whether links can be copied as links.
     links: bool,
 }
 
-impl Told {
+impl JobWatcher {
     pub(crate) fn new(watch: Arc<Watch>, source: &dyn Store, dest: &dyn Store) -> Self {
         let links = !source.is_far() && !dest.is_far();
         Self { watch, from: shown(source, &Key::ROOT), to: shown(dest, &Key::ROOT), links }
     }
 }
 
-impl Watcher for Told {
+impl Watcher for JobWatcher {
     fn saw(&self, event: &Event<'_>) {
         let (watch, counts) = (&self.watch, &self.watch.counts);
         let name = |prefix: &str, key: &Key| format!("{prefix}{key}");
@@ -427,7 +437,31 @@ impl Watcher for Told {
     }
 }
 
-/// A bar of unknown length is none.
+/// The fields that fit completely into `width` columns, at least the first.
+fn fitting(fields: impl Iterator<Item = String>, width: usize) -> String {
+    let mut line = String::new();
+    for field in fields {
+        if line.is_empty() {
+            line = field;
+        } else if line.chars().count() + 2 + field.chars().count() <= width {
+            line += &format!("  {field}");
+        } else {
+            break;
+        }
+    }
+    line
+}
+
+/// Columns of the terminal at standard error. 80 if unknown.
+fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.map(|size| usize::from(size.ws_col)).ok().filter(|columns| *columns > 0).unwrap_or(80)
+}
+
+/// Columns of the bar with its percentage: see [`full_style`].
+const BAR: usize = 20;
+
+/// A bar of unknown length has no columns.
 fn plain_style() -> ProgressStyle {
     ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -441,7 +475,7 @@ fn say(value: &Value) {
     out(&value.to_string());
 }
 
-/// Prints a line. Whoever reads it may be gone, which is no reason to stop; the exit code says so.
+/// Prints a line. A missing reader does not stop the copy; the exit code shows it.
 pub(crate) fn out(line: &str) {
     crate::standard::note(line);
 }
@@ -449,4 +483,19 @@ pub(crate) fn out(line: &str) {
 /// The same on standard error.
 pub(crate) fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_fields_are_shown_whole_or_not_at_all() {
+        let fields = || ["5.2 MB of 300.0 MB", "25.1 MB/s", "12 s left"].map(str::to_owned).into_iter();
+        assert_eq!(fitting(fields(), 100), "5.2 MB of 300.0 MB  25.1 MB/s  12 s left");
+        assert_eq!(fitting(fields(), 40), "5.2 MB of 300.0 MB  25.1 MB/s  12 s left");
+        assert_eq!(fitting(fields(), 39), "5.2 MB of 300.0 MB  25.1 MB/s");
+        assert_eq!(fitting(fields(), 28), "5.2 MB of 300.0 MB");
+        assert_eq!(fitting(fields(), 3), "5.2 MB of 300.0 MB");
+    }
 }

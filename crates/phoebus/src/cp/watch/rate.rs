@@ -1,36 +1,36 @@
-//! How fast bytes move now, and how long the rest will take, from what was counted when.
+//! The current rate and the remaining time, from recent counts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Over how long "now" is.
+/// Window of the current rate.
 const NOW: Duration = Duration::from_secs(1);
 
-/// Over how long it is looked back to tell how long the rest will take: long enough that it does not jump about.
+/// Window of the remaining time: long enough to be steady.
 const LATELY: Duration = Duration::from_secs(10);
 
-/// What was counted lately.
+/// Recent counts.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     samples: VecDeque<(Duration, u64)>,
 }
 
 impl Rate {
-    /// Notes that `bytes` had moved in all at the time `at`, which never goes back.
+    /// Records that `bytes` in total had moved at `at`, which never decreases.
     pub(super) fn push(&mut self, at: Duration, bytes: u64) {
         self.samples.push_back((at, bytes));
-        // The last one before the window begins is its beginning.
+        // The last count before the window is its start.
         while self.samples.get(1).is_some_and(|(then, _)| at - *then >= LATELY) {
             self.samples.pop_front();
         }
     }
 
-    /// Bytes a second, over the last second.
+    /// Bytes per second over the last second.
     pub(super) fn now(&self) -> f64 {
         self.over(NOW)
     }
 
-    /// How long `bytes` more will take, if anything moves.
+    /// Time for `bytes` more, if anything moves.
     pub(super) fn left(&self, bytes: u64) -> Option<Duration> {
         let rate = self.over(LATELY);
         (rate >= 1.0).then(|| Duration::from_secs_f64((bytes as f64 / rate).min(1e9)))
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_those_of_lately() {
+    fn rates_are_recent() {
         let mut rate = Rate::default();
         assert_eq!((rate.now(), rate.left(5)), (0.0, None));
         for tenth in 0..=600u64 {

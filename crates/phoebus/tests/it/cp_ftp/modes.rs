@@ -1,11 +1,12 @@
 //! What permissions files have at servers, with times or nothing preserved.
 
-use super::support::ftp::{Copy, Ftp};
+use super::support::ftp::{Copy, Ftp, Tls};
 use super::support::serve::{Serve, bytes, run};
 use super::support::wait_until;
 use super::{Here, says};
+use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -29,7 +30,20 @@ fn places(servers: &(Ftp, Serve), name: &str) -> [(String, PathBuf); 2] {
 }
 
 #[test]
-fn what_was_there_keeps_its_mode() {
+fn file_is_not_copied_onto_itself() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    fs::write(serve.path("x"), b"the only copy").unwrap();
+    let (url, link) = (serve.url("x"), serve.url("l"));
+    symlink("x", serve.path("l")).unwrap();
+    let elsewhere = url.replace("127.0.0.1", "localhost");
+    for (from, to) in [(&url, &url), (&link, &url), (&url, &elsewhere)] {
+        here.fails(1, "the same file", &["cp", "--in-place", "--existing", "replace", from, to]);
+        assert_eq!(fs::read(serve.path("x")).unwrap(), b"the only copy", "{from} {to}");
+    }
+}
+
+#[test]
+fn replaced_file_keeps_its_mode() {
     let (here, servers) = (Here::new(), servers());
     // Short ones are sent without looking at much, long ones to our own server in blocks.
     for (len, more) in [(10, &[][..]), (2 << 20, &[]), (2 << 20, &["--streams", "3"])] {
@@ -51,22 +65,28 @@ fn what_was_there_keeps_its_mode() {
 }
 
 #[test]
-fn what_is_written_in_place_is_private_from_its_first_byte() {
+fn private_file_is_private_from_its_first_byte() {
     let (here, servers) = (Here::new(), servers());
     fs::write(here.path("private"), bytes(6 << 20)).unwrap();
     chmod(&here.path("private"), 0o600);
-    for preserve in ["times", "none", "times,modes"] {
-        for (url, path) in places(&servers, &format!("in-{preserve}/f")) {
+    for (how, preserve) in [
+        ("--in-place", "times"),
+        ("--in-place", "none"),
+        ("--in-place", "times,modes"),
+        ("--verify=auto", "none"),
+        ("--verify=auto", "times,modes"),
+    ] {
+        for (url, path) in places(&servers, &format!("in{how}-{preserve}/f")) {
             let dir = path.parent().unwrap();
             fs::create_dir(dir).unwrap();
-            let arguments = ["cp", "-q", "--in-place", "--preserve", preserve, "private", &url];
+            let arguments = ["cp", "-q", how, "--preserve", preserve, "private", &url];
             let slow = [&arguments[..], &["--limit-rate", "1M"]].concat();
             let copy = Copy::start(here.command(&slow));
             // Whatever it is called meanwhile.
             let begun = || fs::read_dir(dir).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
             wait_until(|| begun().any(|meta| meta.blocks() > 0), || format!("{url}: nothing has come"));
             for meta in begun() {
-                assert_eq!(meta.mode() & 0o077, 0, "{url} {preserve}: {:o}", meta.mode());
+                assert_eq!(meta.mode() & 0o077, 0, "{url} {how} {preserve}: {:o}", meta.mode());
             }
             copy.cut();
             // What has come by then is no file that was there.
@@ -79,7 +99,7 @@ fn what_is_written_in_place_is_private_from_its_first_byte() {
 
 /// Needs root, and somebody who is not.
 #[test]
-fn what_its_owner_may_not_read_comes_to_a_server_that_is_not_root() {
+fn file_unreadable_for_its_owner_reaches_a_server_without_root() {
     let serve = Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\naccount = \"daemon\"\n");
     let here = Here::new();
     let id = |what| says(&run(Command::new("id").args([what, "daemon"]))).1.trim().parse().unwrap();
@@ -99,7 +119,7 @@ fn what_its_owner_may_not_read_comes_to_a_server_that_is_not_root() {
 }
 
 #[test]
-fn what_is_written_in_place_is_as_private_as_its_source() {
+fn file_written_in_place_is_as_private_as_its_source() {
     let (here, servers) = (Here::new(), servers());
     let files = [("private", 0o600), ("group", 0o640), ("deep/public", 0o644)];
     fs::create_dir_all(here.path("tree/deep")).unwrap();
@@ -130,5 +150,117 @@ fn what_is_written_in_place_is_as_private_as_its_source() {
             let kept = if preserve == "times,modes" { 0o600 } else { 0o644 };
             assert_eq!(format!("{:o}", mode(&path)), format!("{kept:o}"), "{url} {preserve}");
         }
+    }
+}
+
+/// What is private in [`private_tree`], with its mode; directories end with a slash.
+const PRIVATE: [(&str, u32); 6] =
+    [("d/", 0o700), ("d/f", 0o600), ("d/group", 0o640), ("d/sub/", 0o750), ("d/sub/x", 0o400), ("d/public", 0o644)];
+
+/// Makes that in `root`, of somebody whom every server may read as.
+fn private_tree(root: &Path) {
+    let id = |what| says(&run(Command::new("id").args([what, "daemon"]))).1.trim().parse().unwrap();
+    fs::create_dir_all(root.join("d/sub")).unwrap();
+    for (name, _) in PRIVATE.iter().filter(|(name, _)| !name.ends_with('/')) {
+        fs::write(root.join(name), bytes(300_000)).unwrap();
+    }
+    for (name, set) in PRIVATE {
+        std::os::unix::fs::chown(root.join(name), Some(id("-u")), Some(id("-g"))).unwrap();
+        chmod(&root.join(name), set);
+    }
+}
+
+#[track_caller]
+fn is_private(root: &Path, top: &str, what: &str) {
+    for (name, expected) in PRIVATE {
+        let path = root.join(name.replacen('d', top, 1));
+        assert_eq!(format!("{:o}", mode(&path)), format!("{expected:o}"), "{what}: {name}");
+    }
+}
+
+/// Servers that tell modes only if they are asked to (pyftpdlib), or in listings alone.
+fn reticent() -> [(&'static str, Ftp); 4] {
+    let [pyftpdlib, vsftpd] = [Ftp::pyftpdlib(), Ftp::vsftpd(Tls::None)];
+    [("pyftpdlib", pyftpdlib), ("vsftpd", vsftpd), ("aioftp", Ftp::aioftp()), ("twisted", Ftp::twisted())]
+}
+
+#[test]
+fn private_file_of_a_server_with_modes_on_request_is_copied_privately() {
+    let here = Here::new();
+    for (name, ftp) in reticent() {
+        private_tree(&ftp.path(""));
+        let (file, dir) = (ftp.url("ftp", "d/f"), ftp.url("ftp", "d"));
+        for preserve in ["times,modes", "times", "none"] {
+            let one = format!("{name}-{preserve}");
+            here.does(&["cp", "-q", "--preserve", preserve, &file, &one]);
+            assert_eq!(mode(&here.path(&one)), 0o600, "{one}");
+        }
+        // What an earlier copy has made public, too.
+        chmod(&here.path(&format!("{name}-times,modes")), 0o644);
+        here.does(&["cp", "-q", &file, &format!("{name}-times,modes")]);
+        assert_eq!(mode(&here.path(&format!("{name}-times,modes"))), 0o600, "{name}");
+        let (said, tree) = (here.does(&["cp", "-r", &dir, &format!("{name}-tree")]).1, format!("{name}-tree"));
+        assert!(!said.contains("modes"), "{name}: {said}");
+        is_private(here.0.path(), &format!("{tree}/d"), name);
+    }
+}
+
+#[test]
+fn private_file_of_a_server_with_modes_on_request_is_moved_privately() {
+    let here = Here::new();
+    for (name, ftp) in reticent().into_iter().take(2) {
+        let root = ftp.path("");
+        private_tree(&root);
+        here.does(&["mv", &ftp.url("ftp", "d/f"), name]);
+        assert_eq!((mode(&here.path(name)), root.join("d/f").exists()), (0o600, false), "{name}");
+        private_tree(&root);
+        let tree = format!("{name}-tree");
+        here.does(&["mv", &ftp.url("ftp", "d"), &tree]);
+        is_private(here.0.path(), &tree, name);
+        assert!(!root.join("d").exists(), "{name}");
+    }
+}
+
+#[test]
+fn private_file_stays_private_between_servers() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    for (name, ftp) in reticent() {
+        private_tree(&ftp.path(""));
+        let tree = format!("{name}-tree");
+        here.does(&["cp", "-q", "-r", &ftp.url("ftp", "d"), &serve.url(&tree)]);
+        is_private(&serve.path(""), &format!("{tree}/d"), name);
+        for how in ["--in-place", "--verify=auto"] {
+            let (dir, one) = (format!("{name}{how}"), serve.path(&format!("{name}{how}/one")));
+            fs::create_dir(serve.path(&dir)).unwrap();
+            let (from, to) = (ftp.url("ftp", "d/f"), serve.url(&format!("{dir}/one")));
+            let copy = Copy::start(here.command(&["cp", "-q", how, "--limit-rate", "100k", &from, &to]));
+            let begun = || fs::read_dir(serve.path(&dir)).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
+            wait_until(|| begun().any(|meta| meta.blocks() > 0), || format!("{name}: nothing has come"));
+            for meta in begun() {
+                assert_eq!(meta.mode() & 0o077, 0, "{name} {how}: {:o}", meta.mode());
+            }
+            copy.cut();
+            here.does(&["cp", "-q", how, &from, &to]);
+            assert_eq!((mode(&one), fs::read(&one).unwrap() == bytes(300_000)), (0o600, true), "{name} {how}");
+        }
+    }
+}
+
+#[test]
+fn unknown_modes_are_counted() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
+    private_tree(&ftp.path(""));
+    // Of a link nobody says what it leads to.
+    std::os::unix::fs::symlink("f", ftp.path("d/link")).unwrap();
+    for (name, from, count) in [("one", "d/f", 0), ("link", "d/link", 1), ("tree", "d", 1)] {
+        let (out, _) = here.does(&["cp", "-r", "--json", &ftp.url("ftp", from), name]);
+        let report: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+        assert_eq!(report["modes_unknown"], count, "{name}: {report:#}");
+        let (_, said) = here.does(&["cp", "-r", "--existing", "replace", &ftp.url("ftp", from), &format!("{name}-2")]);
+        assert_eq!(
+            said.contains("the mode of 1 is not known, since the server does not tell it"),
+            count == 1,
+            "{said}"
+        );
     }
 }

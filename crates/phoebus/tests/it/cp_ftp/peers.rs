@@ -44,6 +44,25 @@ fn pure_ftpd() {
 }
 
 #[test]
+fn trees_are_removed_although_the_server_was_in_them() {
+    let (here, ftp) = (Here::new(), Ftp::pure_ftpd());
+    let (root, url) = (ftp.path(""), ftp.url("ftp", "tree"));
+    fs::create_dir(here.path("empty")).unwrap();
+    for command in [&["rm", "-r", &url][..], &["cp", "-r", "--delete", "empty/", &url], &["mv", "-T", &url, "moved"]] {
+        for dir in ["tree", "tree/a", "tree/a/b", "tree/a/b/c", "tree/a/b/c/d", "tree/x", "tree/x/y"] {
+            let dir = root.join(dir);
+            fs::create_dir_all(&dir).unwrap();
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+            fs::write(dir.join("file"), "x").unwrap();
+        }
+        here.does(command);
+        let left = fs::read_dir(root.join("tree")).is_ok_and(|mut entries| entries.next().is_some());
+        assert!(!left, "{command:?}");
+    }
+    assert!(here.path("moved/a/b/c/d/file").exists() && here.path("moved/x/y/file").exists());
+}
+
+#[test]
 fn pyftpdlib() {
     let (here, ftp) = (Here::new(), Ftp::pyftpdlib());
     everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
@@ -60,7 +79,7 @@ fn pyftpdlib() {
 }
 
 #[test]
-fn a_server_where_case_makes_no_difference() {
+fn server_that_ignores_case() {
     let (here, ftp) = (Here::new(), Ftp::folding());
     for name in ["odd/Makefile", "odd/makefile", "odd/other", "odd/Dir/x", "odd/dir/y", "one/A", "two/a"] {
         let path = here.path(name);
@@ -149,7 +168,7 @@ fn twisted() {
 }
 
 #[test]
-fn links_to_files_are_followed_whatever_is_told_of_them() {
+fn links_to_files_are_followed_in_every_listing() {
     let here = Here::new();
     // It tells the length of the link's text as the size.
     for ftp in [Ftp::proftpd(Tls::None, ""), Ftp::pyftpdlib()] {
@@ -168,7 +187,7 @@ fn links_to_files_are_followed_whatever_is_told_of_them() {
 }
 
 #[test]
-fn what_links_at_servers_lead_to_stays() {
+fn targets_of_links_at_servers_stay() {
     let here = Here::new();
     let (pyftpdlib, serve, vsftpd) = (Ftp::pyftpdlib(), Serve::writable(), Ftp::vsftpd(Tls::None));
     fs::create_dir_all(here.path("source/l")).unwrap();
@@ -232,7 +251,7 @@ fn what_links_at_servers_lead_to_stays() {
 }
 
 #[test]
-fn where_links_are_not_told_what_may_be_one_stays() {
+fn possible_links_stay_where_servers_do_not_tell_links() {
     let here = Here::new();
     let ftp = Ftp::aioftp();
     fs::create_dir_all(here.path("source/l")).unwrap();
@@ -278,7 +297,7 @@ fn where_links_are_not_told_what_may_be_one_stays() {
 }
 
 #[test]
-fn links_that_a_server_hides_are_found_before_anything_behind_them_goes() {
+fn hidden_links_are_found_before_their_targets_are_removed() {
     let here = Here::new();
     fs::create_dir_all(here.path("source/l")).unwrap();
     fs::create_dir(here.path("empty")).unwrap();
@@ -313,22 +332,25 @@ fn links_that_a_server_hides_are_found_before_anything_behind_them_goes() {
     here.does(&["rm", "-r", &url]);
     assert!(is_kept() && !root.join("tree").exists());
     make();
-    // What holds a draft seems to have something in it that stays.
-    for dir in ["keep", "keep/sub", "tree/deep/own"] {
-        fs::remove_file(root.join(dir).join(draft)).unwrap();
-    }
-    // And so does what is left out.
-    here.does(&["cp", "-r", "--delete", "--exclude", "*.log", "empty/", &url]);
-    assert!(is_kept() && root.join("tree/l").is_symlink() && !root.join("tree/deep").exists());
-    here.does(&["cp", "-r", "--delete", "empty/", &url]);
+    // What is left out, and more than may go, is behind a link that goes by itself.
+    let beside = |name: &str| fs::remove_file(root.join(name).join(draft)).unwrap();
+    beside("tree/deep/own");
+    here.does(&["cp", "-r", "--delete", "--max-delete", "6", "--exclude", "*.log", "empty/", &url]);
     assert!(is_kept() && fs::read_dir(root.join("tree")).unwrap().next().is_none());
+    fs::create_dir(root.join("nothing")).unwrap();
+    symlink("../nothing", root.join("tree/l")).unwrap();
+    symlink("../keep", root.join("tree/m")).unwrap();
+    here.fails(1, "more than 1 files", &["cp", "-r", "--delete", "--max-delete", "1", "empty/", &url]);
+    assert!(root.join("tree/l").is_symlink() && root.join("tree/m").is_symlink());
+    here.does(&["cp", "-r", "--delete", "empty/", &url]);
+    assert!(root.join("nothing").exists() && fs::read_dir(root.join("tree")).unwrap().next().is_none());
     fs::remove_dir(root.join("tree")).unwrap();
     make();
     for dir in ["keep", "keep/sub", "tree/deep/own"] {
         fs::remove_file(root.join(dir).join(draft)).unwrap();
     }
-    // The copy goes behind the link, and nothing is removed there.
-    here.does(&["cp", "-r", "--delete", "source/", &url]);
+    // The copy goes behind the link, and nothing is removed there, nor counted.
+    here.does(&["cp", "-r", "--delete", "--max-delete", "5", "source/", &url]);
     assert!(is_kept() && root.join("tree/l").is_symlink() && !root.join("tree/deep").exists());
     fs::remove_file(root.join("tree/l")).unwrap();
     fs::remove_dir(root.join("tree")).unwrap();
@@ -340,7 +362,29 @@ fn links_that_a_server_hides_are_found_before_anything_behind_them_goes() {
 }
 
 #[test]
-fn a_refusal_of_the_server_does_not_prove_a_directory() {
+fn clean_ends_in_circles_of_hidden_links() {
+    let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, "ShowSymlinks off"));
+    let (root, url) = (ftp.path(""), ftp.url("ftp", "tree"));
+    let (draft, trial) = (".f.0123456789abcdef.phoebus-part", ".names.0123456789abcdef.phoebus-part");
+    for dir in ["tree/a/own", "tree/b", "tree/a/.names.0123456789abcdee.phoebus-part/x", "spool/empty"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    // 2^40 paths, at the end of which there are too many links for the system.
+    for (target, link) in [("../b", "a/l"), ("../b", "a/m"), ("../a", "b/l"), ("../a", "b/m"), ("../spool", trial)] {
+        symlink(target, root.join("tree").join(link)).unwrap();
+    }
+    fs::write(root.join("tree/a/own").join(draft), "x").unwrap();
+    let own = ["tree", "tree/a", "tree/a/own", "tree/a/.names.0123456789abcdee.phoebus-part", "tree/b", "spool"];
+    for dir in own {
+        fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    here.does(&["clean", "--min-age", "0s", &url]);
+    assert!(!root.join("tree/a/own").join(draft).exists() && !root.join(own[3]).exists());
+    assert!(root.join("spool/empty").exists());
+}
+
+#[test]
+fn refusal_does_not_prove_a_directory() {
     let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, "ShowSymlinks off"));
     let (root, url) = (ftp.path(""), ftp.url("ftp", "not a directory"));
     fs::create_dir_all(here.path("empty")).unwrap();
@@ -369,7 +413,7 @@ fn a_refusal_of_the_server_does_not_prove_a_directory() {
 }
 
 #[test]
-fn nothing_is_taken_or_cleaned_behind_links_at_servers() {
+fn nothing_behind_links_at_servers_is_moved_or_cleaned() {
     let here = Here::new();
     let (pyftpdlib, serve, vsftpd) = (Ftp::pyftpdlib(), Serve::writable(), Ftp::vsftpd(Tls::None));
     let servers = [

@@ -1,14 +1,17 @@
-//! The blocks of `docs/guide/gateway.md`, run as they are printed: commands on hosts of their own, configurations by `--check`.
+//! Runs the blocks of `docs/guide/gateway/` as they are printed: commands on hosts of their own, configurations by `--check`.
 
 use crate::support::{PATIENCE, phoebus, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+/// The pages of the guide, in the order in which they are read.
+const PAGES: [&str; 4] = ["first.md", "two-sites.md", "operating.md", "reference.md"];
+
 /// The guide's blocks of a language, under the heading that begins so or under all.
 fn blocks(language: &str, heading: &str) -> Vec<String> {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/gateway.md");
-    let text = fs::read_to_string(guide).unwrap();
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/gateway");
+    let text = PAGES.map(|page| fs::read_to_string(guide.join(page)).unwrap()).concat();
     let (mut found, mut block, mut inside) = (Vec::new(), None::<String>, heading.is_empty());
     for line in text.lines() {
         match &mut block {
@@ -112,7 +115,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn two_gateways_are_joined_as_the_guide_prints_it() {
+fn two_gateways_are_joined_as_in_the_guide() {
     let mut hosts = Hosts::new();
     let commands = blocks("sh", "Join two gateways");
     let [init, rest] = &commands[..] else { panic!("{commands:?}") };
@@ -188,7 +191,7 @@ fn check(file: &Path) -> Output {
 }
 
 #[test]
-fn limits_beyond_what_a_process_may_have_are_no_valid_configuration() {
+fn limits_beyond_the_process_s_descriptors_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     fs::write(&file, "[[listen]]\naddress = \"127.0.0.1:5006\"\n[limits]\nsessions = 4000000000\n").unwrap();
@@ -199,7 +202,7 @@ fn limits_beyond_what_a_process_may_have_are_no_valid_configuration() {
 }
 
 #[test]
-fn what_init_is_given_wrongly_is_named_and_nothing_is_written() {
+fn faults_in_arguments_of_init_are_named() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, expected) in [
         (["192.0.2.1", "--peer=pg2", "--from=10.1.0.0/16", "--to=*"], "\"192.0.2.1\" is no name for a gateway"),
@@ -217,7 +220,7 @@ fn what_init_is_given_wrongly_is_named_and_nothing_is_written() {
 }
 
 #[test]
-fn a_congestion_control_that_the_kernel_does_not_have_is_refused() {
+fn unavailable_congestion_control_is_refused() {
     for command in [
         &["run", "--gateway", "127.0.0.1", "--cc", "nosuch", "--", "true"][..],
         &["connect", "--gateway", "127.0.0.1", "--cc", "nosuch", "192.0.2.1:7"],

@@ -61,7 +61,18 @@ impl Peer {
         Self::on(listener)
     }
 
+    /// One that refuses every session and names `better`.
+    pub fn naming(better: Endpoint) -> Self {
+        Self::with(TcpListener::bind("127.0.0.1:0").unwrap(), Some(better))
+    }
+
     pub fn on(listener: TcpListener) -> Self {
+        Self::with(listener, None)
+    }
+
+    /// On `listener`; it refuses every session if it names a better gateway.
+    pub fn with(listener: TcpListener, better: Option<Endpoint>) -> Self {
+        let better = better.map(Arc::new);
         let control = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
         let peer = Self {
             address: listener.local_addr().unwrap(),
@@ -71,9 +82,9 @@ impl Peer {
         let asked = Arc::clone(&peer.asked);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (control, asked) = (Arc::clone(&control), Arc::clone(&asked));
+                let (control, asked, better) = (Arc::clone(&control), Arc::clone(&asked), better.clone());
                 // A client that goes away is no concern of the gateway's.
-                thread::spawn(move || drop(serve(stream, &control, &asked)));
+                thread::spawn(move || drop(serve(stream, &control, &asked, better.as_deref())));
             }
         });
         peer
@@ -89,7 +100,12 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-fn serve(mut stream: TcpStream, control: &UdpSocket, asked: &Mutex<Vec<Asked>>) -> io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    control: &UdpSocket,
+    asked: &Mutex<Vec<Asked>>,
+    better: Option<&Endpoint>,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut acceptor = Acceptor::new("peer");
     let mut user = None;
@@ -114,12 +130,25 @@ fn serve(mut stream: TcpStream, control: &UdpSocket, asked: &Mutex<Vec<Asked>>) 
                     from: stream.peer_addr()?,
                 };
                 asked.lock().unwrap().push(request.clone());
-                return answer(stream, acceptor, &request, control);
+                return match better {
+                    Some(better) => redirect(stream, acceptor, better),
+                    None => answer(stream, acceptor, &request, control),
+                };
             }
             _ => return Ok(()),
         }
         acceptor.accept_auth();
     }
+}
+
+fn redirect(mut stream: TcpStream, mut acceptor: Acceptor, better: &Endpoint) -> io::Result<()> {
+    let (limits, redirect) = (Requirements::default(), Some(better.as_ref()));
+    acceptor
+        .refuse(&Refused { code: Code::Limit, reason: "it is full", hop: "pg", limits, redirect })
+        .map_err(invalid)?;
+    send(&mut stream, &mut acceptor, usize::MAX)?;
+    // The client is to hang up.
+    stream.read(&mut [0; 16]).map(|_| ())
 }
 
 fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control: &UdpSocket) -> io::Result<()> {

@@ -2,7 +2,7 @@ use super::*;
 use crate::gridftp::site::Buffer;
 use proptest::prelude::*;
 
-/// What GCT's client and others send, each as it is printed again.
+/// Commands of GCT's client and others, in the form in which they are printed.
 const LINES: &[&str] = &[
     "USER anonymous",
     "PASS x@y",
@@ -60,7 +60,7 @@ const LINES: &[&str] = &[
 ];
 
 #[test]
-fn commands_are_read_as_clients_write_them_and_printed_the_same() {
+fn commands_of_clients_parse_and_print_unchanged() {
     for line in LINES {
         let command = Command::parse(line.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert_eq!(String::from_utf8(command.encode().unwrap()).unwrap(), format!("{line}\r\n"));
@@ -78,7 +78,7 @@ fn commands_are_read_as_clients_write_them_and_printed_the_same() {
 }
 
 #[test]
-fn what_is_not_known_is_told_from_what_makes_no_sense() {
+fn unknown_commands_and_invalid_parameters_have_different_codes() {
     for line in ["", "XYZZY", " RETR x", "RETR\tx", "ABUF 1"] {
         let error = Command::parse(line.as_bytes()).unwrap_err();
         assert_eq!((error.code(), matches!(error, CommandError::Unknown(_))), (500, true), "{line}");
@@ -120,7 +120,7 @@ fn what_is_not_known_is_told_from_what_makes_no_sense() {
 }
 
 #[test]
-fn no_name_becomes_a_command_and_no_password_is_shown() {
+fn names_cannot_inject_commands_and_passwords_are_not_printed() {
     let lines = Command::Retr(b"a\r\nDELE b".to_vec()).encode();
     assert_eq!(lines, Err(CommandError::Line("RETR".into())));
     let password = Command::parse(b"PASS hunter2").unwrap();
@@ -129,7 +129,7 @@ fn no_name_becomes_a_command_and_no_password_is_shown() {
 
 proptest! {
     #[test]
-    fn any_line_is_read_or_refused_and_what_is_read_reads_back(
+    fn parsing_never_panics_and_parsed_commands_print_back(
         verb in proptest::sample::select(LINES).prop_map(|line| line.split(' ').next().unwrap().to_owned()),
         rest in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_that_are_nearly_right_are_read_or_refused(line in proptest::sample::select(LINES), at: proptest::sample::Index, byte: u8) {
+    fn parsing_nearly_valid_lines_never_panics(line in proptest::sample::select(LINES), at: proptest::sample::Index, byte: u8) {
         let mut line = line.as_bytes().to_vec();
         let at = at.index(line.len());
         line[at] = byte;

@@ -1,44 +1,45 @@
-//! The sending half of a bundle: which lane carries which bytes, and how much of the stream may wait on one.
+//! The sending half of a bundle: assigns bytes to lanes and bounds the unsent queue of each lane.
 //!
-//! Lanes of one path differ by far: each loses what it loses, and has a window of its own. What the sender hands over is fixed to a
-//! lane, and the receiver takes it in order. So the lane with the longest queue sets the pace, unless queues are short everywhere:
-//! in time, not in bytes. Each lane may have a fixed share of its window waiting, which is the same share of a round trip on
-//! fast lanes and on slow ones, and of those that have room, that one is given the next frame which will have delivered it first.
+//! Lanes of one path differ widely: each has its own losses and its own congestion window. Bytes that were handed to a
+//! lane stay on that lane, and the receiver reads the stream in order. So the lane with the longest queue sets the
+//! pace, unless all queues are short, measured in time and not in bytes. Each lane may therefore have a fixed share of
+//! its window unsent, which is the same share of a round trip on fast and on slow lanes. Among the lanes with room, the
+//! one that is expected to deliver the next frame first gets it.
 
-use crate::session::frame::{Exchange, FrameError, HEADER_LEN};
+use crate::session::frame::{FrameError, FrameState, HEADER_LEN};
 
-/// Most bytes of the stream that a lane is given at a time: many enough for headers and system calls to cost little.
+/// Largest frame in bytes: large enough that headers and system calls cost little.
 const FRAME_MAX: usize = 128 << 10;
-/// The least, where there is as much: what a lane sends within a round trip while its window is at its smallest.
+/// Smallest frame in bytes, if that much data is available: what a lane with the smallest window sends in a round trip.
 const FRAME_MIN: usize = 4 << 10;
-/// A frame is this share of the window: so much of a round trip passes from its first byte to its last.
+/// A frame is 1/8 of the window, so that sending it takes 1/8 of a round trip.
 const FRAME_SHARE: u64 = 8;
-/// What waits besides is this share of the window. Acknowledgements that come in lumps, and a sender that is called late, find
-/// enough there to go on with.
+/// Besides, 1/4 of the window may wait unsent. That keeps the lane busy when acknowledgements arrive in bursts or the
+/// sender is scheduled late.
 const UNSENT_SHARE: u64 = 4;
-/// The least that may wait: a segment of the largest size that kernels send at a time.
+/// Lower bound of the unsent bytes: the largest segment that kernels hand to the network card at a time (64 KiB).
 const UNSENT_MIN: u64 = 64 << 10;
-/// The most: more would be no bound.
+/// Upper bound of the unsent bytes, which stops a bogus window from removing the limit.
 const UNSENT_MAX: u64 = 1 << 30;
 
-/// How far behind a lane is, by its transport's counters.
+/// How much data a lane has queued, by its transport's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Bytes that it may have on their way at a time; 0: not known.
+    /// Congestion window in bytes; 0: not known.
     pub window: u64,
-    /// Its round-trip time in microseconds; 0: not known.
+    /// Round-trip time in microseconds; 0: not known.
     pub round_trip: u64,
-    /// Bytes that were handed to it and that the other end has not confirmed.
+    /// Bytes that were handed to the lane and that the peer has not acknowledged.
     pub ahead: u64,
 }
 
 impl Load {
-    /// How many bytes may wait in the transport without having been sent once.
+    /// Most bytes that may wait in the transport before they are sent for the first time.
     pub fn unsent_max(&self) -> u64 {
         (self.window / UNSENT_SHARE).clamp(UNSENT_MIN, UNSENT_MAX)
     }
 
-    /// How many bytes of the stream it is best given at a time.
+    /// The best size of the lane's next frame, in bytes.
     pub fn frame(&self) -> usize {
         if self.window == 0 {
             return FRAME_MAX;
@@ -46,7 +47,8 @@ impl Load {
         usize::try_from(self.window / FRAME_SHARE).map_or(FRAME_MAX, |bytes| bytes.clamp(FRAME_MIN, FRAME_MAX))
     }
 
-    /// After how many microseconds it will have delivered all that it was handed and `more` bytes; 0 where nothing is known.
+    /// Estimated time in microseconds until the lane has delivered all its queued bytes and `more`; 0 if the window is
+    /// not known.
     pub fn due(&self, more: usize) -> u64 {
         let bytes = u128::from(self.ahead) + more as u128;
         let due = bytes.saturating_mul(self.round_trip.into()) / u128::from(self.window.max(1));
@@ -54,22 +56,23 @@ impl Load {
     }
 }
 
-/// The sending half: which lane carries which bytes.
+/// The sending half: assigns the bytes of the stream to lanes.
 #[derive(Debug, Clone, Default)]
 pub struct Scatter {
     position: u64,
-    /// The lane after the one that was chosen last.
+    /// The lane after the one chosen last, for round robin.
     turn: usize,
 }
 
 impl Scatter {
-    /// Where the stream stands: the offset of the bytes that are given to a lane next.
+    /// The stream offset of the bytes that are assigned next.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The one of `lanes` to give the next bytes to: that which is `ready` to take them and says the least, the time when it will
-    /// have delivered them ([`Load::due`]). Those that say the same take turns.
+    /// Chooses the lane for the next bytes, out of `lanes` many. `ready` returns a lane's estimated delivery time
+    /// ([`Load::due`]), or `None` if the lane cannot accept bytes. The lane with the earliest time is chosen. Lanes
+    /// with equal times take turns.
     pub fn choose(&mut self, lanes: usize, mut ready: impl FnMut(usize) -> Option<u64>) -> Option<usize> {
         let numbered = (0..lanes).map(|n| (self.turn + n) % lanes);
         let (_, found) = numbered.filter_map(|lane| Some((ready(lane)?, lane))).min_by_key(|(due, _)| *due)?;
@@ -77,21 +80,21 @@ impl Scatter {
         Some(found)
     }
 
-    /// The header of a DATA frame on `lane` with the next `len` bytes, which are to follow there.
+    /// The header of a DATA frame on `lane` for the next `len` bytes. The caller sends the bytes after it.
     ///
     /// # Errors
-    /// As [`Exchange::data`].
-    pub fn data(&mut self, lane: &mut Exchange, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
+    /// As [`FrameState::data`].
+    pub fn data(&mut self, lane: &mut FrameState, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
         let header = lane.data_at(self.position, len)?;
         self.position += u64::from(len);
         Ok(header)
     }
 
-    /// SHUTDOWN on `lane`. Each lane has one, and nothing is sent on any after the first.
+    /// The SHUTDOWN frame of `lane`. Every lane needs one. No DATA may be sent on any lane after the first SHUTDOWN.
     ///
     /// # Errors
-    /// As [`Exchange::shutdown`].
-    pub fn shutdown(&self, lane: &mut Exchange) -> Result<[u8; HEADER_LEN], FrameError> {
+    /// As [`FrameState::shutdown`].
+    pub fn shutdown(&self, lane: &mut FrameState) -> Result<[u8; HEADER_LEN], FrameError> {
         lane.shutdown_at(self.position)
     }
 }
@@ -101,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lane_that_delivers_first_is_given_the_next_frame() {
+    fn lane_with_the_earliest_delivery_gets_the_next_frame() {
         let mut scatter = Scatter::default();
         let loads = [(1_000_000, 500_000), (100_000, 20_000), (100_000, 60_000)].map(|(window, ahead)| Load {
             window,
@@ -114,7 +117,7 @@ mod tests {
         assert_eq!(
             scatter.choose(3, |lane| Some(due(100_000)[lane])),
             Some(0),
-            "a slow lane takes long over a large frame"
+            "a slow lane needs long for a large frame"
         );
         assert_eq!(scatter.choose(3, |lane| (lane == 2).then(|| due(10_000)[2])), Some(2));
         assert_eq!(scatter.choose(3, |_| None), None);
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_of_which_nothing_is_known_take_turns() {
+    fn lanes_with_unknown_windows_take_turns() {
         let mut scatter = Scatter::default();
         let unknown = Load { ahead: 1 << 20, ..Load::default() };
         let taken: Vec<_> = (0..5).map(|_| scatter.choose(3, |n| (n != 1).then(|| unknown.due(1 << 20)))).collect();
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_waits_as_a_share_of_the_window() {
+    fn frame_and_unsent_limits_are_shares_of_the_window() {
         let of = |window| Load { window, round_trip: 1, ahead: 0 };
         assert_eq!((of(14_000).frame(), of(14_000).unsent_max()), (FRAME_MIN, UNSENT_MIN));
         assert_eq!((of(800_000).frame(), of(800_000).unsent_max()), (100_000, 200_000));

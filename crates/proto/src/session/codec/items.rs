@@ -1,4 +1,4 @@
-//! The CBOR form of what the messages have lists of: endpoints, texts, reports of hops.
+//! The CBOR form of list items: endpoints, texts, hop reports.
 
 use super::{Fields, Read, text};
 use crate::endpoint::{EndpointRef, HostRef, is_name};
@@ -22,7 +22,7 @@ impl<'a> Item<'a> for EndpointRef<'a> {
 
     fn decode(d: &mut Decoder<'a>) -> Read<Self> {
         if !matches!(d.array(), Ok(Some(2))) {
-            return Err("an endpoint is no pair of host and port");
+            return Err("an endpoint is not a pair of host and port");
         }
         let host = match d.datatype() {
             Ok(minicbor::data::Type::Bytes) => {

@@ -1,25 +1,25 @@
-//! What the application puts in and takes out: bytes of a stream, or messages.
+//! The application's interface: writing and reading a stream or messages.
 
 use super::{Connection, State};
 use crate::udt::message::{Kind, MessageOptions, SendError};
 use std::time::Duration;
 
-/// Why a message is not given.
+/// Why no message was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// There is none yet.
+    /// No complete message has arrived.
     #[error("no message has arrived")]
     Nothing,
-    /// It does not fit, and is still there.
+    /// The message does not fit into the caller's buffer. It can still be read.
     #[error("the next message has {len} bytes, more than there is room for")]
     NoRoom {
-        /// Its length.
+        /// Length of the message, in bytes.
         len: usize,
     },
 }
 
 impl Connection {
-    /// Bytes of the stream that [`write`](Self::write) would take at present.
+    /// Number of bytes that [`write`](Self::write) accepts at present.
     pub fn writable(&self) -> usize {
         match &self.state {
             State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => {
@@ -29,15 +29,15 @@ impl Connection {
         }
     }
 
-    /// Whether there is so much room that waking a writer is worth it.
-    pub fn is_roomy(&self) -> bool {
+    /// Whether the send buffer has enough room to make waking a writer worthwhile.
+    pub fn has_ample_room(&self) -> bool {
         match &self.state {
-            State::Open(open) if open.closing.is_none() => open.send.is_roomy(open.control.pace().window),
+            State::Open(open) if open.closing.is_none() => open.send.has_ample_room(open.control.pace().window),
             _ => false,
         }
     }
 
-    /// Takes bytes of the stream and returns how many; none unless the connection is open.
+    /// Buffers bytes of the stream for sending and returns their number. Accepts none unless the connection is open.
     pub fn write(&mut self, data: &[u8]) -> usize {
         match &mut self.state {
             State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => {
@@ -48,7 +48,7 @@ impl Connection {
         }
     }
 
-    /// Whether all that was written has been acknowledged.
+    /// Whether the peer has acknowledged everything that was written.
     pub fn is_flushed(&self) -> bool {
         match &self.state {
             State::Open(open) => open.send.is_empty(),
@@ -56,10 +56,10 @@ impl Connection {
         }
     }
 
-    /// Takes a message.
+    /// Buffers a message for sending.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not taken.
+    /// [`SendError`] if the message was not buffered.
     pub fn send_message(&mut self, now: Duration, data: &[u8], options: MessageOptions) -> Result<(), SendError> {
         match &mut self.state {
             State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Message => {
@@ -69,19 +69,20 @@ impl Connection {
         }
     }
 
-    /// The next bytes of the stream, in place; none if none have arrived. They stay until [`consume`](Self::consume).
+    /// The next received bytes of the stream, without copying. Empty if none have arrived. They stay in the buffer
+    /// until [`consume`](Self::consume).
     pub fn chunk(&self) -> &[u8] {
-        self.rest().map_or(&[], |open| open.receive.chunk())
+        self.established().map_or(&[], |open| open.receive.chunk())
     }
 
-    /// Gives up the first `len` bytes of [`chunk`](Self::chunk).
+    /// Removes the first `len` bytes of [`chunk`](Self::chunk) from the receive buffer.
     pub fn consume(&mut self, len: usize) {
-        if let Some(open) = self.rest_mut() {
+        if let Some(open) = self.established_mut() {
             open.receive.consume(len);
         }
     }
 
-    /// Reads bytes of the stream and returns how many.
+    /// Reads bytes of the stream and returns their number.
     pub fn read(&mut self, out: &mut [u8]) -> usize {
         let mut at = 0;
         while at < out.len() {
@@ -99,17 +100,17 @@ impl Connection {
 
     /// The length of the next message, if one has arrived.
     pub fn message_len(&self) -> Option<usize> {
-        self.rest()?.receive.message_len()
+        self.established()?.receive.message_len()
     }
 
     /// Reads the next message and returns its length.
     ///
     /// # Errors
-    /// [`ReadError`]; nothing was read.
+    /// [`ReadError`] if nothing was read.
     pub fn read_message(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
         let len = self.message_len().ok_or(ReadError::Nothing)?;
         let out = out.get_mut(..len).ok_or(ReadError::NoRoom { len })?;
-        if let Some(open) = self.rest_mut() {
+        if let Some(open) = self.established_mut() {
             open.receive.read_message(out);
         }
         Ok(len)

@@ -1,7 +1,7 @@
-//! What comes in: datagrams and time-outs.
+//! Input events: received datagrams and expired timers.
 
 use super::opening::Step;
-use super::{CloseReason, Connection, Open, Role, State, silence};
+use super::{CloseReason, Connection, Open, Role, State, silence_limit};
 use crate::udt::control::{Ack, Loss};
 use crate::udt::handshake::{Handshake, Request};
 use crate::udt::packet::{AckReport, Body, Packet};
@@ -10,8 +10,8 @@ use crate::udt::{Config, LossList, SYN};
 use std::time::Duration;
 
 impl Connection {
-    /// Takes a datagram that the [`Endpoint`](crate::udt::Endpoint) has found to be for this connection. What is malformed,
-    /// forged without knowledge of the connection, or repeated changes nothing.
+    /// Processes a datagram that the [`Endpoint`](crate::udt::Endpoint) has assigned to this connection. Malformed and
+    /// duplicate datagrams, and those forged without knowledge of the connection, change nothing.
     pub fn handle(&mut self, now: Duration, datagram: &[u8], arrival: Arrival) {
         let Ok(packet) = Packet::decode(datagram) else {
             self.packets_ignored += 1;
@@ -20,7 +20,7 @@ impl Connection {
         match &mut self.state {
             State::Opening(_) => self.handle_opening(now, packet.body),
             State::Open(_) if packet.destination == self.socket => self.handle_open(now, packet.body, arrival),
-            // A request that was repeated, of a client that does not know of this connection yet.
+            // A retransmitted request: the client has not received the answer yet.
             State::Open(open) if packet.destination == 0 && matches!(packet.body, Body::Handshake(_)) => {
                 if open.role != Role::Client {
                     open.handshakes_due = Open::ANSWERS;
@@ -35,31 +35,33 @@ impl Connection {
         }
     }
 
-    /// Does what is due. To be called at the time of [`poll_timeout`](Self::poll_timeout), or whenever that is unknown.
+    /// Processes expired timers. Call it at the time of [`poll_timeout`](Self::poll_timeout). Earlier calls are
+    /// harmless.
     pub fn handle_timeout(&mut self, now: Duration) {
         match &mut self.state {
-            State::Opening(opening) if opening.is_late(now) => {
+            State::Opening(opening) if opening.is_timed_out(now) => {
                 let rendezvous = opening.is_rendezvous();
                 let Config { connect_timeout, rendezvous_timeout, .. } = &*self.config;
-                let patience = if rendezvous { *rendezvous_timeout } else { *connect_timeout };
-                self.end(now, CloseReason::ConnectTimeout(patience));
+                let timeout = if rendezvous { *rendezvous_timeout } else { *connect_timeout };
+                self.end(now, CloseReason::ConnectTimeout(timeout));
             }
             State::Open(open) => {
                 if open.send.timeout_at(&self.rtt).is_some_and(|at| at <= now) {
-                    let heard = now < self.last_heard + silence(&self.rtt);
-                    open.send.on_timeout(now, &self.rtt, heard);
+                    let is_peer_alive = now < self.last_heard + silence_limit(&self.rtt);
+                    open.send.on_timeout(now, &self.rtt, is_peer_alive);
                 }
-                if !open.timed_out && open.silence_at(self.last_heard, silence(&self.rtt)).is_some_and(|at| at <= now) {
+                let silence_at = open.silence_at(self.last_heard, silence_limit(&self.rtt));
+                if !open.timed_out && silence_at.is_some_and(|at| at <= now) {
                     open.timed_out = true;
                     let path = open.path(&self.rtt, self.seed);
                     open.control.on_timeout(now, &path);
                 }
-                let patience = self.config.idle_timeout;
-                let (stuck, mss) = (open.send.is_stuck(now, patience), open.mss);
-                if now >= self.last_heard + patience {
-                    self.end(now, CloseReason::Silence(patience));
+                let timeout = self.config.idle_timeout;
+                let (stuck, mss) = (open.send.is_stuck(now, timeout), open.mss);
+                if now >= self.last_heard + timeout {
+                    self.end(now, CloseReason::Silence(timeout));
                 } else if stuck {
-                    self.end(now, CloseReason::Stuck { mss, patience });
+                    self.end(now, CloseReason::Stuck { mss, timeout });
                 }
                 self.finish_closing(now);
             }
@@ -67,11 +69,12 @@ impl Connection {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) and then [`poll_transmit`](Self::poll_transmit) next, unless
-    /// something happens before. May be in the past. Valid once `poll_transmit` had nothing.
+    /// When to call [`handle_timeout`](Self::handle_timeout) and then [`poll_transmit`](Self::poll_transmit) next,
+    /// unless another event occurs before. The time may be in the past. Valid after `poll_transmit` has returned
+    /// `None`.
     pub fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
-            State::Opening(opening) => Some(opening.due()),
+            State::Opening(opening) => Some(opening.timeout()),
             State::Open(open) => {
                 let pace = open.pace(self.rate_limit);
                 let paced = open.send.has_next(pace.window).then(|| open.pacer.wakeup(pace.interval));
@@ -79,7 +82,7 @@ impl Connection {
                     paced,
                     open.receive.due(),
                     open.send.timeout_at(&self.rtt),
-                    open.silence_at(self.last_heard, silence(&self.rtt)).filter(|_| !open.timed_out),
+                    open.silence_at(self.last_heard, silence_limit(&self.rtt)).filter(|_| !open.timed_out),
                     open.closing.map(|since| since + self.config.linger),
                     Some(self.last_sent + self.config.keep_alive),
                     Some(self.last_heard + self.config.idle_timeout),
@@ -96,7 +99,7 @@ impl Connection {
         let role = if opening.is_rendezvous() { Role::Rendezvous } else { Role::Client };
         let step = match body {
             Body::Handshake(answer) => opening.handle(now, &answer),
-            // What this says is lost, but will be repeated: the peer has no answer to it.
+            // The contents are lost, but the peer retransmits them, because they stay unacknowledged.
             _ => opening.peer_is_open().map_or(Step::Ignore, Step::Open),
         };
         match step {
@@ -136,7 +139,7 @@ impl Connection {
         let mut rtt = None;
         if let Some(path) = report.path {
             rtt = self.rtt.reported(path.rtt, path.rtt_var);
-            // One in a SYN is enough, but one that is repeated has not been answered.
+            // One ACK2 in a SYN is enough. An ACK with the same number is a repetition: its ACK2 was lost.
             if number == open.ack2_last.1 || now >= open.ack2_last.0 + SYN {
                 (open.ack2, open.ack2_last) = (Some(number), (now, number));
             }
@@ -145,12 +148,13 @@ impl Connection {
             open.receiving = averaged(open.receiving, rates.receiving, 16.0);
             open.capacity = averaged(open.capacity, rates.capacity, 1.0);
         }
-        // That a flow stands still behind what it has lost to a queue is what lets its neighbours catch up.
+        // While a queue has built up, packets behind a loss stay counted as in flight, so that this flow pauses after
+        // its loss and competing flows can catch up.
         let end = report.end.filter(|_| !self.rtt.is_queued());
-        let Some(heard) = open.send.acknowledged(now, &AckReport { end, ..report }) else { return };
-        let own = heard.sent_at.map(|sent_at| now.saturating_sub(sent_at));
+        let Some(outcome) = open.send.acknowledged(now, &AckReport { end, ..report }) else { return };
+        let own = outcome.sent_at.map(|sent_at| now.saturating_sub(sent_at));
         let rtt = rtt.into_iter().chain(own).min();
-        let ack = Ack { count: heard.arrived, sample: heard.sample, delivered: open.send.delivered(), rtt };
+        let ack = Ack { count: outcome.arrived, sample: outcome.sample, delivered: open.send.delivered(), rtt };
         let path = open.path(&self.rtt, self.seed);
         open.control.on_ack(now, &path, &ack);
         self.finish_closing(now);
@@ -158,39 +162,39 @@ impl Connection {
 
     fn handle_nak(&mut self, now: Duration, list: LossList<'_>) {
         let State::Open(open) = &mut self.state else { return };
-        let heard = open.send.reported_lost(now, &self.rtt, list.ranges());
+        let outcome = open.send.reported_lost(now, &self.rtt, list.ranges());
         let path = open.path(&self.rtt, self.seed);
-        if let Some((first, _)) = list.ranges().next().filter(|_| heard.lost > 0) {
-            open.control.on_loss(now, &path, &Loss { first, count: heard.lost });
+        if let Some((first, _)) = list.ranges().next().filter(|_| outcome.lost > 0) {
+            open.control.on_loss(now, &path, &Loss { first, count: outcome.lost });
         }
-        if heard.arrived > 0 {
+        if outcome.arrived > 0 {
             let delivered = open.send.delivered();
-            let ack = Ack { count: heard.arrived, sample: heard.sample, delivered, rtt: None };
+            let ack = Ack { count: outcome.arrived, sample: outcome.sample, delivered, rtt: None };
             open.control.on_ack(now, &path, &ack);
         }
     }
 }
 
 impl Open {
-    /// When the peer has been silent for too long to be well, with packets under way.
-    pub(super) fn silence_at(&self, last_heard: Duration, patience: Duration) -> Option<Duration> {
-        self.send.oldest_sent_at().map(|sent_at| sent_at.max(last_heard) + patience)
+    /// When the peer will have been silent for `limit` with packets in flight.
+    pub(super) fn silence_at(&self, last_heard: Duration, limit: Duration) -> Option<Duration> {
+        self.send.oldest_sent_at().map(|sent_at| sent_at.max(last_heard) + limit)
     }
 
-    /// The peer repeats itself: it has not heard that the connection is open.
+    /// Schedules another answer if the peer retransmits its handshake: it has not received the answer.
     fn answer_handshake(&mut self, handshake: &Handshake) {
-        let repeats = match self.role {
+        let is_retransmission = match self.role {
             Role::Client => false,
             Role::Listener => true,
             Role::Rendezvous => handshake.request != Request::Agreement,
         };
-        if repeats {
+        if is_retransmission {
             self.handshakes_due = Self::ANSWERS;
         }
     }
 }
 
-/// UDT's average of a rate, begun with the first report; 0 is no report.
+/// UDT's moving average of a rate. The first report replaces the initial value; 0 means no report.
 fn averaged(average: f64, report: u32, initial: f64) -> f64 {
     let report = f64::from(report);
     if report == 0.0 {

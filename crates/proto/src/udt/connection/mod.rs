@@ -1,4 +1,4 @@
-//! A connection: handshake, both halves, timers, end.
+//! A connection: handshake, sending and receiving half, timers, close.
 
 mod data;
 mod incoming;
@@ -27,15 +27,15 @@ use std::time::Duration;
 
 /// One UDT connection.
 ///
-/// After anything that may have changed it — a datagram, a time-out, a read or a write — call
-/// [`poll_transmit`](Self::poll_transmit) until it has nothing, then ask [`poll_timeout`](Self::poll_timeout) when to come back.
+/// After every datagram, time-out, read or write, call [`poll_transmit`](Self::poll_transmit) until it returns `None`.
+/// Then call [`poll_timeout`](Self::poll_timeout) for the time of the next timer.
 #[derive(Debug)]
 pub struct Connection {
     config: Arc<Config>,
     remote: SocketAddr,
     socket: u32,
     seed: u64,
-    /// Zero of the time stamps.
+    /// Origin of the packets' time stamps.
     began: Duration,
     state: State,
     rtt: Rtt,
@@ -49,47 +49,49 @@ pub struct Connection {
 /// Why a connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// This end closed it.
+    /// This end closed the connection, and all data was acknowledged.
     #[error("closed by this end")]
     Local,
-    /// This end closed it, but the peer did not take everything in time.
-    #[error("the peer did not take all data within {0:?} of the close")]
+    /// This end closed the connection, but the peer did not acknowledge all data within [`Config::linger`].
+    #[error("the peer did not acknowledge all data within {0:?} of the close")]
     Lingered(Duration),
-    /// A shutdown packet came. It is not authenticated, and says nothing about bytes that are missing.
+    /// A shutdown packet arrived. It is not authenticated, and does not imply that all data was received.
     #[error("closed by the peer")]
     Peer,
-    /// The peer does not want the connection; its number for that.
+    /// The peer refused the connection, with this code.
     #[error("refused by the peer with code {0}")]
     Refused(i32),
     /// The handshake took too long.
     #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
-    /// Nothing was heard for too long.
-    #[error("nothing heard of the peer for {0:?}")]
+    /// Nothing was received from the peer for the idle time-out.
+    #[error("nothing received from the peer for {0:?}")]
     Silence(Duration),
-    /// The peer is heard, but no data gets through to it: the path carries small packets only, for one.
+    /// Packets arrive from the peer, but no data gets through to it, for example because the path carries small packets
+    /// only.
     #[error(
-        "for {patience:?} no packet with data got through to the peer, which is heard; the largest have {mss} bytes"
+        "for {timeout:?} no data got through to the peer, although its packets arrive; the largest packets have {mss} bytes"
     )]
     Stuck {
-        /// The longest packet, in bytes.
+        /// Length of the largest packets, in bytes.
         mss: u32,
-        /// For how long.
-        patience: Duration,
+        /// How long no data got through.
+        timeout: Duration,
     },
 }
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Debug)]
 enum State {
     Opening(Opening),
     Open(Box<Open>),
-    /// Over. What has arrived can still be read; whatever comes is answered by a last acknowledgement and a shutdown, until
-    /// a time.
+    /// The connection has ended. Received data can still be read. Until `until`, every packet that arrives is answered
+    /// with a last acknowledgement and a shutdown.
     Closed {
         reason: CloseReason,
         peer_socket: u32,
-        rest: Option<Box<Open>>,
+        /// The buffers, unless the connection was never open.
+        buffers: Option<Box<Open>>,
         ack_due: bool,
         shutdown_due: bool,
         until: Duration,
@@ -108,19 +110,21 @@ struct Open {
     receive: Receiver,
     control: Box<dyn Controller>,
     pacer: Pacer,
-    /// What the peer reports of rates, averaged.
+    /// Averages of the rates that the peer reports.
     receiving: f64,
     capacity: f64,
+    /// Number of the ACK2 to send.
     ack2: Option<u32>,
+    /// Time and number of the last ACK2.
     ack2_last: (Duration, u32),
-    /// Copies of the answer to the peer's handshake that are to go before anything else.
+    /// Number of handshake answers to send before anything else.
     handshakes_due: u32,
     drop_due: Option<Body<'static>>,
-    /// The last packet sent was the first of a pair.
+    /// Whether the last packet sent was the first of a packet pair.
     in_pair: bool,
-    /// Since when the connection is closing.
+    /// When the local close began.
     closing: Option<Duration>,
-    /// A time-out has been told to the control, and nothing was heard since.
+    /// Whether the control was told of a time-out and nothing was received since.
     timed_out: bool,
     peer_error: Option<u32>,
 }
@@ -133,11 +137,11 @@ enum Role {
 }
 
 impl Connection {
-    /// How long a closed connection answers what still comes.
+    /// How long a closed connection answers late packets.
     const DRAIN: Duration = Duration::from_secs(3);
 
-    /// One that asks a listener, or meets a peer that asks as well.
-    pub(super) fn ask(
+    /// Starts a handshake with a listener, or a rendezvous.
+    pub(super) fn initiate(
         now: Duration,
         config: Arc<Config>,
         remote: SocketAddr,
@@ -149,7 +153,7 @@ impl Connection {
         Self::new(now, config, remote, socket, seed, State::Opening(opening))
     }
 
-    /// One that a listener has accepted.
+    /// A connection that a listener has accepted. It is open at once.
     pub(super) fn accept(
         now: Duration,
         config: Arc<Config>,
@@ -182,49 +186,49 @@ impl Connection {
         }
     }
 
-    /// The peer's address, to which everything goes.
+    /// The peer's address: the destination of all datagrams.
     pub fn remote(&self) -> SocketAddr {
         self.remote
     }
 
-    /// This end's socket, by which the [`Endpoint`](super::Endpoint) knows it.
+    /// This end's socket id, by which the [`Endpoint`](super::Endpoint) identifies the connection.
     pub fn socket(&self) -> u32 {
         self.socket
     }
 
-    /// Whether the handshake is done, and nothing has ended the connection.
+    /// Whether the handshake is complete and the connection has not ended.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
 
-    /// Why the connection has ended, if it has. What has arrived can still be read.
+    /// Why the connection has ended, if it has. Received data can still be read.
     pub fn closed(&self) -> Option<CloseReason> {
         if let State::Closed { reason, .. } = &self.state { Some(*reason) } else { None }
     }
 
-    /// Whether nothing will come of it any more and it can be forgotten, once everything is read.
+    /// Whether the connection has ended and will not send any more. It can be removed once all data was read.
     pub fn is_drained(&self, now: Duration) -> bool {
         matches!(&self.state, State::Closed { until, shutdown_due: false, .. } if *until <= now)
     }
 
-    /// Until when a closed connection answers what still comes; then it can be forgotten. `None` for one that is not closed.
+    /// Until when a closed connection answers late packets. It can be removed afterwards. `None` if it is not closed.
     pub fn drained_at(&self) -> Option<Duration> {
         if let State::Closed { until, .. } = &self.state { Some(*until) } else { None }
     }
 
-    /// Bytes of the longest datagram that this end sends.
+    /// Length of the longest datagram that this end sends, in bytes.
     pub fn datagram_len(&self) -> usize {
-        let mss = self.rest().map_or(self.config.mss, |open| open.mss);
+        let mss = self.established().map_or(self.config.mss, |open| open.mss);
         (mss - super::IP_UDP_LEN) as usize
     }
 
-    /// The name of the rate control in force.
+    /// The name of the current rate control.
     pub fn control(&self) -> &'static str {
         self.control
     }
 
-    /// Ends the connection when all that was written is acknowledged, or [`Config::linger`] has passed. Nothing can be
-    /// written after it.
+    /// Closes the connection in order: ends it when all written data is acknowledged, or when [`Config::linger`] has
+    /// passed. No more data can be written.
     pub fn close(&mut self, now: Duration) {
         match &mut self.state {
             State::Open(open) => {
@@ -236,24 +240,25 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once.
+    /// Ends the connection at once. Unacknowledged data is lost.
     pub fn abort(&mut self, now: Duration) {
         if self.closed().is_none() {
             self.end(now, CloseReason::Local);
         }
     }
 
-    /// Changes the limit of the rate from now on.
+    /// Changes the limit of the sending rate.
     pub fn set_rate_limit(&mut self, bits_per_second: Option<u64>) {
         self.rate_limit = bits_per_second;
     }
 
-    /// The limit of the rate in force, in bits per second.
+    /// The limit of the sending rate, in bits per second.
     pub fn rate_limit(&self) -> Option<u64> {
         self.rate_limit
     }
 
-    /// Gives an accepted connection all of its receive buffer, of which it had [`Config::accept_buffer`], and tells the peer so.
+    /// Raises the receive window of an accepted connection from [`Config::accept_buffer`] to
+    /// [`Config::receive_buffer`], and advertises it to the peer.
     pub fn widen(&mut self) {
         let limit = self.config.receive_buffer;
         if let State::Open(open) = &mut self.state {
@@ -261,19 +266,20 @@ impl Connection {
         }
     }
 
-    /// Sends an acknowledgement at once, which the peer answers by ACK2, even if it has nothing to send: a sign of life.
+    /// Sends an acknowledgement at once, to test whether the peer is alive: the peer answers it with ACK2 even if it
+    /// has nothing to send.
     pub fn probe(&mut self) {
         if let State::Open(open) = &mut self.state {
             open.receive.probe();
         }
     }
 
-    /// Packets that the send and the receive buffer hold at most.
+    /// Sizes of the send and the receive buffer, in packets.
     pub fn buffers(&self) -> [u32; 2] {
         [self.config.send_buffer, self.config.receive_buffer]
     }
 
-    /// Exchanges the rate control.
+    /// Replaces the rate control.
     pub fn set_control(&mut self, now: Duration, factory: &dyn control::Factory) {
         let (rtt, seed) = (self.rtt, self.seed);
         if let State::Open(open) = &mut self.state {
@@ -282,23 +288,24 @@ impl Connection {
         }
     }
 
-    /// The error number that the peer's application has sent, once.
+    /// Takes the error number that the peer's application has sent. Returns each one once.
     pub fn take_peer_error(&mut self) -> Option<u32> {
         if let State::Open(open) = &mut self.state { open.peer_error.take() } else { None }
     }
 
-    fn rest(&self) -> Option<&Open> {
+    /// The state of an open connection, or of one that has ended after it was open.
+    fn established(&self) -> Option<&Open> {
         match &self.state {
             State::Open(open) => Some(open),
-            State::Closed { rest, .. } => rest.as_deref(),
+            State::Closed { buffers, .. } => buffers.as_deref(),
             State::Opening(_) => None,
         }
     }
 
-    fn rest_mut(&mut self) -> Option<&mut Open> {
+    fn established_mut(&mut self) -> Option<&mut Open> {
         match &mut self.state {
             State::Open(open) => Some(open),
-            State::Closed { rest, .. } => rest.as_deref_mut(),
+            State::Closed { buffers, .. } => buffers.as_deref_mut(),
             State::Opening(_) => None,
         }
     }
@@ -310,10 +317,10 @@ impl Connection {
         }
         let (kind, payload) = (self.config.kind, payload_len(mss));
         let send = Sender::new(kind, first_out, payload, self.config.send_buffer, window);
-        // In a rendezvous a peer of libudt uses this end's MSS without a look at its own.
+        // In a rendezvous, a libudt peer uses this end's MSS even if its own is smaller.
         let slot_len = payload_len(self.config.mss);
-        // The handshake tells of the whole buffer, and the first acknowledgement of what there is of it: control that takes its
-        // largest window from the handshake is not held back for good.
+        // The handshake advertises the whole buffer, and the first acknowledgement the part in use: a peer's control
+        // that takes its largest window from the handshake is then not limited for good.
         let receive_limit = match role {
             Role::Listener => self.config.receive_buffer.min(self.config.accept_buffer),
             Role::Client | Role::Rendezvous => self.config.receive_buffer,
@@ -327,7 +334,7 @@ impl Connection {
             receiving: 16.0,
             capacity: 1.0,
             next: first_out,
-            under_way: 0,
+            in_flight: 0,
             seed: self.seed,
         };
         self.last_heard = now;
@@ -354,10 +361,10 @@ impl Connection {
         }));
     }
 
-    /// Ends the connection, and tells the peer if this end wants it to.
+    /// Ends the connection, and sends a shutdown if the end is this side's decision.
     fn end(&mut self, now: Duration, reason: CloseReason) {
         let placeholder =
-            State::Closed { reason, peer_socket: 0, rest: None, ack_due: false, shutdown_due: false, until: now };
+            State::Closed { reason, peer_socket: 0, buffers: None, ack_due: false, shutdown_due: false, until: now };
         match std::mem::replace(&mut self.state, placeholder) {
             State::Open(open) => {
                 let tell = matches!(
@@ -366,8 +373,8 @@ impl Connection {
                 );
                 let until = if tell { now + Self::DRAIN } else { now };
                 let peer_socket = open.peer_socket;
-                let rest = Some(open);
-                self.state = State::Closed { reason, peer_socket, rest, ack_due: tell, shutdown_due: tell, until };
+                let buffers = Some(open);
+                self.state = State::Closed { reason, peer_socket, buffers, ack_due: tell, shutdown_due: tell, until };
             }
             State::Opening(_) => {}
             closed @ State::Closed { .. } => self.state = closed,
@@ -401,8 +408,8 @@ impl Connection {
 }
 
 impl Open {
-    /// How often each answer to a handshake is sent. A client of libudt takes whatever comes first for it: when it was data,
-    /// since the answer was lost, the connection is open for nobody.
+    /// How often each answer to a handshake is sent. A libudt client takes the first packet for the answer. If the
+    /// answer was lost and the first packet is data, the connection never opens.
     const ANSWERS: u32 = 3;
 
     fn path(&self, rtt: &Rtt, seed: u64) -> control::Path {
@@ -414,12 +421,12 @@ impl Open {
             receiving: self.receiving,
             capacity: self.capacity,
             next: self.send.next(),
-            under_way: self.send.under_way(),
+            in_flight: self.send.in_flight(),
             seed,
         }
     }
 
-    /// Nanoseconds per full packet, and packets that may be under way.
+    /// The pace of the control, slowed down to the rate limit.
     fn pace(&self, limit: Option<u64>) -> control::Pace {
         let pace = self.control.pace();
         let least = limit.map_or(0.0, |limit| control::interval_of(limit, self.mss));
@@ -427,7 +434,7 @@ impl Open {
     }
 }
 
-/// After how long without a word from the peer, with packets under way, the control is told.
-fn silence(rtt: &Rtt) -> Duration {
+/// How long the peer may be silent with packets in flight before the control is told of a time-out.
+fn silence_limit(rtt: &Rtt) -> Duration {
     (rtt.overdue() + SYN).max(Duration::from_millis(300))
 }

@@ -1,4 +1,4 @@
-//! What goes out.
+//! Output: assembles the datagrams to send.
 
 use super::{Connection, Open, State};
 use crate::udt::packet::{self, Body, HEADER_LEN, Packet};
@@ -6,24 +6,24 @@ use crate::udt::send::Next;
 use crate::udt::{IP_UDP_LEN, PAIR_EVERY};
 use std::time::Duration;
 
-/// Most packets that go out together: what UDP_SEGMENT takes since there is one (Linux 4.18).
+/// Most packets sent together: the limit of UDP_SEGMENT in every Linux version that has it (4.18 and later).
 const SEGMENTS_MAX: u32 = 64;
 
-/// Datagrams to send to the peer, one after the other in the caller's buffer: at most 64, as many as UDP_SEGMENT takes.
+/// Datagrams to send to the peer, consecutive in the caller's buffer. At most 64, the limit of UDP_SEGMENT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
-    /// Bytes of all of them.
+    /// Length of all datagrams together, in bytes.
     pub len: usize,
-    /// Bytes of each but the last, which may be shorter: what UDP_SEGMENT wants.
+    /// Length of each datagram but the last, which may be shorter, in bytes: the segment size of UDP_SEGMENT.
     pub segment: usize,
-    /// It tries whether the path carries so much: it is not to be fragmented, and if the system says that it is too long,
-    /// nothing is wrong.
+    /// Whether the datagram probes the path MTU. It must not be fragmented, and the caller ignores the system's error
+    /// that it is too long (EMSGSIZE).
     pub is_probe: bool,
 }
 
 impl Connection {
-    /// Writes what may be sent now into `buf`, and returns what it is. A buffer that holds several packets gets as many
-    /// data packets as the pace allows; one that does not hold a packet of the MSS gets none. To be called until it
+    /// Writes the datagrams that may be sent now into `buf`. A buffer for several packets is filled with as many data
+    /// packets as the pace allows. A buffer shorter than a packet of the MSS gets no data packet. Call it until it
     /// returns `None`.
     pub fn poll_transmit(&mut self, now: Duration, buf: &mut [u8]) -> Option<Transmit> {
         let transmit = self.next_transmit(now, buf)?;
@@ -36,18 +36,18 @@ impl Connection {
         match &mut self.state {
             State::Opening(opening) => {
                 let max = buf.len() as u32 + IP_UDP_LEN;
-                let mut asks = std::iter::from_fn(|| opening.poll(now));
-                let ask = asks.find(|ask| ask.padded_to.is_none_or(|mss| mss <= max))?;
-                let transmit = single(buf, timestamp, ask.destination, Body::Handshake(ask.request))?;
-                let Some(mss) = ask.padded_to else { return Some(transmit) };
+                let mut requests = std::iter::from_fn(|| opening.poll(now));
+                let outgoing = requests.find(|outgoing| outgoing.padded_to.is_none_or(|mss| mss <= max))?;
+                let transmit = single(buf, timestamp, outgoing.destination, Body::Handshake(outgoing.request))?;
+                let Some(mss) = outgoing.padded_to else { return Some(transmit) };
                 let len = (mss - IP_UDP_LEN) as usize;
                 buf[transmit.len..len].fill(0);
                 Some(Transmit { len, segment: len, is_probe: true })
             }
-            State::Closed { peer_socket, rest, ack_due, shutdown_due, .. } => {
+            State::Closed { peer_socket, buffers, ack_due, shutdown_due, .. } => {
                 let destination = *peer_socket;
-                // A peer that waits for word of its last packets has it before it is left.
-                if let Some(open) = rest.as_ref().filter(|_| std::mem::take(ack_due)) {
+                // The last acknowledgement precedes the shutdown: the peer may wait for it.
+                if let Some(open) = buffers.as_ref().filter(|_| std::mem::take(ack_due)) {
                     return single(buf, timestamp, destination, open.receive.last_acknowledgement());
                 }
                 std::mem::take(shutdown_due).then(|| single(buf, timestamp, destination, Body::Shutdown))?
@@ -84,7 +84,7 @@ impl Connection {
 }
 
 impl Open {
-    /// A batch of data packets, of one length but for the last.
+    /// A batch of data packets of equal length, except that the last one may be shorter.
     fn data(&mut self, now: Duration, limit: Option<u64>, timestamp: u32, buf: &mut [u8]) -> Option<Transmit> {
         if let Some(body) = self.drop_due.take() {
             return single(buf, timestamp, self.peer_socket, body);
@@ -108,14 +108,14 @@ impl Open {
                 break;
             }
             segment = segment.max(size);
-            let (seq, place, payload) = self.send.take(now, index);
+            let (seq, place, payload) = self.send.transmit(now, index);
             let body = Body::Data { seq, place, payload };
             let packet = Packet { timestamp, destination: self.peer_socket, body };
             at += packet.encode(&mut buf[at..])?;
             count += 1;
             let part = f64::from(size as u32 + IP_UDP_LEN) / f64::from(self.mss);
             self.pacer.charge(now, pace.interval, part);
-            // The first of a pair is followed at once, and both are paid for.
+            // The second packet of a pair follows the first at once. The pacer is charged for both.
             self.in_pair = seq.get().is_multiple_of(PAIR_EVERY) && self.send.has_next(pace.window);
             if size < segment {
                 break;

@@ -1,77 +1,77 @@
-//! What a connection tells about itself.
+//! Statistics of a connection.
 
 use super::Connection;
 use std::time::Duration;
 
-/// Counters since the connection began, and the state of things.
+/// Counters since the connection began, and current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stats {
-    /// Smoothed round-trip time and its variation.
+    /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// See [`rtt`](Self::rtt).
+    /// Variation of the round-trip time.
     pub rtt_variation: Duration,
-    /// Data packets sent, those sent again included, and their payload.
+    /// Data packets sent, including retransmissions.
     pub packets_sent: u64,
-    /// See [`packets_sent`](Self::packets_sent).
+    /// Payload bytes sent, including retransmissions.
     pub bytes_sent: u64,
-    /// Bytes that the peer has acknowledged.
+    /// Payload bytes that the peer has acknowledged.
     pub bytes_acknowledged: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub packets_resent: u64,
-    /// Their payload.
+    /// Payload bytes retransmitted.
     pub bytes_resent: u64,
-    /// Bytes that the application gave, and of those, the ones that were never sent.
+    /// Bytes that the application has written.
     pub bytes_written: u64,
-    /// See [`bytes_written`](Self::bytes_written).
+    /// Bytes that the application has written and that were never sent.
     pub bytes_unsent: u64,
-    /// Packets that the peer, or a time-out, has shown to be lost.
+    /// Packets lost according to the peer's loss reports or time-outs.
     pub packets_lost: u64,
-    /// Data packets received, and the payload of those that were new.
+    /// Data packets received, including duplicates.
     pub packets_received: u64,
-    /// See [`packets_received`](Self::packets_received).
+    /// Payload bytes received, without duplicates.
     pub bytes_received: u64,
-    /// Data packets that were there already.
+    /// Duplicate data packets received.
     pub packets_duplicate: u64,
-    /// Data packets for which there was no room.
+    /// Data packets dropped because they did not fit into the receive buffer.
     pub packets_without_room: u64,
-    /// Packets that were passed over by later ones.
+    /// Packets that were missing when a later one arrived.
     pub packets_missed: u64,
     /// Loss reports sent.
     pub naks_sent: u64,
     /// Acknowledgements sent.
     pub acks_sent: u64,
-    /// Packets, acknowledgements and loss reports that made no sense.
+    /// Malformed or invalid packets, acknowledgements and loss reports.
     pub ignored: u64,
-    /// Messages given up.
+    /// Messages dropped by this end because their time to live had passed.
     pub messages_dropped: u64,
-    /// New packets of which nothing is known yet, and packets that are lost and wait to go again.
-    pub packets_under_way: u32,
-    /// See [`packets_under_way`](Self::packets_under_way).
+    /// New packets in flight, without retransmissions.
+    pub packets_in_flight: u32,
+    /// Lost packets that wait for retransmission.
     pub packets_to_resend: u32,
-    /// Packets that the control lets be under way.
+    /// Congestion window, in packets.
     pub congestion_window: u32,
-    /// Packets that the peer has room for.
+    /// Room in the peer's receive buffer, in packets.
     pub flow_window: u32,
-    /// Bits per second at which full packets go, from the IP header on.
+    /// Pacing rate in bits per second, including IP headers.
     pub sending_rate: f64,
-    /// Packets per second that arrive here, and that the path could carry; 0 if not known.
+    /// Packets per second that arrive at this end; 0 if not known.
     pub receiving_rate: u32,
-    /// See [`receiving_rate`](Self::receiving_rate).
+    /// Capacity of the path from the peer, in packets per second; 0 if not known.
     pub capacity: u32,
-    /// The same as the peer reports it, averaged: of what this end sends.
+    /// Average of the rates at which the peer reports to receive, in packets per second.
     pub peer_receiving_rate: f64,
-    /// See [`peer_receiving_rate`](Self::peer_receiving_rate).
+    /// Average of the capacities of the path to the peer that the peer reports, in packets per second.
     pub peer_capacity: f64,
-    /// The MSS in force.
+    /// The negotiated MSS, in bytes.
     pub mss: u32,
-    /// When anything was last heard of the peer.
+    /// When the last valid packet of the peer arrived.
     pub last_heard: Duration,
-    /// The least round-trip time that was measured; zero if none was.
+    /// Smallest recent round-trip time; zero if none was measured.
     pub min_rtt: Duration,
 }
 
 impl Connection {
-    /// The statistics as of now.
+    /// The current statistics.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
             rtt: self.rtt.get(),
@@ -81,7 +81,7 @@ impl Connection {
             last_heard: self.last_heard,
             ..Stats::default()
         };
-        let Some(open) = self.rest() else { return stats };
+        let Some(open) = self.established() else { return stats };
         let (sent, received, pace) = (&open.send.counters, &open.receive.counters, open.pace(self.rate_limit));
         stats.packets_sent = sent.packets;
         stats.bytes_sent = sent.bytes;
@@ -100,7 +100,7 @@ impl Connection {
         stats.acks_sent = received.acks;
         stats.ignored += sent.bogus;
         stats.messages_dropped = sent.dropped_messages;
-        stats.packets_under_way = open.send.under_way();
+        stats.packets_in_flight = open.send.in_flight();
         stats.packets_to_resend = open.send.lost();
         stats.congestion_window = pace.window;
         stats.flow_window = open.send.window();

@@ -1,12 +1,12 @@
-//! A fixed rate, for circuits that are reserved (S17): whatever is lost is sent again, at the same rate.
+//! A fixed rate, for reserved circuits (S17). Loss does not change the rate, and retransmissions count towards it.
 
 use super::{Ack, Controller, Factory, Loss, Pace, Path, interval_of};
 use std::time::Duration;
 
-/// Sends at a rate that was agreed on.
+/// Sends at a fixed rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fixed {
-    /// Bits per second, counted from the IP header on.
+    /// Bits per second, including IP headers.
     pub bits_per_second: u64,
 }
 

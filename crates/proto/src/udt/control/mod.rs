@@ -1,11 +1,13 @@
-//! Rate control: how fast packets go, and how many may be under way.
+//! Rate and congestion control: the pacing rate, and the number of packets in flight.
 //!
-//! A [`Controller`] belongs to one connection and hears what the connection hears; it answers with a [`Pace`]. A
-//! [`Factory`] makes one for each connection, and is what a configuration holds.
+//! A [`Controller`] belongs to one connection. It processes the connection's acknowledgements, loss reports and
+//! time-outs, and determines the [`Pace`]. A configuration holds a [`Factory`], which makes one controller for each
+//! connection.
 //!
-//! - [`Native`]: UDT's own, DAIMD. Made for circuits with little loss; every loss costs it an eighth of its rate.
-//! - [`Fixed`]: a rate that was agreed on, whatever happens.
-//! - [`Model`]: follows what the path delivers and ignores loss that comes without a queue.
+//! - [`Native`]: UDT's own control, DAIMD, for circuits with little loss. Every episode of loss costs at least a ninth
+//!   of the rate.
+//! - [`Fixed`]: a fixed rate, independent of loss.
+//! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue.
 
 mod fixed;
 mod model;
@@ -24,100 +26,100 @@ use std::time::Duration;
 pub struct DeliverySample {
     /// Packets that were delivered in [`interval`](Self::interval).
     pub delivered: u32,
-    /// The time that it took, seen from the sender's or the receiver's side, whichever is longer.
+    /// The longer one of the time to send the packets and the time in which their acknowledgements arrived.
     pub interval: Duration,
-    /// Packets delivered since the connection began, when the packet that was measured was sent.
+    /// Packets delivered since the connection began, at the time when the measured packet was sent.
     pub delivered_before: u64,
-    /// Whether the application had too little to send in that time.
+    /// Whether the application had too little data to send in that time.
     pub app_limited: bool,
 }
 
 /// Makes a controller for each connection.
 pub trait Factory: Debug + Send + Sync {
-    /// The name that configurations use.
+    /// The control's name in configurations.
     fn name(&self) -> &'static str;
 
     /// A controller for a connection that has just been opened.
     fn build(&self, now: Duration, path: &Path) -> Box<dyn Controller>;
 }
 
-/// Decides how fast one connection sends.
+/// Controls the sending rate of one connection.
 pub trait Controller: Debug + Send {
-    /// Packets are known to have arrived, by an acknowledgement or behind the gap of a loss report.
+    /// Packets have arrived, according to an acknowledgement or to a loss report that names a gap before them.
     fn on_ack(&mut self, now: Duration, path: &Path, ack: &Ack);
 
-    /// The peer reports packets missing that it has not reported before.
+    /// The peer has reported packets lost that were not reported before, or that were lost again.
     fn on_loss(&mut self, now: Duration, path: &Path, loss: &Loss);
 
-    /// Nothing was heard of the peer for several round trips, with packets under way.
+    /// Nothing was received from the peer for several round trips, with packets in flight.
     fn on_timeout(&mut self, now: Duration, path: &Path) {
         let _ = (now, path);
     }
 
-    /// The peer says that its delay is growing. UDT 4 never does, its ancestors did.
+    /// The peer has reported that its delay is growing. UDT 4 does not send this, earlier versions did.
     fn on_delay_warning(&mut self, now: Duration, path: &Path) {
         let _ = (now, path);
     }
 
-    /// The decision as of the last event.
+    /// The pace after the last event.
     fn pace(&self) -> Pace;
 }
 
-/// What a controller decides.
+/// Pacing interval and congestion window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// Nanoseconds per full packet.
     pub interval: f64,
-    /// Packets that may be under way.
+    /// Most packets in flight.
     pub window: u32,
 }
 
-/// What is known of the path.
+/// What the connection knows of the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Path {
     /// Largest IP packet, in bytes.
     pub mss: u32,
-    /// Most packets that the peer's buffer, and this end's, can hold.
+    /// The smaller one of the peer's receive buffer and this end's send buffer, in packets.
     pub window_max: u32,
-    /// Smoothed round-trip time, and whether it was measured yet.
+    /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// See [`rtt`](Self::rtt).
+    /// Whether the round-trip time was measured yet.
     pub rtt_measured: bool,
-    /// Packets per second that the peer says it receives; 16 before it does, like in UDT.
+    /// Arrival rate that the peer reports, in packets per second; 16 before the first report, as in UDT.
     pub receiving: f64,
-    /// Packets per second that the peer says it could receive; 1 before it does.
+    /// Capacity that the peer reports, in packets per second; 1 before the first report.
     pub capacity: f64,
-    /// The packet that will be the next new one.
+    /// Sequence number of the next new packet.
     pub next: Seq,
-    /// Packets sent of which nothing is known yet.
-    pub under_way: u32,
-    /// A number that differs from connection to connection, and is the same with every run of a simulation.
+    /// Packets in flight, without retransmissions.
+    pub in_flight: u32,
+    /// A random seed that differs between connections and is reproducible in a simulation.
     pub seed: u64,
 }
 
-/// Word of packets that have arrived.
+/// Newly acknowledged packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ack {
-    /// How many.
+    /// Number of packets.
     pub count: u32,
-    /// The delivery rate that it shows; none if all it tells of are repairs.
+    /// Measured delivery rate; `None` if all packets were retransmissions.
     pub sample: Option<DeliverySample>,
     /// Packets delivered since the connection began.
     pub delivered: u64,
-    /// A round-trip time that was measured with it, by this end or the peer.
+    /// Round-trip time measured with this acknowledgement, by this end or by the peer.
     pub rtt: Option<Duration>,
 }
 
 /// A loss report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loss {
-    /// The first packet that it names.
+    /// The first packet in the report.
     pub first: Seq,
-    /// How many it names.
+    /// Number of packets that are newly marked as lost.
     pub count: u32,
 }
 
-/// Bits of a full packet, from its IP header on.
+/// Bits of a full packet, including its IP header.
 pub(super) fn packet_bits(mss: u32) -> f64 {
     f64::from(mss) * 8.0
 }

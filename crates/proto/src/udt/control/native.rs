@@ -1,17 +1,18 @@
-//! UDT's own control: additive increase by what is left of the capacity, multiplicative decrease at loss (DAIMD; Gu and
-//! Grossman, "UDT: UDP-based data transfer for high-speed wide area networks", 2007; constants of UDT 4.11).
+//! UDT's own control: additive increase that depends on the spare capacity, multiplicative decrease on loss (DAIMD; Gu
+//! and Grossman, "UDT: UDP-based data transfer for high-speed wide area networks", 2007; constants of UDT 4.11).
 //!
-//! The sender learns from the peer at which rate packets arrive and could arrive. It starts with a window that grows by what
-//! is acknowledged; the first loss, or the largest window, ends that with the rate at which packets arrive. From then on the
-//! rate grows every [`SYN`] by 1 to 100 000 packets' worth of what the capacity leaves, and each episode of loss takes a
-//! ninth of it. Where libudt 4.11 computes the first rate from the window upside down, the intended formula is used.
+//! The peer reports the arrival rate and the capacity of the path. In slow start the window grows by the number of
+//! acknowledged packets. The first loss, or the largest window, ends slow start with the reported arrival rate as the
+//! sending rate. From then on, the rate grows every [`SYN`] by a step that depends on the spare capacity, and each
+//! episode of loss reduces it by a ninth, or more if loss reports continue. libudt 4.11 inverts the formula for the
+//! first rate if the arrival rate is not known; this implementation uses the intended formula.
 
 use super::{Ack, Controller, Factory, Loss, Pace, Path, packet_bits};
 use crate::udt::SYN;
 use crate::udt::seq::Seq;
 use std::time::Duration;
 
-/// UDT's own control.
+/// UDT's own control, DAIMD.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Native;
 
@@ -46,30 +47,35 @@ struct Control {
     window: f64,
     window_max: u32,
     slow_start: bool,
-    /// When the rate grew, or could have, last.
+    /// Time of the last rate update.
     updated: Duration,
-    /// Whether there was loss since.
+    /// Whether a loss was reported since the last update.
     lost: bool,
-    /// The period before the last decrease, and the last packet sent by then.
+    /// The period before the last episode of loss.
     period_at_decrease: f64,
+    /// The last packet sent before the last decrease. The loss of a later packet begins a new episode.
     decreased_at: Seq,
-    /// Loss reports in this episode, their average over episodes, and how many make one more decrease.
+    /// Loss reports in this episode.
     naks: u32,
+    /// Average number of loss reports per episode.
     naks_average: f64,
+    /// Number of loss reports in this episode that cause one more decrease.
     naks_per_decrease: u32,
+    /// Decreases in this episode.
     decreases: u32,
     random: u64,
 }
 
 impl Control {
+    /// Initial period, in microseconds per packet.
     const PERIOD_MIN: f64 = 1.0;
-    /// Slower than a packet in a second makes no sense of a loss.
+    /// Longest period: loss never reduces the rate below one packet per second.
     const PERIOD_MAX: f64 = 1e6;
-    /// What a decrease multiplies the period by.
+    /// Factor of the period for one decrease.
     const DECREASE: f64 = 1.125;
-    /// 0.875⁵ = 0.51: an episode at most halves the rate.
+    /// Most decreases in an episode: 1.125⁻⁵ = 0.55, so that an episode at most about halves the rate.
     const DECREASES_MAX: u32 = 5;
-    /// The least increase, in packets per SYN.
+    /// Smallest increase, in packets per SYN.
     const INCREASE_MIN: f64 = 0.01;
 
     fn end_slow_start(&mut self, path: &Path) {
@@ -78,14 +84,14 @@ impl Control {
     }
 
     fn increase(&mut self, path: &Path) {
-        let mut left = path.capacity - 1e6 / self.period;
+        let mut spare = path.capacity - 1e6 / self.period;
         if self.period > self.period_at_decrease {
-            left = left.min(path.capacity / 9.0);
+            spare = spare.min(path.capacity / 9.0);
         }
-        let increase = if left <= 0.0 {
+        let increase = if spare <= 0.0 {
             Self::INCREASE_MIN
         } else {
-            let bits = left * packet_bits(path.mss);
+            let bits = spare * packet_bits(path.mss);
             (power_of_ten_above(bits) * 1.5e-6 / f64::from(path.mss)).max(Self::INCREASE_MIN)
         };
         let syn = micros(SYN);
@@ -132,7 +138,7 @@ impl Controller for Control {
             self.decrease(path);
             self.naks_average = (self.naks_average * 0.875 + f64::from(self.naks) * 0.125).ceil();
             (self.naks, self.decreases) = (1, 1);
-            // Flows that lose together are not to slow down together.
+            // Randomize further decreases, so that flows that lose packets at the same time do not slow down in step.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let fraction = (self.random >> 33) as f64 / (1u64 << 31) as f64;
             self.naks_per_decrease = ((self.naks_average * fraction).ceil() as u32).max(1);
@@ -166,7 +172,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The least power of ten that is not below `value`. Exact, unlike logarithms.
+/// The smallest power of ten that is at least `value`. Exact, unlike logarithms.
 fn power_of_ten_above(value: f64) -> f64 {
     let mut power = 1.0;
     while power < value {
@@ -189,7 +195,7 @@ mod tests {
             receiving: 10_000.0,
             capacity: 80_000.0,
             next: Seq::new(5000),
-            under_way: 1000,
+            in_flight: 1000,
             seed: 1,
         }
     }
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_ends_with_the_rate_that_arrives() {
+    fn slow_start_ends_with_the_reported_arrival_rate() {
         let mut control = Native.build(ms(0), &path());
         control.on_ack(ms(10), &path(), &ack(100));
         assert_eq!(control.pace(), Pace { interval: 1000.0, window: 116 });
@@ -218,25 +224,25 @@ mod tests {
     }
 
     #[test]
-    fn an_eighth_more_time_per_packet_for_an_episode_of_loss() {
+    fn each_decrease_lengthens_the_period_by_an_eighth() {
         let mut control = Native.build(ms(0), &path());
         control.on_loss(ms(1), &path(), &loss(5));
         control.on_loss(ms(2), &path(), &loss(5000));
         assert_eq!(control.pace().interval, 113_000.0);
-        // Of the same episode: at most four times more, however many there are.
+        // Further reports in the same episode cause at most four more decreases.
         (0..100).for_each(|n| control.on_loss(ms(3), &path(), &loss(100 + n)));
         assert_eq!(control.pace().interval, 183_000.0);
     }
 
     #[test]
-    fn the_increase_follows_what_the_capacity_leaves() {
+    fn increase_depends_on_the_spare_capacity() {
         let mut control = Native.build(ms(0), &path());
         control.on_loss(ms(1), &path(), &loss(5));
         control.on_ack(ms(20), &path(), &ack(1));
-        // 70 000 packets per second are left, 840 Mbit/s: 10⁹ · 1.5e-6 / 1500 = 1 packet per SYN.
+        // 70 000 packets per second are spare, 840 Mbit/s: 10⁹ · 1.5e-6 / 1500 = 1 packet per SYN.
         assert!((control.pace().interval - 100_000.0 * 10.0 / 10.1).abs() < 0.1);
         assert_eq!(control.pace().window, 1116);
-        // Not twice in a SYN, and not after loss.
+        // The rate grows only once in a SYN.
         let before = control.pace().interval;
         control.on_ack(ms(25), &path(), &ack(1));
         assert_eq!(control.pace().interval, before);

@@ -1,8 +1,9 @@
-//! When to acknowledge, and how much to say.
+//! Timing and form of acknowledgements.
 //!
-//! A full acknowledgement goes every [`SYN`], sooner after a short packet, which is likely the end of something. Light ones
-//! go every 64 packets. One that says nothing new is repeated until an ACK2 shows that it has arrived. Behind a missing packet
-//! it is news that others arrive: without it, the sender would know nothing of a round trip's worth.
+//! A full acknowledgement is sent every [`SYN`], and sooner after a short packet, which is likely the end of a burst of
+//! data. Light acknowledgements are sent every 64 packets. An acknowledgement is repeated until an ACK2 confirms it.
+//! While a packet is missing, the arrival of later packets also triggers acknowledgements: otherwise the sender would
+//! learn nothing about a round trip's worth of packets.
 
 use crate::udt::SYN;
 use crate::udt::rtt::Rtt;
@@ -13,50 +14,53 @@ use std::time::Duration;
 /// The state of acknowledgements.
 #[derive(Debug)]
 pub(super) struct Acks {
-    /// When a full one is due.
+    /// When the next full acknowledgement is due.
     due: Option<Duration>,
-    /// When the last full one went, and the last with rates.
+    /// When the last full acknowledgement was sent.
     last: Duration,
+    /// When the last acknowledgement with rates was sent.
     last_rates: Option<Duration>,
-    /// Packets and light acknowledgements since the last full one.
+    /// Packets since the last full acknowledgement.
     packets: u32,
+    /// 1 plus the number of light acknowledgements since the last full one.
     lights: u32,
     light_due: bool,
-    /// A full one is wanted at once, whatever it says: the buffer has room to tell of, or an ACK2 is to show that the peer is
-    /// there.
-    wanted: bool,
+    /// Whether to send a full acknowledgement at once, even without news: to advertise room in the buffer, or to test
+    /// by its ACK2 that the peer is alive.
+    requested: bool,
     number: u32,
-    /// What the last full one, and the last of any kind, acknowledged.
+    /// Sequence number of the last full acknowledgement.
     sent: Seq,
+    /// Sequence number of the last acknowledgement of any form.
     sent_any: Seq,
-    /// The end of what had arrived when the last full one was sent.
+    /// The number after the highest packet received when the last full acknowledgement was sent.
     sent_end: Seq,
-    /// What the peer knows to be acknowledged.
+    /// Sequence number of the last acknowledgement confirmed by an ACK2.
     confirmed: Seq,
-    /// Full acknowledgements that await an ACK2: their numbers follow each other.
+    /// Number, sequence number and time of full acknowledgements that await an ACK2. The numbers are consecutive.
     history: VecDeque<(u32, Seq, Duration)>,
 }
 
-/// Which acknowledgement to send.
+/// Form of an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Of 4 bytes.
+    /// 4 bytes.
     Light,
-    /// Of 16 bytes, or with rates of 24.
+    /// 16 bytes, or 28 with rates.
     Full {
-        /// The number that an ACK2 will have.
+        /// The number that the ACK2 will repeat.
         number: u32,
-        /// Whether to send rates.
+        /// Whether to include rates.
         rates: bool,
     },
 }
 
 impl Acks {
-    /// Packets between light acknowledgements.
+    /// Number of packets between light acknowledgements.
     const LIGHT_EVERY: u32 = 64;
-    /// Acknowledgements that are remembered for an ACK2.
+    /// Most acknowledgements that are remembered for an ACK2.
     const HISTORY_MAX: usize = 1024;
-    /// Short packets cause at most one acknowledgement in this time.
+    /// Shortest interval of acknowledgements that short packets cause.
     const SHORT_INTERVAL: Duration = Duration::from_millis(1);
     /// The largest number of an acknowledgement.
     const NUMBER_MAX: u32 = (1 << 31) - 1;
@@ -69,7 +73,7 @@ impl Acks {
             packets: 0,
             lights: 1,
             light_due: false,
-            wanted: false,
+            requested: false,
             number: 0,
             sent: first,
             sent_any: first,
@@ -79,7 +83,7 @@ impl Acks {
         }
     }
 
-    /// A packet has arrived.
+    /// Records the arrival of a packet.
     pub(super) fn arrived(&mut self, now: Duration, short: bool) {
         self.packets += 1;
         if self.packets >= Self::LIGHT_EVERY * self.lights {
@@ -91,22 +95,22 @@ impl Acks {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// Asks for a full one at once.
-    pub(super) fn want(&mut self) {
-        self.wanted = true;
+    /// Requests a full acknowledgement at once.
+    pub(super) fn request(&mut self) {
+        self.requested = true;
     }
 
-    /// When to ask for an acknowledgement; `Duration::ZERO` for at once.
+    /// When the next acknowledgement is due; `Duration::ZERO` for at once.
     pub(super) fn due(&self) -> Option<Duration> {
-        if self.light_due || self.wanted { Some(Duration::ZERO) } else { self.due }
+        if self.light_due || self.requested { Some(Duration::ZERO) } else { self.due }
     }
 
-    /// The acknowledgement to send now, for everything before `next`; of what comes after it, the last has arrived before
-    /// `end`.
+    /// The acknowledgement to send now. Everything before `next` has arrived; `end` is the number after the highest
+    /// packet that has arrived.
     pub(super) fn poll(&mut self, now: Duration, next: Seq, end: Seq, rtt: &Rtt) -> Option<Form> {
-        if self.wanted || self.due.is_some_and(|due| due <= now) {
+        if self.requested || self.due.is_some_and(|due| due <= now) {
             let repeat_at = self.last + repeat_after(rtt);
-            let is_news = self.wanted || end != self.sent_end;
+            let is_news = self.requested || end != self.sent_end;
             if next == self.sent && !is_news && now < repeat_at {
                 self.due = (self.confirmed != self.sent).then_some(repeat_at);
             } else if next == self.confirmed && !is_news {
@@ -121,12 +125,12 @@ impl Acks {
         })
     }
 
-    /// An ACK2 has come: returns the round-trip time if it answers one that is remembered.
+    /// Processes an ACK2. Returns the round-trip time if it answers a remembered acknowledgement.
     pub(super) fn confirmed(&mut self, now: Duration, number: u32) -> Option<Duration> {
         let first = self.history.front()?.0;
         let index = number.wrapping_sub(first) & Self::NUMBER_MAX;
         let (_, seq, sent_at) = *self.history.get(index as usize)?;
-        // Answers to earlier ones are not waited for.
+        // The ACK2 of earlier acknowledgements is not needed any more.
         self.history.drain(..=index as usize);
         if self.confirmed.is_before(seq) {
             self.confirmed = seq;
@@ -145,13 +149,13 @@ impl Acks {
             self.history.pop_front();
         }
         (self.sent, self.sent_any, self.sent_end, self.last) = (next, next, end, now);
-        (self.packets, self.lights, self.light_due, self.wanted) = (0, 1, false, false);
+        (self.packets, self.lights, self.light_due, self.requested) = (0, 1, false, false);
         self.due = Some(now + repeat_after(rtt));
         Form::Full { number: self.number, rates }
     }
 }
 
-/// After how long one that says nothing new is repeated.
+/// Interval after which an unconfirmed acknowledgement is repeated.
 fn repeat_after(rtt: &Rtt) -> Duration {
     rtt.overdue().max(SYN)
 }
@@ -166,20 +170,20 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A round-trip time of 40 ms, overdue after 120 ms.
+    /// A round-trip time of 40 ms; answers are overdue after 120 ms.
     fn rtt() -> Rtt {
         let mut rtt = Rtt::new();
         rtt.measured(ms(40));
         rtt
     }
 
-    /// Polls when nothing is missing.
+    /// Polls without missing packets.
     fn poll(acks: &mut Acks, now: Duration, next: Seq) -> Option<Form> {
         acks.poll(now, next, next, &rtt())
     }
 
     #[test]
-    fn full_ones_go_every_syn_and_rates_no_more_often() {
+    fn full_acks_are_sent_every_syn_and_rates_no_more_often() {
         let mut acks = Acks::new(ms(0), FIRST);
         assert_eq!(acks.due(), None);
         acks.arrived(ms(2), false);
@@ -188,11 +192,11 @@ mod tests {
         acks.arrived(ms(13), true);
         assert_eq!(poll(&mut acks, ms(13), FIRST.plus(2)), Some(Form::Full { number: 2, rates: false }));
         acks.arrived(ms(13), true);
-        assert_eq!(acks.due(), Some(ms(14)), "a flood of short packets causes few");
+        assert_eq!(acks.due(), Some(ms(14)), "a flood of short packets causes few acknowledgements");
     }
 
     #[test]
-    fn one_that_says_nothing_new_repeats_until_it_is_confirmed() {
+    fn ack_without_news_is_repeated_until_ack2_confirms_it() {
         let mut acks = Acks::new(ms(0), FIRST);
         acks.arrived(ms(10), false);
         assert!(poll(&mut acks, ms(10), FIRST.plus(1)).is_some());
@@ -204,12 +208,12 @@ mod tests {
         assert_eq!(acks.confirmed(ms(175), 2), None);
         assert_eq!(acks.confirmed(ms(175), 1), None, "numbers before a confirmed one are forgotten");
         assert_eq!((poll(&mut acks, ms(250), FIRST.plus(1)), acks.due()), (None, None));
-        acks.want();
+        acks.request();
         assert_eq!(poll(&mut acks, ms(251), FIRST.plus(1)), Some(Form::Full { number: 3, rates: true }));
     }
 
     #[test]
-    fn light_ones_go_every_64_packets() {
+    fn light_acks_are_sent_every_64_packets() {
         let mut acks = Acks::new(ms(0), FIRST);
         let mut lights = vec![];
         for n in 1..=200 {
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_missing_packet_those_that_arrive_are_news_every_syn() {
+    fn packets_after_a_gap_trigger_an_ack_every_syn() {
         let mut acks = Acks::new(ms(0), FIRST);
         let mut full = 0;
         for n in 1..=50 {
@@ -231,6 +235,6 @@ mod tests {
         }
         assert_eq!(full, 5);
         acks.arrived(ms(60), false);
-        assert_eq!(acks.poll(ms(60), FIRST, FIRST.plus(51), &rtt()), None, "but not those that come twice");
+        assert_eq!(acks.poll(ms(60), FIRST, FIRST.plus(51), &rtt()), None, "duplicates are not news");
     }
 }

@@ -1,9 +1,9 @@
-//! At which rate packets arrive, and at which they could: medians of what was measured, as in UDT.
+//! Estimates the arrival rate and the capacity of the path, by median filters as in UDT.
 //!
-//! The rate is measured over the last arrivals. The capacity is measured by packet pairs: the packet after one whose number
-//! is a multiple of 16 is sent at once, and how far the two are apart when they arrive is what the bottleneck takes for one.
-//! Packets that one call received together have one arrival time: they count for the rate as if they had been spread over
-//! the time since those before them, and are no sample of the capacity.
+//! The arrival rate is measured over the last arrivals. The capacity is measured by packet pairs: the sender sends the
+//! packet after one whose number is a multiple of 16 at once, so that the interval of the two on arrival is the time
+//! that the bottleneck needs for one packet. Packets received by one system call share one arrival time. They count for
+//! the rate as if they had been spread over the time since the packets before them, and give no sample of the capacity.
 
 use crate::udt::PAIR_EVERY;
 use crate::udt::seq::Seq;
@@ -12,24 +12,26 @@ use std::time::Duration;
 /// How a datagram was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// By itself: its time is its own.
+    /// Alone: the time is its own arrival time.
     Alone,
-    /// Together with others, by UDP_GRO or in one call: its time is theirs.
+    /// Together with others, by UDP_GRO or in one system call: they share one time.
     Batched,
 }
 
 /// The measurements.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    /// Nanoseconds between packets, and how many packets came like that.
+    /// Nanoseconds between packets, and number of packets with this interval.
     intervals: Window<(u64, u32), 16>,
-    /// When the packets before the last ones came, when the last ones did, and how many they are.
+    /// Arrival time of the batch before the last one.
     before: Duration,
+    /// Arrival time of the last batch.
     last: Duration,
+    /// Number of packets in the last batch.
     count: u32,
     /// Nanoseconds between the packets of a pair.
     pairs: Window<u64, 64>,
-    /// The first packet of a pair, if it was the last packet to arrive, and came alone.
+    /// The first packet of a pair, if it was the last packet to arrive and arrived alone.
     pair: Option<Seq>,
 }
 
@@ -46,7 +48,7 @@ impl Arrivals {
         Self { intervals: Window::new(), before: now, last: now, count: 0, pairs: Window::new(), pair: None }
     }
 
-    /// Takes note of a packet.
+    /// Records the arrival of a packet.
     pub(super) fn arrived(&mut self, now: Duration, seq: Seq, arrival: Arrival) {
         let since_last = now.saturating_sub(self.last);
         if since_last.is_zero() {
@@ -67,7 +69,7 @@ impl Arrivals {
         }
     }
 
-    /// Packets per second that arrive; 0 if too few have, or too unevenly.
+    /// Arrival rate in packets per second; 0 if too few packets have arrived, or too unevenly.
     pub(super) fn rate(&self) -> u32 {
         let samples = self.intervals.get();
         let Some(median) = median(samples.iter().map(|(nanos, _)| *nanos)) else { return 0 };
@@ -80,7 +82,7 @@ impl Arrivals {
         if counted > self.intervals.samples.len() / 2 { per_second(packets, nanos) } else { 0 }
     }
 
-    /// Packets per second that the path could carry, no less than arrive; 0 if nothing is known.
+    /// Capacity of the path in packets per second, at least the arrival rate; 0 if not known.
     pub(super) fn capacity(&self) -> u32 {
         let samples = self.pairs.get();
         let median = median(samples.iter().copied()).unwrap_or_default();
@@ -100,7 +102,7 @@ fn median(samples: impl Iterator<Item = u64>) -> Option<u64> {
     (len > 0).then(|| *sorted.select_nth_unstable(len / 2).1)
 }
 
-/// Whether an interval is no outlier.
+/// Whether an interval is not an outlier: within a factor of 8 of the median.
 fn is_near(interval: u64, median: u64) -> bool {
     interval > median / 8 && interval < median.saturating_mul(8)
 }
@@ -134,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn pairs_show_the_capacity_and_intervals_the_rate() {
+    fn pairs_give_the_capacity_and_intervals_the_rate() {
         let mut arrivals = Arrivals::new(us(0));
         let mut now = us(0);
         for n in 0..400 {
-            // 1000 packets per second, pairs 50 µs apart, and now and then a hiccup.
+            // 1000 packets per second, pairs 50 µs apart, and a delay of 90 ms at every 50th packet.
             let interval = if n % 16 == 1 { us(50) } else { us(1000) };
             now += if n % 50 == 49 { us(90_000) } else { interval };
             arrivals.arrived(now, Seq::new(n), Arrival::Alone);
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_count_for_the_rate_alone() {
+    fn batches_count_for_the_rate_only() {
         let mut arrivals = Arrivals::new(us(0));
         let mut seq = Seq::new(0);
         for batch in 1..100 {
@@ -162,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_few_packets() {
+    fn too_few_packets_give_no_estimate() {
         let mut arrivals = Arrivals::new(us(0));
         arrivals.arrived(us(5), Seq::new(3), Arrival::Alone);
         assert_eq!((arrivals.rate(), arrivals.capacity()), (0, 0));
-        // A pair is two packets that follow each other.
+        // None of these are a pair: it needs consecutive packets that arrive at different times.
         for (at, seq) in [(10, 16), (20, 18), (30, 17), (40, 32), (40, 33)] {
             arrivals.arrived(us(at), Seq::new(seq), Arrival::Alone);
         }

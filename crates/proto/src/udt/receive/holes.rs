@@ -1,10 +1,12 @@
-//! Which missing packets the sender is told of, and when again.
+//! Loss reports: which missing packets to report, and when to report them again.
 //!
-//! libudt reports a gap once and leaves what gets lost after that to the sender's time-out. Here a gap is reported again
-//! whenever the repair is overdue, ever less often: on a path that loses 5 %, every twentieth repair is lost as well.
+//! libudt reports a gap once and leaves lost retransmissions to the sender's time-out. Here a gap is reported again
+//! whenever its retransmission is overdue, at growing intervals: on a path that loses 5 %, every twentieth
+//! retransmission is lost as well.
 //!
-//! Nor does libudt wait: a packet that another has overtaken is reported as lost at once. Here it is, too, until some come
-//! after all; from then on a gap waits as long as such packets were late of late ([`Lateness`]), as in RACK (RFC 8985).
+//! libudt reports a missing packet as soon as a later one arrives, even if the packets were only reordered. So does
+//! this implementation until reordering is observed. From then on, a gap is reported only after the observed delay of
+//! reordered packets ([`Reordering`]), as in RACK (RFC 8985).
 
 use super::ring::Ring;
 use crate::udt::loss_list::LossWriter;
@@ -13,14 +15,17 @@ use crate::udt::seq::Seq;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The gaps that were seen, new ones first, reported ones in the order in which they fall due.
+/// The gaps in the received sequence numbers.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
-    fresh: VecDeque<Gap>,
+    /// Gaps that were not reported yet, the oldest first.
+    unreported: VecDeque<Gap>,
+    /// Reported gaps, in the order of their next report.
     reported: VecDeque<Hole>,
-    lateness: Lateness,
+    reordering: Reordering,
 }
 
+/// A run of packets that were missing when a later one arrived.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     first: Seq,
@@ -28,16 +33,18 @@ struct Gap {
     found_at: Duration,
 }
 
-/// How long packets are missing that others have overtaken.
+/// Measures the delay of reordered packets: how long they are missing after a later one has arrived.
 #[derive(Debug, Default)]
-struct Lateness {
-    /// The last gaps, by their numbers.
+struct Reordering {
+    /// The last gaps, in order of sequence numbers.
     gaps: VecDeque<Gap>,
-    /// The latest packet of this period, and of the one before.
-    most: [Duration; 2],
+    /// The longest delay of this period, and of the one before.
+    max: [Duration; 2],
+    /// When this period began.
     since: Duration,
 }
 
+/// A run of packets that was reported as missing.
 #[derive(Debug, Clone, Copy)]
 struct Hole {
     first: Seq,
@@ -47,69 +54,69 @@ struct Hole {
 }
 
 impl Holes {
-    /// Reports of a hole after which the time to the next no longer grows.
-    const PATIENCE_MAX: u32 = 8;
+    /// The interval of reports of the same hole grows up to this multiple of the retransmission time-out.
+    const BACKOFF_MAX: u32 = 8;
 
-    /// Takes in a gap.
+    /// Records a new gap.
     pub(super) fn found(&mut self, now: Duration, first: Seq, last: Seq) {
         let gap = Gap { first, last, found_at: now };
-        self.fresh.push_back(gap);
-        self.lateness.found(gap);
+        self.unreported.push_back(gap);
+        self.reordering.found(gap);
     }
 
-    /// A packet has arrived behind the newest.
+    /// Records that a packet has arrived in a gap.
     pub(super) fn filled(&mut self, now: Duration, seq: Seq, rtt: &Rtt) {
-        self.lateness.filled(now, seq, rtt);
+        self.reordering.filled(now, seq, rtt);
     }
 
     /// When a report is due.
     pub(super) fn due(&self) -> Option<Duration> {
-        let fresh = self.fresh.front().map(|gap| gap.found_at + self.lateness.wait());
-        fresh.into_iter().chain(self.reported.front().map(|hole| hole.due)).min()
+        let first = self.unreported.front().map(|gap| gap.found_at + self.reordering.wait());
+        first.into_iter().chain(self.reported.front().map(|hole| hole.due)).min()
     }
 
-    /// Writes what is due and returns whether there was anything. A repair is overdue after `patience`.
+    /// Writes the gaps that are due and returns whether there were any. `timeout` is the time-out of retransmissions.
     pub(super) fn report(
         &mut self,
         now: Duration,
-        patience: Duration,
+        timeout: Duration,
         ring: &Ring,
         writer: &mut LossWriter<'_>,
     ) -> bool {
-        let wait = self.lateness.wait();
-        while let Some(Gap { first, last, .. }) = self.fresh.pop_front_if(|gap| gap.found_at + wait <= now) {
+        let wait = self.reordering.wait();
+        while let Some(Gap { first, last, .. }) = self.unreported.pop_front_if(|gap| gap.found_at + wait <= now) {
             let hole = Hole { first, last, due: now, reports: 0 };
-            if !self.report_one(hole, now, patience, ring, writer) {
+            if !self.report_one(hole, now, timeout, ring, writer) {
                 break;
             }
         }
-        // Those that are looked at again fall due later.
+        // `report_one` puts a hole back with a later time, so that this loop ends.
         while let Some(hole) = self.reported.pop_front_if(|hole| hole.due <= now) {
-            if !self.report_one(hole, now, patience, ring, writer) {
+            if !self.report_one(hole, now, timeout, ring, writer) {
                 break;
             }
         }
         !writer.is_empty()
     }
 
-    /// Reports what is left of a hole; `false` if there was no room for all of it.
+    /// Reports the packets of a hole that are still missing. Returns `false` if the report had no room for all of them.
     fn report_one(
         &mut self,
         hole: Hole,
         now: Duration,
-        patience: Duration,
+        timeout: Duration,
         ring: &Ring,
         writer: &mut LossWriter<'_>,
     ) -> bool {
         let mut rest = hole;
         while let Some((first, last)) = first_missing(ring, rest.first, rest.last) {
             if !writer.push(first, last) {
-                // The rest stays due: at the front, so that order is kept.
+                // The rest stays due. At the front, it keeps the order.
                 self.reported.push_front(Hole { first, due: now, ..rest });
                 return false;
             }
             let reports = rest.reports + 1;
-            let due = now + patience * reports.min(Self::PATIENCE_MAX);
+            let due = now + timeout * reports.min(Self::BACKOFF_MAX);
             let reported = Hole { first, last, due, reports };
             let place = self.reported.iter().rposition(|other| other.due <= due).map_or(0, |index| index + 1);
             self.reported.insert(place, reported);
@@ -122,10 +129,10 @@ impl Holes {
     }
 }
 
-impl Lateness {
-    /// Gaps that are remembered.
+impl Reordering {
+    /// Most gaps that are remembered.
     const GAPS_MAX: usize = 1024;
-    /// For how long at least what was late counts.
+    /// A measured delay counts for one to two periods.
     const PERIOD: Duration = Duration::from_secs(4);
 
     fn found(&mut self, gap: Gap) {
@@ -134,8 +141,8 @@ impl Lateness {
         }
         self.gaps.push_back(gap);
         if gap.found_at >= self.since + Self::PERIOD {
-            let before = if gap.found_at < self.since + 2 * Self::PERIOD { self.most[0] } else { Duration::ZERO };
-            (self.most, self.since) = ([Duration::ZERO, before], gap.found_at);
+            let before = if gap.found_at < self.since + 2 * Self::PERIOD { self.max[0] } else { Duration::ZERO };
+            (self.max, self.since) = ([Duration::ZERO, before], gap.found_at);
         }
     }
 
@@ -145,16 +152,16 @@ impl Lateness {
         if gap.last.is_before(seq) {
             return;
         }
-        // What comes a round trip after its report may be a repair.
-        let (Some(least), late) = (rtt.min(), now.saturating_sub(gap.found_at)) else { return };
-        if late < self.wait() + least * 3 / 4 {
-            self.most[0] = self.most[0].max(late.min(rtt.get()));
+        // A packet that arrives about a round trip after its report may be a retransmission, so it does not count.
+        let (Some(min_rtt), delay) = (rtt.min(), now.saturating_sub(gap.found_at)) else { return };
+        if delay < self.wait() + min_rtt * 3 / 4 {
+            self.max[0] = self.max[0].max(delay.min(rtt.get()));
         }
     }
 
-    /// How long a gap is given to fill by itself: a quarter longer than was needed.
+    /// How long to wait before a gap is reported: the longest observed delay and a quarter more.
     fn wait(&self) -> Duration {
-        self.most[0].max(self.most[1]) * 5 / 4
+        self.max[0].max(self.max[1]) * 5 / 4
     }
 }
 
@@ -183,40 +190,40 @@ mod tests {
     use crate::udt::loss_list::LossList;
     use crate::udt::packet::Place;
 
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const TIMEOUT: Duration = Duration::from_millis(100);
 
     fn report(holes: &mut Holes, now: Duration, ring: &Ring, room: usize) -> Vec<(u32, u32)> {
         let mut out = vec![0; room];
         let mut writer = LossWriter::new(&mut out);
-        holes.report(now, PATIENCE, ring, &mut writer);
+        holes.report(now, TIMEOUT, ring, &mut writer);
         let len = writer.len();
         LossList::new(&out[..len]).map_or(vec![], |list| list.ranges().map(|(a, b)| (a.get(), b.get())).collect())
     }
 
     #[test]
-    fn what_stays_missing_is_reported_again_ever_less_often() {
+    fn missing_packets_are_reported_again_at_growing_intervals() {
         let mut ring = Ring::new(Seq::new(0), 100, 1);
         let mut holes = Holes::default();
         ring.insert(Seq::new(10), Place::NONE, b"");
         holes.found(Duration::ZERO, Seq::new(0), Seq::new(9));
         assert_eq!(holes.due(), Some(Duration::ZERO));
         assert_eq!(report(&mut holes, Duration::ZERO, &ring, 64), [(0, 9)]);
-        assert_eq!(holes.due(), Some(PATIENCE));
-        assert_eq!(report(&mut holes, PATIENCE / 2, &ring, 64), []);
+        assert_eq!(holes.due(), Some(TIMEOUT));
+        assert_eq!(report(&mut holes, TIMEOUT / 2, &ring, 64), []);
         for seq in [0, 1, 5] {
             ring.insert(Seq::new(seq), Place::NONE, b"");
         }
-        assert_eq!(report(&mut holes, PATIENCE, &ring, 64), [(2, 4), (6, 9)]);
-        assert_eq!(holes.due(), Some(3 * PATIENCE));
+        assert_eq!(report(&mut holes, TIMEOUT, &ring, 64), [(2, 4), (6, 9)]);
+        assert_eq!(holes.due(), Some(3 * TIMEOUT));
         for seq in [2, 3, 4, 6, 7, 8, 9] {
             ring.insert(Seq::new(seq), Place::NONE, b"");
         }
-        assert_eq!(report(&mut holes, 3 * PATIENCE, &ring, 64), []);
+        assert_eq!(report(&mut holes, 3 * TIMEOUT, &ring, 64), []);
         assert_eq!(holes.due(), None);
     }
 
     #[test]
-    fn what_finds_no_room_goes_into_the_next_report() {
+    fn gaps_that_do_not_fit_go_into_the_next_report() {
         let mut ring = Ring::new(Seq::new(0), 100, 1);
         let mut holes = Holes::default();
         for seq in [1, 3, 5] {
@@ -227,8 +234,9 @@ mod tests {
         assert_eq!(report(&mut holes, Duration::ZERO, &ring, 8), [(4, 4)]);
         assert_eq!(report(&mut holes, Duration::ZERO, &ring, 8), []);
     }
+
     #[test]
-    fn a_gap_waits_as_long_as_packets_were_late() {
+    fn gap_is_reported_after_the_observed_reordering_delay() {
         const MS: Duration = Duration::from_millis(1);
         let mut rtt = Rtt::new();
         rtt.measured(40 * MS);
@@ -238,12 +246,12 @@ mod tests {
             ring.insert(Seq::new(seq + 1), Place::NONE, b"");
             holes.found(at, Seq::new(seq), Seq::new(seq));
         };
-        // The first is reported at once, and comes 8 ms later: nothing can have repaired it.
+        // The first gap is reported at once. Its packet arrives 8 ms later, too early for a retransmission.
         gap(&mut holes, &mut ring, MS, 0);
         assert_eq!((holes.due(), report(&mut holes, MS, &ring, 64)), (Some(MS), vec![(0, 0)]));
         ring.insert(Seq::new(0), Place::NONE, b"");
         holes.filled(9 * MS, Seq::new(0), &rtt);
-        // The next one has 10 ms, does not come, and what comes a round trip later is the repair.
+        // The next gap is reported after 10 ms. Its packet arrives a round trip later: it is a retransmission.
         gap(&mut holes, &mut ring, 20 * MS, 2);
         assert_eq!((holes.due(), report(&mut holes, 29 * MS, &ring, 64)), (Some(30 * MS), vec![]));
         assert_eq!(report(&mut holes, 30 * MS, &ring, 64), [(2, 2)]);
@@ -251,11 +259,11 @@ mod tests {
         holes.filled(70 * MS, Seq::new(2), &rtt);
         gap(&mut holes, &mut ring, 80 * MS, 4);
         assert_eq!(holes.due(), Some(90 * MS));
-        // What was not late for two periods is forgotten.
+        // A measurement older than two periods expires.
         assert_eq!(report(&mut holes, 90 * MS, &ring, 64), [(4, 4)]);
         for (n, second) in [5, 10].into_iter().enumerate() {
             gap(&mut holes, &mut ring, 1000 * second * MS, 10 + 2 * n as u32);
         }
-        assert_eq!(holes.lateness.wait(), Duration::ZERO);
+        assert_eq!(holes.reordering.wait(), Duration::ZERO);
     }
 }

@@ -1,18 +1,18 @@
-//! Which messages are complete (message mode).
+//! Reassembly of messages (message mode).
 
 use super::ring::Ring;
 use crate::udt::packet::Place;
 use crate::udt::seq::Seq;
 use std::collections::{HashMap, VecDeque};
 
-/// Messages between their first packet and being read.
+/// Messages of which packets have arrived and that were not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    /// By number. There are no more of them than packets in the buffer.
+    /// Incomplete messages by number. There are at most as many as packets in the buffer.
     partial: HashMap<u32, Partial>,
-    /// Complete, but to be read after something that is missing; in their order.
+    /// Complete messages that must be read in order and wait for missing packets before them, in order.
     waiting: VecDeque<(Seq, Seq)>,
-    /// To be read now.
+    /// Messages that can be read now.
     ready: VecDeque<(Seq, Seq)>,
 }
 
@@ -24,7 +24,7 @@ struct Partial {
 }
 
 impl Messages {
-    /// A packet was put into the buffer.
+    /// Processes a packet that was inserted into the buffer.
     pub(super) fn arrived(&mut self, seq: Seq, place: Place, ring: &Ring) {
         let number = place.message().get();
         let partial = self.partial.entry(number).or_default();
@@ -39,7 +39,7 @@ impl Messages {
             && last.since(first) == partial.packets as i32 - 1
         {
             self.partial.remove(&number);
-            // Only a peer that numbers its messages wrongly has a packet of another one in between.
+            // A packet of another message in between shows that the peer numbers its messages wrongly.
             let belongs = |seq| ring.present(seq).is_some_and(|cell| cell.place.message() == place.message());
             if (0..=last.since(first) as u32).all(|n| belongs(first.plus(n))) {
                 self.complete(first, last, place.is_in_order(), ring);
@@ -48,24 +48,24 @@ impl Messages {
         self.advanced(ring);
     }
 
-    /// [`Ring::next`] may have moved on.
+    /// Releases waiting messages after [`Ring::next`] has advanced.
     pub(super) fn advanced(&mut self, ring: &Ring) {
         while let Some(message) = self.waiting.pop_front_if(|(_, last)| last.is_before(ring.next())) {
             self.ready.push_back(message);
         }
     }
 
-    /// The packets of the first message to read.
+    /// First and last packet of the next message to read.
     pub(super) fn first(&self) -> Option<(Seq, Seq)> {
         self.ready.front().copied()
     }
 
-    /// The first message was read.
+    /// Removes the message that was read.
     pub(super) fn pop(&mut self) {
         self.ready.pop_front();
     }
 
-    /// A message will not be complete; `false` if it is, and keeps its packets.
+    /// Forgets a message that the peer has dropped. Returns `false` if the message is complete and can still be read.
     pub(super) fn dropped(&mut self, number: u32, first: Seq, last: Seq) -> bool {
         self.partial.remove(&number);
         let overlaps = |(a, b): &(Seq, Seq)| !last.is_before(*a) && !b.is_before(first);
@@ -74,7 +74,7 @@ impl Messages {
 
     fn complete(&mut self, first: Seq, last: Seq, in_order: bool, ring: &Ring) {
         if !in_order || last.is_before(ring.next()) {
-            // Those that waited for this one's packets come after it.
+            // Keep the order: messages before this one are released first, later ones follow it.
             let (before, after): (VecDeque<_>, _) =
                 std::mem::take(&mut self.waiting).into_iter().partition(|(_, other)| other.is_before(first));
             self.waiting = before;

@@ -21,24 +21,24 @@ use super::rtt::Rtt;
 use super::seq::{MessageNumber, Seq};
 use std::time::Duration;
 
-/// What has arrived and was not read yet.
+/// The receive buffer and the state of acknowledgements and loss reports.
 #[derive(Debug)]
 pub(super) struct Receiver {
     ring: Ring,
-    /// Bytes of the first packet that were read already.
+    /// Number of bytes of the first packet that were read already.
     read_of_first: usize,
     messages: Option<Messages>,
     holes: Holes,
     acks: Acks,
     arrivals: Arrivals,
-    /// Payload of a full packet.
+    /// Payload of a full packet, in bytes.
     full_len: usize,
-    /// The room that the peer was told of last.
-    told_room: u32,
+    /// The room last advertised to the peer, in packets.
+    advertised_room: u32,
     pub(super) counters: ReceiveCounters,
 }
 
-/// What was received.
+/// Counters of the receiving half.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReceiveCounters {
     pub(super) packets: u64,
@@ -51,7 +51,8 @@ pub(super) struct ReceiveCounters {
 }
 
 impl Receiver {
-    /// A buffer for `limit` packets with payloads of up to `slot_len` bytes, of which the peer uses `full_len`.
+    /// A buffer for `limit` packets with payloads of up to `slot_len` bytes. The peer's full packets have `full_len`
+    /// bytes.
     pub(super) fn new(now: Duration, kind: Kind, first: Seq, limit: u32, slot_len: usize, full_len: usize) -> Self {
         Self {
             ring: Ring::new(first, limit, slot_len),
@@ -61,12 +62,12 @@ impl Receiver {
             acks: Acks::new(now, first),
             arrivals: Arrivals::new(now),
             full_len,
-            told_room: limit,
+            advertised_room: limit,
             counters: ReceiveCounters::default(),
         }
     }
 
-    /// A data packet has arrived.
+    /// Processes a data packet.
     pub(super) fn data(&mut self, now: Duration, rtt: &Rtt, seq: Seq, place: Place, payload: &[u8], arrival: Arrival) {
         self.counters.packets += 1;
         self.arrivals.arrived(now, seq, arrival);
@@ -91,17 +92,17 @@ impl Receiver {
         self.acks.arrived(now, payload.len() != self.full_len);
     }
 
-    /// An ACK2 has arrived: a measurement of the round-trip time, unless it is an old one.
+    /// Processes an ACK2. Returns the round-trip time, unless the acknowledgement is not remembered any more.
     pub(super) fn ack2(&mut self, now: Duration, number: u32) -> Option<Duration> {
         self.acks.confirmed(now, number)
     }
 
-    /// Acknowledges at once, which the peer answers.
+    /// Sends an acknowledgement at once, which the peer answers with ACK2.
     pub(super) fn probe(&mut self) {
-        self.acks.want();
+        self.acks.request();
     }
 
-    /// The peer gives a message up. In a stream nothing may be left out: there the request is ignored.
+    /// Processes the peer's notice that it has dropped a message. Ignored in stream mode, where no data may be skipped.
     pub(super) fn drop_message(&mut self, now: Duration, message: MessageNumber, first: Seq, last: Seq) {
         let Some(messages) = &mut self.messages else { return };
         let (from, to) = (first.since(self.ring.read()), last.since(self.ring.read()));
@@ -123,16 +124,16 @@ impl Receiver {
         self.acks.arrived(now, true);
     }
 
-    /// Has room for `limit` packets from now on, if it had less.
+    /// Raises the size of the buffer to `limit` packets. Never lowers it.
     pub(super) fn widen(&mut self, limit: u32) {
         if limit > self.ring.limit() {
             self.ring.widen(limit);
-            self.told_room = self.ring.room();
-            self.acks.want();
+            self.advertised_room = self.ring.room();
+            self.acks.request();
         }
     }
 
-    /// When something is to be sent; `Duration::ZERO` for at once.
+    /// When a loss report or acknowledgement is due; `Duration::ZERO` for at once.
     pub(super) fn due(&self) -> Option<Duration> {
         [self.acks.due(), self.holes.due()].into_iter().flatten().min()
     }
@@ -143,7 +144,7 @@ impl Receiver {
             return None;
         }
         let mut writer = LossWriter::new(out);
-        // The repair may have to wait for its turn in a batch.
+        // A SYN more, because the retransmission may have to wait for the sender's next batch.
         let reported = self.holes.report(now, rtt.repair_overdue() + SYN, &self.ring, &mut writer);
         self.counters.naks += u64::from(reported);
         reported.then_some(writer.len())
@@ -160,9 +161,9 @@ impl Receiver {
         Some(match form {
             Form::Light => Body::Ack { number: 0, report: AckReport { next, path: None, rates: None, end: None } },
             Form::Full { number, rates } => {
-                // Less than 2 would leave a sender of libudt waiting for ever.
+                // A libudt sender with a window of less than 2 would wait for ever.
                 let room = self.ring.room().max(2);
-                self.told_room = room;
+                self.advertised_room = room;
                 let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
                 let path = PathReport { rtt: micros(rtt.get()), rtt_var: micros(rtt.variation()), room };
                 let rates =
@@ -175,13 +176,13 @@ impl Receiver {
         })
     }
 
-    /// What has arrived, for a peer that will hear no more.
+    /// The last acknowledgement, before this end closes.
     pub(super) fn last_acknowledgement(&self) -> Body<'static> {
         let report = AckReport { next: self.ring.next(), path: None, rates: None, end: None };
         Body::Ack { number: 0, report }
     }
 
-    /// The next bytes of the stream; none if there are none. They stay until they are [consumed](Self::consume).
+    /// The next bytes of the stream; empty if none have arrived. They stay until they are [consumed](Self::consume).
     pub(super) fn chunk(&self) -> &[u8] {
         if self.messages.is_some() || self.ring.read() == self.ring.next() {
             return &[];
@@ -189,7 +190,7 @@ impl Receiver {
         &self.ring.payload(self.ring.read())[self.read_of_first..]
     }
 
-    /// Gives up the first `len` bytes of [`chunk`](Self::chunk), or all of it.
+    /// Removes the first `len` bytes of [`chunk`](Self::chunk), or all of it.
     pub(super) fn consume(&mut self, len: usize) {
         let left = self.chunk().len();
         if left == 0 && self.ring.read() == self.ring.next() || self.messages.is_some() {
@@ -203,16 +204,16 @@ impl Receiver {
         self.ring.release();
         self.read_of_first = 0;
         self.skip_empty();
-        self.tell_of_room();
+        self.advertise_room();
     }
 
-    /// Whether a message can be read, and its length.
+    /// Length of the next message, if one can be read.
     pub(super) fn message_len(&self) -> Option<usize> {
         let (first, last) = self.messages.as_ref()?.first()?;
         Some((0..=last.since(first) as u32).map(|n| self.ring.payload(first.plus(n)).len()).sum())
     }
 
-    /// Reads a message into `out`, which has its length.
+    /// Reads the next message into `out`, which must have its length.
     pub(super) fn read_message(&mut self, out: &mut [u8]) {
         let Some(messages) = &mut self.messages else { return };
         let Some((first, last)) = messages.first() else { return };
@@ -225,15 +226,15 @@ impl Receiver {
             self.ring.finish(first.plus(n));
         }
         self.ring.release();
-        self.tell_of_room();
+        self.advertise_room();
     }
 
-    /// What arrives at present, and could, in packets per second.
+    /// Arrival rate and capacity, in packets per second.
     pub(super) fn rates(&self) -> (u32, u32) {
         (self.arrivals.rate(), self.arrivals.capacity())
     }
 
-    /// Packets without a byte are nothing to read.
+    /// Removes packets without payload from the front.
     fn skip_empty(&mut self) {
         while self.ring.read() != self.ring.next() && self.chunk().is_empty() {
             self.ring.finish(self.ring.read());
@@ -241,11 +242,12 @@ impl Receiver {
         }
     }
 
-    fn tell_of_room(&mut self) {
+    /// Requests an acknowledgement when reading has freed much of a buffer that the peer believes to be nearly full.
+    fn advertise_room(&mut self) {
         let (room, limit) = (self.ring.room(), self.ring.limit());
-        if self.told_room <= limit / 4 && room >= limit / 2 {
-            self.told_room = room;
-            self.acks.want();
+        if self.advertised_room <= limit / 4 && room >= limit / 2 {
+            self.advertised_room = room;
+            self.acks.request();
         }
     }
 }

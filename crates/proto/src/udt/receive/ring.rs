@@ -1,16 +1,16 @@
-//! The receive buffer: a ring of packets by sequence number.
+//! The receive buffer: a ring of packets, indexed by sequence number.
 
 use crate::udt::packet::Place;
 use crate::udt::pool::Pool;
 use crate::udt::seq::Seq;
 
-/// Packets from [`read`](Ring::read) on, of which everything before [`next`](Ring::next) has arrived.
+/// Packets from [`read`](Ring::read) on. Everything before [`next`](Ring::next) has arrived.
 #[derive(Debug)]
 pub(super) struct Ring {
     cells: Vec<Cell>,
-    /// Where the cell of `read` is.
+    /// Index of the cell of `read`.
     head: usize,
-    /// Most cells that there may be.
+    /// Most cells.
     limit: u32,
     read: Seq,
     next: Seq,
@@ -18,7 +18,7 @@ pub(super) struct Ring {
     pool: Pool,
 }
 
-/// A place for a packet.
+/// The cell of one packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     slot: u32,
@@ -31,27 +31,27 @@ pub(super) struct Cell {
 enum State {
     Missing,
     Present,
-    /// Read already, or never to come.
+    /// Read already, or dropped by the peer.
     Done,
 }
 
-/// What became of a packet.
+/// Result of [`Ring::insert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inserted {
-    /// It was there already.
+    /// The packet had arrived before.
     Duplicate,
-    /// There is no room for it.
+    /// The packet lies beyond the end of the buffer, or is too long.
     NoRoom,
-    /// It is new, and the packets of this range, if any, have been passed over.
+    /// The packet is new. The range contains the packets that are newly known to be missing, if any.
     New(Option<(Seq, Seq)>),
 }
 
 impl Ring {
-    /// Cells that there are to begin with.
+    /// Initial number of cells.
     const INITIAL: usize = 256;
     const MISSING: Cell = Cell { slot: 0, len: 0, state: State::Missing, place: Place::NONE };
 
-    /// A buffer for up to `limit` packets of up to `slot_len` bytes, the first of them `first`.
+    /// A buffer for up to `limit` packets of up to `slot_len` bytes, which begin with `first`.
     pub(super) fn new(first: Seq, limit: u32, slot_len: usize) -> Self {
         let cells = vec![Self::MISSING; Self::INITIAL.min(limit as usize)];
         Self { cells, head: 0, limit, read: first, next: first, end: first, pool: Pool::new(slot_len) }
@@ -67,22 +67,22 @@ impl Ring {
         self.next
     }
 
-    /// The number after the last packet that has arrived.
+    /// The number after the highest packet that has arrived.
     pub(super) fn end(&self) -> Seq {
         self.end
     }
 
-    /// Packets that fit, from [`next`](Self::next) on.
+    /// Number of packets that fit, from [`next`](Self::next) on.
     pub(super) fn room(&self) -> u32 {
         self.limit - self.next.since(self.read) as u32
     }
 
-    /// Lets more packets in.
+    /// Raises the limit of packets.
     pub(super) fn widen(&mut self, limit: u32) {
         self.limit = self.limit.max(limit);
     }
 
-    /// Most packets that fit.
+    /// Size of the buffer, in packets.
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
@@ -97,12 +97,12 @@ impl Ring {
         self.cell(seq).filter(|cell| cell.state == State::Present)
     }
 
-    /// The bytes of a packet that has arrived and was not read; none otherwise.
+    /// The payload of a packet that has arrived and was not read; empty otherwise.
     pub(super) fn payload(&self, seq: Seq) -> &[u8] {
         self.present(seq).map_or(&[], |cell| &self.pool.get(cell.slot)[..usize::from(cell.len)])
     }
 
-    /// Takes in a packet.
+    /// Inserts a packet.
     pub(super) fn insert(&mut self, seq: Seq, place: Place, payload: &[u8]) -> Inserted {
         if seq.is_before(self.next) {
             return Inserted::Duplicate;
@@ -116,7 +116,7 @@ impl Ring {
         if self.cells[index].state != State::Missing {
             return Inserted::Duplicate;
         }
-        let slot = self.pool.take();
+        let slot = self.pool.alloc();
         self.pool.get_mut(slot)[..payload.len()].copy_from_slice(payload);
         self.cells[index] = Cell { slot, len: payload.len() as u16, state: State::Present, place };
         let mut gap = None;
@@ -130,7 +130,7 @@ impl Ring {
         Inserted::New(gap)
     }
 
-    /// Frees a packet that was read, or gives up one that is missing. It must lie within the buffer.
+    /// Frees a packet that was read, or stops waiting for a missing one. It must lie within the buffer.
     pub(super) fn finish(&mut self, seq: Seq) {
         let offset = seq.since(self.read);
         debug_assert!((0..self.limit as i32).contains(&offset), "{seq:?} is not in the buffer");
@@ -138,7 +138,7 @@ impl Ring {
         let index = self.index(offset as u32);
         let cell = &mut self.cells[index];
         if cell.state == State::Present {
-            self.pool.give_back(cell.slot);
+            self.pool.free(cell.slot);
         }
         cell.state = State::Done;
         if !seq.is_before(self.end) {
@@ -149,7 +149,7 @@ impl Ring {
         }
     }
 
-    /// Gives the room of finished packets at the front back.
+    /// Releases the cells of finished packets at the front.
     pub(super) fn release(&mut self) {
         while self.read != self.next && self.cells[self.head].state == State::Done {
             self.cells[self.head] = Self::MISSING;
@@ -174,7 +174,7 @@ impl Ring {
         if index >= self.cells.len() { index - self.cells.len() } else { index }
     }
 
-    /// Makes room for `cells` cells, at most the limit.
+    /// Grows to at least `cells` cells, at most the limit.
     fn grow(&mut self, cells: usize) {
         if cells > self.cells.len() {
             self.cells.rotate_left(self.head);
@@ -193,7 +193,7 @@ mod tests {
     const PLACE: Place = Place::NONE;
 
     #[test]
-    fn gaps_show_when_they_are_passed_over() {
+    fn gap_is_reported_when_a_later_packet_arrives() {
         let first = Seq::MAX;
         let mut ring = Ring::new(first, 8, 2);
         assert_eq!(ring.insert(first, PLACE, b"a"), Inserted::New(None));
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_order_of_arrival_gives_the_same_packets(
+        fn packets_are_read_in_order_whatever_the_order_of_arrival(
             base in 0u32..1 << 31,
             arrivals in prop::collection::vec((0u32..700, any::<bool>()), 1..2000),
         ) {

@@ -1,4 +1,4 @@
-//! The receiving half: streams, messages, drops, room.
+//! Tests of the receiving half: streams, messages, drops, advertised room.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn message(receiver: &mut Receiver) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_stream_is_read_in_pieces_across_packets() {
+fn stream_is_read_in_pieces_across_packets() {
     let mut receiver = receiver(Kind::Stream, 8);
     arrive(&mut receiver, 2, Place::NONE, b"third");
     assert_eq!(receiver.chunk(), b"");
@@ -41,7 +41,7 @@ fn a_stream_is_read_in_pieces_across_packets() {
 }
 
 #[test]
-fn ordered_messages_wait_and_others_do_not() {
+fn ordered_messages_wait_for_earlier_ones_and_unordered_do_not() {
     let mut receiver = receiver(Kind::Message, 16);
     arrive(&mut receiver, 1, place(2, true, false, true), b"ordered ");
     arrive(&mut receiver, 2, place(2, false, true, true), b"two");
@@ -56,12 +56,12 @@ fn ordered_messages_wait_and_others_do_not() {
 }
 
 #[test]
-fn a_message_that_is_given_up_makes_way() {
+fn dropped_message_unblocks_later_ones() {
     let mut receiver = receiver(Kind::Message, 16);
     arrive(&mut receiver, 1, place(1, false, false, true), b"part");
     arrive(&mut receiver, 3, place(2, true, true, true), b"next");
     assert_eq!(message(&mut receiver), None);
-    // Beyond the buffer, backwards, of a message that is complete: ignored.
+    // Drops beyond the buffer, with a reversed range, or of a complete message are ignored.
     receiver.drop_message(NOW, MessageNumber::new(1), FIRST, FIRST.plus(16));
     receiver.drop_message(NOW, MessageNumber::new(1), FIRST.plus(2), FIRST);
     receiver.drop_message(NOW, MessageNumber::new(2), FIRST.plus(3), FIRST.plus(3));
@@ -73,7 +73,7 @@ fn a_message_that_is_given_up_makes_way() {
 }
 
 #[test]
-fn a_drop_leaves_no_hole_in_a_stream() {
+fn drop_is_ignored_in_stream_mode() {
     let mut receiver = receiver(Kind::Stream, 16);
     arrive(&mut receiver, 1, Place::NONE, b"b");
     receiver.drop_message(NOW, MessageNumber::FIRST, FIRST, FIRST);
@@ -81,7 +81,7 @@ fn a_drop_leaves_no_hole_in_a_stream() {
 }
 
 #[test]
-fn messages_numbered_wrongly_are_not_mixed_up() {
+fn misnumbered_messages_are_not_delivered() {
     let mut receiver = receiver(Kind::Message, 16);
     arrive(&mut receiver, 0, place(1, true, false, false), b"a");
     arrive(&mut receiver, 1, place(2, true, false, false), b"b");
@@ -92,7 +92,7 @@ fn messages_numbered_wrongly_are_not_mixed_up() {
 }
 
 #[test]
-fn the_peer_hears_when_a_full_buffer_is_read() {
+fn room_is_advertised_after_a_full_buffer_is_read() {
     let mut receiver = receiver(Kind::Stream, 8);
     let mut rtt = Rtt::new();
     rtt.measured(Duration::from_millis(10));

@@ -1,12 +1,14 @@
-//! How fast packets are delivered, as the sender sees it: the estimator of draft-cheng-iccrg-delivery-rate-estimation, which
-//! survives acknowledgements that stand still for a round trip and then jump, as UDT's do behind every loss. A packet counts
-//! as delivered when it is known to have arrived: loss reports tell of those behind a gap, long before an acknowledgement.
-//! Repairs do not count: when they arrived is not known.
+//! Delivery rate at the sender, estimated as in draft-cheng-iccrg-delivery-rate-estimation. The estimate tolerates
+//! cumulative acknowledgements that stall for a round trip and then jump, as UDT's do after every loss.
+//!
+//! A packet counts as delivered as soon as its arrival is known. Loss reports imply the arrival of packets around a
+//! gap, long before an acknowledgement covers them. Retransmissions do not count, because their time of arrival is not
+//! known.
 
 use crate::udt::control::DeliverySample;
 use std::time::Duration;
 
-/// What a packet remembers of the time when it was sent.
+/// The state of the estimator when a packet was sent, stored with the packet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Snapshot {
     pub(super) sent_at: Duration,
@@ -22,12 +24,12 @@ pub(super) struct Delivery {
     delivered: u64,
     delivered_at: Duration,
     first_sent_at: Duration,
-    /// Samples of packets sent before so many were delivered show what the application had, not what the path gave.
+    /// Packets sent before this many were delivered are application-limited: their samples do not show the path's rate.
     app_limited_until: u64,
 }
 
 impl Delivery {
-    /// A packet goes; `idle` if none is under way.
+    /// Records the sending of a packet. `idle` means that no other packet is in flight.
     pub(super) fn sent(&mut self, now: Duration, idle: bool) -> Snapshot {
         if idle {
             (self.delivered_at, self.first_sent_at) = (now, now);
@@ -41,7 +43,7 @@ impl Delivery {
         }
     }
 
-    /// `count` packets were delivered, of which `newest` was sent last.
+    /// Records the delivery of `count` packets. `newest` belongs to the one that was sent last.
     pub(super) fn acknowledged(&mut self, now: Duration, count: u32, newest: &Snapshot) -> DeliverySample {
         self.delivered += u64::from(count);
         self.delivered_at = now;
@@ -55,20 +57,21 @@ impl Delivery {
         }
     }
 
-    /// There is nothing to send though it might go, with `under_way` packets on their way. What goes next is limited, too, until
-    /// the first of it is delivered: it shows how much there was at once, and not what the path carries.
-    pub(super) fn app_limited(&mut self, under_way: u32) {
-        self.app_limited_until = self.delivered + u64::from(under_way) + 1;
+    /// Records that the application has no more data to send while the window is open and `in_flight` packets are in
+    /// flight. Packets sent next are limited, too, until the first of them is delivered: their number shows how much
+    /// data the application had, and not the rate of the path.
+    pub(super) fn app_limited(&mut self, in_flight: u32) {
+        self.app_limited_until = self.delivered + u64::from(in_flight) + 1;
     }
 
-    /// Packets delivered since the connection began.
+    /// Number of packets delivered since the connection began.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered
     }
 }
 
 impl Snapshot {
-    /// Whether this packet was sent after `other`, as far as deliveries show.
+    /// Whether this packet was sent after `other`, by the delivery count at that time and then by time.
     pub(super) fn is_newer(&self, other: &Self) -> bool {
         (self.delivered, self.sent_at) >= (other.delivered, other.sent_at)
     }
@@ -83,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_after_a_loss_is_no_burst() {
-        // One packet per millisecond, 50 ms of round trip; packet 100 is lost, and its repair acknowledged at 201 ms.
+    fn acknowledgement_jump_after_a_loss_does_not_raise_the_rate() {
+        // One packet per ms, round trip 50 ms. Packet 100 is lost, and its retransmission is acknowledged at 201 ms.
         let mut delivery = Delivery::default();
         let mut snapshots = vec![];
         for n in 0..202u64 {
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_application_limits_is_marked() {
+    fn application_limited_samples_are_marked() {
         let mut delivery = Delivery::default();
         let first = delivery.sent(ms(0), true);
         delivery.app_limited(1);
@@ -109,7 +112,7 @@ mod tests {
         delivery.app_limited(2);
         assert!(!delivery.acknowledged(ms(9), 1, &first).app_limited);
         assert!(delivery.acknowledged(ms(10), 1, &second).app_limited);
-        // After an idle time, as many as come at once say no more.
+        // After an idle period, packets sent together are application-limited.
         let flight = [11, 12, 13].map(|at| delivery.sent(ms(at), at == 11));
         assert!(delivery.acknowledged(ms(20), 1, &flight[0]).app_limited);
         let next = delivery.sent(ms(20), false);

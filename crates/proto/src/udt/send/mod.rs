@@ -1,4 +1,4 @@
-//! The sending half of a connection: what waits, what is under way, what has to go again.
+//! The sending half of a connection: the send buffer, the packets in flight, and retransmissions.
 
 mod delivery;
 mod pacer;
@@ -16,28 +16,30 @@ use super::seq::{MessageNumber, Seq};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Packets from the first that is not acknowledged on; some were sent, the rest waits.
+/// The send buffer: packets from the first unacknowledged one on. The first `sent` of them were sent, the rest waits.
 #[derive(Debug)]
 pub(super) struct Sender {
     kind: Kind,
     packets: VecDeque<Outgoing>,
     first: Seq,
-    /// How many of the packets were sent.
+    /// Number of packets that were sent.
     sent: u32,
+    /// Size of the buffer, in packets.
     limit: u32,
     pool: Pool,
-    /// The first packet for which the peer has no room.
-    edge: Seq,
-    /// The first packet after all of which it is known whether they have arrived.
+    /// End of the peer's receive window: the first packet that does not fit into it.
+    window_end: Seq,
+    /// For all packets before this one, the peer has reported whether they have arrived.
     seen: Seq,
-    /// Runs of packets to send again, oldest report first. Whether one still is to be is marked at the packet.
+    /// Runs of packets to retransmit, the oldest report first. A packet in a run is lost only if it is marked so.
     lost: VecDeque<(Seq, Seq)>,
     lost_count: u32,
     message: MessageNumber,
     delivery: Delivery,
-    /// Time-outs since anything was acknowledged or reported missing, for [`on_timeout`](Self::on_timeout).
+    /// Consecutive time-outs, for the backoff in [`on_timeout`](Self::on_timeout). Reset by acknowledgements and loss
+    /// reports.
     timeouts: u32,
-    /// When a packet was last known to have arrived, or was the first under way, or the peer began to have room.
+    /// When a packet was last known to have arrived, the first packet was sent, or the peer's window opened.
     progress_at: Duration,
     pub(super) counters: SendCounters,
 }
@@ -49,14 +51,14 @@ struct Outgoing {
     place: Place,
     is_lost: bool,
     is_dropped: bool,
-    /// Counted as delivered.
+    /// Whether the packet was counted as delivered.
     is_counted: bool,
     resent: bool,
     expires: Option<Duration>,
     snapshot: Snapshot,
 }
 
-/// What was sent.
+/// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SendCounters {
     pub(super) packets: u64,
@@ -71,42 +73,42 @@ pub(super) struct SendCounters {
     pub(super) dropped_messages: u64,
 }
 
-/// What may go next.
+/// What to send next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A packet with so many bytes of payload.
+    /// A data packet.
     Packet {
-        /// Its place among the packets.
+        /// Index in the send buffer.
         index: usize,
-        /// Its payload.
+        /// Length of the payload, in bytes.
         len: usize,
     },
-    /// Word that a message is given up.
+    /// The notice that a message was dropped.
     Drop { message: MessageNumber, first: Seq, last: Seq },
 }
 
-/// What an acknowledgement or a loss report changed.
+/// Result of an acknowledgement or a loss report.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Heard {
-    /// Packets that are now known to have arrived.
+pub(super) struct Outcome {
+    /// Number of packets newly known to have arrived.
     pub(super) arrived: u32,
-    /// Packets that go again because of it.
+    /// Number of packets newly marked for retransmission.
     pub(super) lost: u32,
     pub(super) sample: Option<DeliverySample>,
-    /// Since when the newest packet was under way, if it was sent once.
+    /// When the newest acknowledged packet was sent, unless it was retransmitted.
     pub(super) sent_at: Option<Duration>,
 }
 
 impl Sender {
-    /// Packets that may wait on any path: 1.5 MB.
+    /// Packets that may wait unsent on any path: 1.5 MB.
     const WAITING_MIN: u32 = 1024;
-    /// What a peer without room says, and lets the sender try: UDT has no zero.
+    /// The window that a peer without room advertises, because UDT has no zero window.
     pub(super) const NO_ROOM: u32 = 2;
-    /// Packets for which there need not be more room before a writer is woken.
-    const ROOMY_MAX: usize = 700;
+    /// Room in packets that is always enough to wake a writer: 1 MB.
+    const AMPLE_ROOM_MAX: usize = 700;
 
-    /// For packets from `first` on with payloads of `payload_len` bytes; at most `limit` wait or are under way, and the peer
-    /// has room for `window`.
+    /// A buffer of `limit` packets from `first` on with payloads of up to `payload_len` bytes. The peer's window has
+    /// `window` packets.
     pub(super) fn new(kind: Kind, first: Seq, payload_len: usize, limit: u32, window: u32) -> Self {
         Self {
             kind,
@@ -115,7 +117,7 @@ impl Sender {
             sent: 0,
             limit,
             pool: Pool::new(payload_len),
-            edge: first.plus(window),
+            window_end: first.plus(window),
             seen: first,
             lost: VecDeque::new(),
             lost_count: 0,
@@ -127,23 +129,23 @@ impl Sender {
         }
     }
 
-    /// The packet that will be the next new one.
+    /// Sequence number of the next new packet.
     pub(super) fn next(&self) -> Seq {
         self.first.plus(self.sent)
     }
 
-    /// New packets that were sent and of which nothing is known yet. Those that wait at the peer for a missing one before
-    /// them are not acknowledged, but are not under way either: the report of the missing one has shown that.
-    pub(super) fn under_way(&self) -> u32 {
+    /// Number of new packets in flight. Packets that wait at the peer for a missing one are unacknowledged but not in
+    /// flight: the report of the missing one implies their arrival.
+    pub(super) fn in_flight(&self) -> u32 {
         self.next().since(self.seen) as u32
     }
 
-    /// Packets that the peer has room for, from the first that is not acknowledged on.
+    /// The peer's receive window, in packets from the first unacknowledged one on.
     pub(super) fn window(&self) -> u32 {
-        self.edge.since(self.first).max(0) as u32
+        self.window_end.since(self.first).max(0) as u32
     }
 
-    /// Packets to send again.
+    /// Number of packets to retransmit.
     pub(super) fn lost(&self) -> u32 {
         self.lost_count
     }
@@ -153,35 +155,36 @@ impl Sender {
         self.packets.is_empty()
     }
 
-    /// Packets delivered since the connection began.
+    /// Number of packets delivered since the connection began.
     pub(super) fn delivered(&self) -> u64 {
         self.delivery.delivered()
     }
 
-    /// Bytes of a stream that there is room for, if `window` packets may be under way.
+    /// Room for bytes of a stream, with a congestion window of `window` packets.
     pub(super) fn room(&self, window: u32) -> usize {
         let tail = self.tail().map_or(0, |tail| self.pool.slot_len() - usize::from(tail.len));
         self.limit_for(window).saturating_sub(self.packets.len()) * self.pool.slot_len() + tail
     }
 
-    /// Whether there is so much room that waking a writer is worth it: a quarter of what may wait, or 1 MB.
-    pub(super) fn is_roomy(&self, window: u32) -> bool {
+    /// Whether there is enough room to make waking a writer worthwhile: a quarter of the packets that may wait, or 1
+    /// MB.
+    pub(super) fn has_ample_room(&self, window: u32) -> bool {
         let waiting = self.waiting_for(window).min(self.limit);
-        self.limit_for(window).saturating_sub(self.packets.len()) >= (waiting as usize / 4).min(Self::ROOMY_MAX)
+        self.limit_for(window).saturating_sub(self.packets.len()) >= (waiting as usize / 4).min(Self::AMPLE_ROOM_MAX)
     }
 
-    /// Packets that may wait to be sent: no more than the path takes at a time, so that on a short one what waits stays in
-    /// the processor's cache.
+    /// Most packets that may wait unsent: a congestion window's worth, so that waiting data stays in the CPU cache on a
+    /// short path.
     fn waiting_for(&self, window: u32) -> u32 {
         window.max(Self::WAITING_MIN)
     }
 
-    /// Packets that are held at most, those under way included.
+    /// Most packets in the buffer, including those in flight.
     fn limit_for(&self, window: u32) -> usize {
         self.sent.saturating_add(self.waiting_for(window)).min(self.limit) as usize
     }
 
-    /// Takes bytes of a stream, as many as there is [room](Self::room) for, and returns how many.
+    /// Buffers bytes of a stream, as many as there is [room](Self::room) for, and returns their number.
     pub(super) fn write(&mut self, data: &[u8], window: u32) -> usize {
         let (mut rest, limit) = (data, self.limit_for(window));
         if let Some(tail) = self.tail() {
@@ -205,10 +208,11 @@ impl Sender {
         taken
     }
 
-    /// Takes a message.
+    /// Buffers a message.
     ///
     /// # Errors
-    /// [`SendError::Full`] if there is no room at present, [`SendError::TooLong`] or [`SendError::Empty`] if there never is.
+    /// [`SendError::Full`] if there is no room at present; [`SendError::TooLong`] or [`SendError::Empty`] if the
+    /// message can never be sent.
     pub(super) fn send(&mut self, now: Duration, data: &[u8], options: MessageOptions) -> Result<(), SendError> {
         let max = self.limit as usize * self.pool.slot_len();
         if data.is_empty() {
@@ -231,7 +235,7 @@ impl Sender {
         Ok(())
     }
 
-    /// What may go, if `window` packets may be under way.
+    /// What to send next, with a congestion window of `window` packets.
     pub(super) fn peek(&mut self, now: Duration, window: u32) -> Option<Next> {
         let index = match self.first_lost() {
             Some(index) => index,
@@ -239,18 +243,18 @@ impl Sender {
         };
         let packet = &self.packets[index];
         if packet.is_dropped || packet.expires.is_some_and(|expires| expires < now) {
-            return Some(self.give_up(now, index));
+            return Some(self.drop_message(now, index));
         }
         Some(Next::Packet { index, len: packet.len.into() })
     }
 
-    /// Whether [`peek`](Self::peek) would find something.
+    /// Whether [`peek`](Self::peek) would return something.
     pub(super) fn has_next(&self, window: u32) -> bool {
         self.lost_count > 0 || (self.sent as usize) < self.packets.len() && self.may_send(window)
     }
 
-    /// Marks a packet that `peek` gave as sent.
-    pub(super) fn take(&mut self, now: Duration, index: usize) -> (Seq, Place, &[u8]) {
+    /// Marks a packet that `peek` returned as sent, and returns its contents.
+    pub(super) fn transmit(&mut self, now: Duration, index: usize) -> (Seq, Place, &[u8]) {
         let idle = self.sent == 0;
         if idle {
             self.progress_at = now;
@@ -277,12 +281,12 @@ impl Sender {
         (self.first.plus(index as u32), place, &self.pool.get(slot)[..len])
     }
 
-    /// An acknowledgement has come. `None` if nothing new has arrived.
-    pub(super) fn acknowledged(&mut self, now: Duration, report: &AckReport) -> Option<Heard> {
+    /// Processes an acknowledgement. Returns `None` if it contains nothing new.
+    pub(super) fn acknowledged(&mut self, now: Duration, report: &AckReport) -> Option<Outcome> {
         let AckReport { next, path, end, .. } = *report;
         let count = next.since(self.first);
         if count > self.sent as i32 {
-            // Of packets that were never sent: forged, or from a peer that is broken.
+            // It acknowledges packets that were never sent: it is forged, or the peer is broken.
             self.counters.bogus += 1;
             return None;
         }
@@ -290,47 +294,48 @@ impl Sender {
             return None;
         }
         if let Some(PathReport { room, .. }) = path {
-            // Beyond 2³⁰ numbers could not be compared.
             if self.window() <= Self::NO_ROOM {
                 self.progress_at = now;
             }
-            self.edge = next.plus(room.min(1 << 29));
+            // Sequence numbers must stay less than 2³⁰ apart to be comparable.
+            self.window_end = next.plus(room.min(1 << 29));
         }
-        // What has arrived behind a missing packet is no longer under way.
+        // Packets that have arrived after a gap are no longer in flight.
         let end = end.filter(|end| next.is_before(*end) && end.since(self.first) <= self.sent as i32).unwrap_or(next);
         let newest = self.packets.get((count as usize).wrapping_sub(1));
-        // One that has arrived behind a missing packet shows how long that was missing.
+        // A packet that had arrived after a gap gives no round-trip time: its acknowledgement waited for the missing
+        // packet.
         let sent_at =
             newest.filter(|newest| !newest.resent && !newest.is_counted).map(|newest| newest.snapshot.sent_at);
-        let mut heard = self.saw(now, end);
+        let mut outcome = self.mark_seen(now, end);
         if count == 0 {
-            return (heard.arrived > 0).then_some(heard);
+            return (outcome.arrived > 0).then_some(outcome);
         }
-        heard.sent_at = sent_at;
-        let mut repaired = 0;
+        outcome.sent_at = sent_at;
+        let mut retransmitted = 0;
         for packet in self.packets.drain(..count as usize) {
             self.lost_count -= u32::from(packet.is_lost);
-            repaired += u32::from(!packet.is_counted);
+            retransmitted += u32::from(!packet.is_counted);
             self.counters.acked_bytes += u64::from(packet.len);
-            self.pool.give_back(packet.slot);
+            self.pool.free(packet.slot);
         }
-        heard.arrived += repaired;
+        outcome.arrived += retransmitted;
         self.first = next;
         self.sent -= count as u32;
         (self.timeouts, self.progress_at) = (0, now);
-        Some(heard)
+        Some(outcome)
     }
 
-    /// Since when the oldest packet is under way.
+    /// When the oldest packet in flight was sent.
     pub(super) fn oldest_sent_at(&self) -> Option<Duration> {
         self.packets.front().filter(|_| self.sent > 0).map(|head| head.snapshot.sent_at)
     }
 
-    /// Whatever was sent before `seq` has arrived, unless it is marked as lost.
-    fn saw(&mut self, now: Duration, seq: Seq) -> Heard {
-        let mut heard = Heard::default();
+    /// Counts all packets before `seq` as delivered, unless they are marked as lost.
+    fn mark_seen(&mut self, now: Duration, seq: Seq) -> Outcome {
+        let mut outcome = Outcome::default();
         if !self.seen.is_before(seq) {
-            return heard;
+            return outcome;
         }
         let (from, to) = (self.seen.since(self.first).max(0), seq.since(self.first).max(0));
         self.seen = seq;
@@ -340,20 +345,20 @@ impl Sender {
                 continue;
             }
             packet.is_counted = true;
-            heard.arrived += 1;
+            outcome.arrived += 1;
             if newest.is_none_or(|newest| packet.snapshot.is_newer(&newest)) {
                 newest = Some(packet.snapshot);
             }
         }
-        if heard.arrived > 0 {
+        if outcome.arrived > 0 {
             self.progress_at = now;
         }
-        heard.sample = newest.map(|newest| self.delivery.acknowledged(now, heard.arrived, &newest));
-        heard
+        outcome.sample = newest.map(|newest| self.delivery.acknowledged(now, outcome.arrived, &newest));
+        outcome
     }
 
     fn push(&mut self, data: &[u8], place: Place, expires: Option<Duration>) {
-        let slot = self.pool.take();
+        let slot = self.pool.alloc();
         self.pool.get_mut(slot)[..data.len()].copy_from_slice(data);
         let snapshot = Snapshot::default();
         let len = data.len() as u16;
@@ -380,7 +385,7 @@ impl Sender {
             .filter(open)
     }
 
-    /// The first packet that was not sent, if it may be. Messages of which nothing was sent are forgotten when they expire.
+    /// The first unsent packet, if the windows allow it. Removes expired messages of which nothing was sent.
     fn first_unsent(&mut self, now: Duration, window: u32) -> Option<usize> {
         let index = self.sent as usize;
         loop {
@@ -390,7 +395,7 @@ impl Sender {
             }
             let message = packet.place.message();
             while let Some(packet) = self.packets.get(index).filter(|packet| packet.place.message() == message) {
-                self.pool.give_back(packet.slot);
+                self.pool.free(packet.slot);
                 self.packets.remove(index);
             }
             self.counters.dropped_messages += 1;
@@ -398,13 +403,13 @@ impl Sender {
         self.may_send(window).then_some(index)
     }
 
-    /// Whether a new packet may go: the peer has room, and fewer than `window` are under way.
+    /// Whether a new packet may be sent: the peer has room, and fewer than `window` packets are in flight.
     fn may_send(&self, window: u32) -> bool {
-        self.sent < self.window() && self.under_way() < window
+        self.sent < self.window() && self.in_flight() < window
     }
 
-    /// Gives up the message of a packet, of which some were sent.
-    fn give_up(&mut self, now: Duration, index: usize) -> Next {
+    /// Drops a message of which some packets were sent.
+    fn drop_message(&mut self, now: Duration, index: usize) -> Next {
         let message = self.packets[index].place.message();
         let same = |packet: &&Outgoing| packet.place.message() == message;
         let before = self.packets.range(..index).rev().take_while(same).count();

@@ -1,31 +1,32 @@
-//! What has to go again: packets that the peer reports missing, and those of which nothing is heard.
+//! Retransmission: of packets that the peer reports as lost, and after time-outs.
 
-use super::{Heard, Outgoing, Sender};
+use super::{Outcome, Outgoing, Sender};
 use crate::udt::rtt::Rtt;
 use crate::udt::seq::Seq;
 use std::time::Duration;
 
 impl Sender {
-    /// Packets that a time-out sends again at most.
+    /// Most packets that one time-out retransmits.
     const RESEND_MAX: u32 = 1024;
-    /// Time-outs in a row before which nothing is called stuck: a process that did not run for a while has tried nothing.
+    /// Consecutive time-outs before the connection can count as stuck. A process that was suspended for a while has not
+    /// tried to send, and must not fail for it.
     const STUCK_AFTER: u32 = 4;
-    /// Longest time between two time-outs.
+    /// Longest interval of time-outs, unless the time-out itself is longer.
     pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
-    /// The peer misses packets. They go again, but not those that were sent less than a round trip
-    /// ago, which the peer cannot have missed yet.
+    /// Processes a loss report: marks the packets for retransmission, except those retransmitted less than a round trip
+    /// ago, whose arrival the report cannot reflect yet.
     pub(in crate::udt) fn reported_lost(
         &mut self,
         now: Duration,
         rtt: &Rtt,
         ranges: impl Iterator<Item = (Seq, Seq)>,
-    ) -> Heard {
-        let (mut heard, mut looked_at) = (Heard::default(), 0);
-        let patience = rtt.get().saturating_sub(rtt.variation());
+    ) -> Outcome {
+        let (mut outcome, mut looked_at) = (Outcome::default(), 0);
+        let min_age = rtt.get().saturating_sub(rtt.variation());
         for (first, last) in ranges {
             let (from, to) = (first.since(self.first), last.since(self.first));
-            // An honest report names packets that were sent, and none twice.
+            // A valid report names only packets that were sent, and none twice. This also bounds the work.
             if from > to || to >= self.sent as i32 || looked_at > self.sent {
                 self.counters.bogus += 1;
                 break;
@@ -35,53 +36,55 @@ impl Sender {
             }
             let range = from.max(0)..to + 1;
             looked_at += range.len() as u32;
-            let fits = |packet: &Outgoing| !packet.resent || packet.snapshot.sent_at + patience <= now;
-            heard.lost += self.mark(range.start as u32, range.end as u32, fits);
-            // It was the packet after them that showed that they are missing.
-            let shown = self.saw(now, self.first.plus((to as u32 + 2).min(self.sent)));
-            heard.arrived += shown.arrived;
-            heard.sample = shown.sample.or(heard.sample);
+            let is_due = |packet: &Outgoing| !packet.resent || packet.snapshot.sent_at + min_age <= now;
+            outcome.lost += self.mark_lost(range.start as u32, range.end as u32, is_due);
+            // The packet after the gap has arrived: it revealed the gap.
+            let seen = self.mark_seen(now, self.first.plus((to as u32 + 2).min(self.sent)));
+            outcome.arrived += seen.arrived;
+            outcome.sample = seen.sample.or(outcome.sample);
         }
-        if heard.lost > 0 {
+        if outcome.lost > 0 {
             self.timeouts = 0;
         }
-        self.counters.lost += u64::from(heard.lost);
-        heard
+        self.counters.lost += u64::from(outcome.lost);
+        outcome
     }
 
-    /// When the oldest packet is overdue, if it is not to go again anyway.
+    /// When the retransmission timer of the oldest packet expires. `None` if the packet waits for retransmission
+    /// already.
     pub(in crate::udt) fn timeout_at(&self, rtt: &Rtt) -> Option<Duration> {
         let head = self.packets.front().filter(|head| self.sent > 0 && !head.is_lost)?;
-        let patience = rtt.timeout() * (1 << self.timeouts.min(6));
-        Some(head.snapshot.sent_at + patience.min(Self::TIMEOUT_MAX.max(rtt.timeout())))
+        let backoff = rtt.timeout() * (1 << self.timeouts.min(6));
+        Some(head.snapshot.sent_at + backoff.min(Self::TIMEOUT_MAX.max(rtt.timeout())))
     }
 
-    /// Sends the first and the last packet again: the one is missing, or the word that it arrived; the other shows the peer
-    /// what else is. If the peer is alive (`heard`) and this did not help, its report was lost and it sends only one: then
-    /// twice as many as the last time.
-    pub(in crate::udt) fn on_timeout(&mut self, now: Duration, rtt: &Rtt, heard: bool) {
-        let count = if heard { (1 << self.timeouts.min(10)).min(Self::RESEND_MAX) } else { 1 };
-        let overdue = rtt.timeout();
-        let mut marked = self.mark(0, self.sent.min(count), |packet| packet.snapshot.sent_at + overdue <= now);
-        marked += self.mark(self.sent.saturating_sub(1), self.sent, |packet| packet.snapshot.sent_at + overdue <= now);
+    /// Retransmits the first and the last packet after a time-out. Either the first packet or its acknowledgement was
+    /// lost. The last packet makes the peer report all other gaps. A libudt peer reports each gap only once, and the
+    /// report may have been lost: while the peer is alive, every consecutive time-out retransmits twice as many packets
+    /// from the first on.
+    pub(in crate::udt) fn on_timeout(&mut self, now: Duration, rtt: &Rtt, is_peer_alive: bool) {
+        let count = if is_peer_alive { (1 << self.timeouts.min(10)).min(Self::RESEND_MAX) } else { 1 };
+        let timeout = rtt.timeout();
+        let is_overdue = |packet: &Outgoing| packet.snapshot.sent_at + timeout <= now;
+        let mut marked = self.mark_lost(0, self.sent.min(count), is_overdue);
+        marked += self.mark_lost(self.sent.saturating_sub(1), self.sent, is_overdue);
         self.counters.lost += u64::from(marked);
         self.timeouts += 1;
     }
 
-    /// Whether none of the packets under way has got through for `patience`, however often they went again, though the peer
-    /// has room for them.
-    pub(in crate::udt) fn is_stuck(&self, now: Duration, patience: Duration) -> bool {
+    /// Whether no packet has got through for `timeout` in spite of retransmissions, although the peer has room.
+    pub(in crate::udt) fn is_stuck(&self, now: Duration, timeout: Duration) -> bool {
         let has_tried = self.sent > 0 && self.timeouts >= Self::STUCK_AFTER && self.window() > Self::NO_ROOM;
-        has_tried && now >= self.progress_at + patience
+        has_tried && now >= self.progress_at + timeout
     }
 
-    /// Marks sent packets from `from` to before `to` that `fits` takes, and returns how many.
-    fn mark(&mut self, from: u32, to: u32, fits: impl Fn(&Outgoing) -> bool) -> u32 {
+    /// Marks those sent packets with index `from..to` as lost for which `is_due` is true, and returns their number.
+    fn mark_lost(&mut self, from: u32, to: u32, is_due: impl Fn(&Outgoing) -> bool) -> u32 {
         let mut marked = 0;
         let mut run: Option<(u32, u32)> = None;
         for index in from..to.min(self.sent) {
             let packet = &mut self.packets[index as usize];
-            if packet.is_lost || !fits(packet) {
+            if packet.is_lost || !is_due(packet) {
                 continue;
             }
             packet.is_lost = true;
@@ -95,7 +98,7 @@ impl Sender {
         marked
     }
 
-    /// The packet that waits longest to go again.
+    /// The packet that has waited longest for its retransmission.
     pub(super) fn first_lost(&mut self) -> Option<usize> {
         while let Some((first, last)) = self.lost.front_mut() {
             if self.lost_count == 0 {

@@ -1,29 +1,29 @@
-//! A sketch of TCP's BBR, version 1, as Linux has it: what it keeps under way and how it paces; it does not answer loss.
+//! A simplified model of TCP's BBR, version 1, as in Linux: congestion window and pacing, without a response to loss.
 
-use super::tcp::News;
+use super::tcp::AckInfo;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
     Startup,
     Drain,
-    /// The step of [`Bbr::GAINS`], and since when.
+    /// The step of [`Bbr::GAINS`], and when it began.
     Cruise(usize, Duration),
-    /// The least round trip is measured, until then once the queue is gone.
+    /// Measures the minimum round-trip time. The end is set once the queue has drained.
     Probe(Option<Duration>),
 }
 
-/// The control of one flow.
+/// The congestion control of one flow.
 pub(crate) struct Bbr {
     phase: Phase,
-    /// The highest rates of the last rounds, in packets per second.
+    /// The highest delivery rate of each of the last rounds, in packets per second.
     rates: [f64; 10],
     round: usize,
     round_ends: u64,
     plateau: (f64, u32),
     rtt_min: Duration,
     rtt_min_at: Duration,
-    under_way: f64,
+    in_flight: f64,
 }
 
 impl Bbr {
@@ -41,7 +41,7 @@ impl Bbr {
             plateau: (0.0, 0),
             rtt_min: Duration::MAX,
             rtt_min_at: Duration::ZERO,
-            under_way: 0.0,
+            in_flight: 0.0,
         }
     }
 
@@ -61,7 +61,7 @@ impl Bbr {
         }
     }
 
-    /// Between two packets.
+    /// Pacing interval between two packets.
     pub(crate) fn interval(&self) -> Duration {
         let gain = match self.phase {
             Phase::Startup => Self::STARTUP,
@@ -72,20 +72,20 @@ impl Bbr {
         Duration::from_secs_f64(1.0 / (0.99 * gain * self.rate()).max(250.0))
     }
 
-    pub(crate) fn acknowledged(&mut self, now: Duration, news: &News) {
-        self.under_way = news.under_way as f64;
+    pub(crate) fn acknowledged(&mut self, now: Duration, ack: &AckInfo) {
+        self.in_flight = ack.in_flight as f64;
         let is_old = now > self.rtt_min_at + Self::AGE;
-        if news.rtt <= self.rtt_min || is_old {
-            (self.rtt_min, self.rtt_min_at) = (news.rtt, now);
+        if ack.rtt <= self.rtt_min || is_old {
+            (self.rtt_min, self.rtt_min_at) = (ack.rtt, now);
         }
-        if news.stamp.delivered >= self.round_ends {
-            self.round_ends = news.delivered;
+        if ack.stamp.delivered >= self.round_ends {
+            self.round_ends = ack.delivered;
             self.end_of_round();
             self.round += 1;
             self.rates[self.round % 10] = 0.0;
         }
-        let interval = now.saturating_sub(news.stamp.delivered_at).as_secs_f64();
-        let rate = (news.delivered - news.stamp.delivered) as f64 / interval.max(1e-6);
+        let interval = now.saturating_sub(ack.stamp.delivered_at).as_secs_f64();
+        let rate = (ack.delivered - ack.stamp.delivered) as f64 / interval.max(1e-6);
         if interval >= self.rtt_min.as_secs_f64() {
             let best = &mut self.rates[self.round % 10];
             *best = best.max(rate);
@@ -93,7 +93,7 @@ impl Bbr {
         if is_old && !matches!(self.phase, Phase::Probe(_)) {
             self.phase = Phase::Probe(None);
         }
-        self.next_phase(now, news.lost > 0);
+        self.next_phase(now, ack.lost > 0);
     }
 
     fn end_of_round(&mut self) {
@@ -112,19 +112,19 @@ impl Bbr {
 
     fn next_phase(&mut self, now: Duration, lost: bool) {
         match self.phase {
-            Phase::Drain if self.under_way <= self.product() => self.cruise(now),
+            Phase::Drain if self.in_flight <= self.product() => self.cruise(now),
             Phase::Cruise(step, since) => {
                 let is_over = now > since + self.rtt_min;
                 let next = match step {
-                    0 => is_over && (lost || self.under_way >= 1.25 * self.product()),
-                    1 => is_over || self.under_way <= self.product(),
+                    0 => is_over && (lost || self.in_flight >= 1.25 * self.product()),
+                    1 => is_over || self.in_flight <= self.product(),
                     _ => is_over,
                 };
                 if next {
                     self.phase = Phase::Cruise((step + 1) % 8, now);
                 }
             }
-            Phase::Probe(None) if self.under_way <= 4.0 => {
+            Phase::Probe(None) if self.in_flight <= 4.0 => {
                 self.phase = Phase::Probe(Some(now + Self::PROBE.max(self.rtt_min)));
             }
             Phase::Probe(Some(until)) if now >= until => self.cruise(now),
@@ -133,7 +133,7 @@ impl Bbr {
     }
 
     fn cruise(&mut self, now: Duration) {
-        // Any step but the pause, by chance.
+        // Begin at a pseudo-random step other than the pause.
         let step = (now.as_micros() % 7) as usize;
         self.phase = Phase::Cruise(if step == 1 { 7 } else { step }, now);
     }

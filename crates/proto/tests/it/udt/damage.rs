@@ -1,6 +1,7 @@
-//! Packets that arrive damaged. UDP's checksum catches nearly all of them, and then they are lost ([`Faults::corrupt`]). What it
-//! does not catch reaches the connection ([`Faults::damage`]), which has no checksum of its own: bytes may then be wrong, or an
-//! end be forged by chance, and nothing else may happen. (That TLS above finds it out is tested in `phoebus_net::tls`.)
+//! Tests with damaged packets. UDP's checksum detects nearly all of them, and the kernel drops these
+//! ([`Faults::corrupt`]). Undetected damage reaches the connection ([`Faults::damage`]), which has no checksum of its
+//! own: bytes may then be wrong, or a packet may become a shutdown by chance, but nothing else may happen.
+//! (`phoebus_net::tls` tests that TLS detects it.)
 
 use super::host::{App, Faults, Host};
 use super::link;
@@ -12,11 +13,11 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: u64 = 300_000;
-/// Small, so that a window that is not kept to shows.
+/// In packets. Small, so that a violation of the window is noticed.
 const BUFFER: u32 = 64;
 
 #[test]
-fn what_the_checksum_sees_is_lost_and_sent_again() {
+fn packets_with_wrong_checksums_are_retransmitted() {
     let mut net = start(4, &link(4, "20ms", "20mbit", "0%"), config(Model), App::writer(4_000_000));
     for id in [net.a, net.b] {
         net.sim.node_mut(id).faults = Faults { corrupt: 0.05, ..Faults::default() };
@@ -25,18 +26,18 @@ fn what_the_checksum_sees_is_lost_and_sent_again() {
     assert!(net.sim.node(net.a).only().connection.stats().packets_resent > 50);
 }
 
-/// Looks for anything that has grown beyond its bounds.
+/// Checks that buffers and tables stay within their bounds.
 fn check(host: &Host) {
     assert!(host.connections.len() <= 3, "{} connections", host.connections.len());
     for slot in host.connections.values() {
         let stats = slot.connection.stats();
-        assert!(stats.packets_under_way <= BUFFER && stats.packets_to_resend <= BUFFER, "{stats:?}");
+        assert!(stats.packets_in_flight <= BUFFER && stats.packets_to_resend <= BUFFER, "{stats:?}");
         assert!(stats.bytes_unsent <= u64::from(BUFFER) * 1456, "{stats:?}");
         assert!(slot.connection.chunk().len() <= 1456);
     }
 }
 
-/// A transfer over a path that changes one bit of this share of packets, and how it ends.
+/// Runs a transfer over a path that flips one bit in this share of packets. Returns the close reasons of both ends.
 fn play(seed: u64, control: impl Factory + 'static, damage: f64) -> [Option<CloseReason>; 2] {
     let config = Config { send_buffer: BUFFER, receive_buffer: BUFFER, ..config(control) };
     let mut link = link(seed, "10ms", "20mbit", "1%");
@@ -48,7 +49,7 @@ fn play(seed: u64, control: impl Factory + 'static, damage: f64) -> [Option<Clos
     for id in [a, b] {
         net.sim.node_mut(id).faults = Faults { damage, duplicate: 0.01, ..Faults::default() };
     }
-    // Whatever a bit has done to them, neither end waits for ever for what will not come.
+    // Whatever bit was flipped, both connections end.
     let is_over = |host: &Host| host.connections.values().all(|slot| slot.connection.closed().is_some());
     for second in 1..=600 {
         let _ = net.sim.run(second * SECOND, |_| false);
@@ -57,7 +58,7 @@ fn play(seed: u64, control: impl Factory + 'static, damage: f64) -> [Option<Clos
             break;
         }
     }
-    // Packets, for some of which no connection is found: an endless exchange would be millions of them.
+    // An endless exchange of packets would count in millions.
     let packets = net.sim.counters(net.link);
     let all = packets.forward.packets_in + packets.backward.packets_in;
     assert!(all < 40_000, "{all} packets for {} full ones, seed {seed}", BYTES / 1456);
@@ -72,7 +73,7 @@ fn play(seed: u64, control: impl Factory + 'static, damage: f64) -> [Option<Clos
 }
 
 #[test]
-fn what_it_does_not_see_neither_stops_nor_swells_anything() {
+fn undetected_damage_causes_no_hang_and_no_unbounded_growth() {
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for seed in 1..=120 {
         let damage = [0.002, 0.02, 0.2][seed as usize % 3];
@@ -87,5 +88,5 @@ fn what_it_does_not_see_neither_stops_nor_swells_anything() {
         }
     }
     println!("{ends:?}");
-    assert!(ends.get("closed by this end").is_some_and(|count| *count > 20), "most go on: {ends:?}");
+    assert!(ends.get("closed by this end").is_some_and(|count| *count > 20), "too few transfers completed: {ends:?}");
 }

@@ -1,4 +1,4 @@
-//! Hosts with UDT endpoints and applications, for the simulator.
+//! Simulated hosts with UDT endpoints and applications.
 
 use super::messages::Mail;
 use phoebus_proto::udt::{Arrival, Connection, Endpoint, Route, Transmit};
@@ -8,26 +8,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What runs on a connection. The default does nothing but read and check.
+/// The application of a connection. The default only reads and verifies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct App {
-    /// Bytes to write, and how many were.
+    /// Number of bytes to write.
     pub(crate) to_write: u64,
+    /// Number of bytes written.
     pub(crate) written: u64,
-    /// Bytes read, all of them as they should be.
+    /// Number of bytes read and verified.
     pub(crate) read: u64,
-    /// When the last was read.
+    /// When the last byte was read.
     pub(crate) read_at: Duration,
     /// Whether to close when everything is written.
     pub(crate) closes: bool,
-    /// Whether to read.
+    /// Whether to stop reading.
     pub(crate) pauses: bool,
-    /// Whether to read without a look at what it is.
+    /// Whether to read without verifying.
     pub(crate) is_blind: bool,
 }
 
 impl App {
-    /// Writes so many bytes, then closes.
+    /// Writes this many bytes, then closes.
     pub(crate) fn writer(bytes: u64) -> Self {
         Self { to_write: bytes, closes: true, ..Self::default() }
     }
@@ -38,14 +39,16 @@ pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) peer: SocketAddr,
     pub(crate) connections: BTreeMap<u32, Slot>,
-    /// What accepted connections run; with messages they get a mailbox as well.
+    /// The application of accepted connections.
     pub(crate) on_accept: App,
+    /// Whether accepted connections get a mailbox for messages instead.
     pub(crate) takes_mail: bool,
     pub(crate) accepts: bool,
     pub(crate) faults: Faults,
-    /// What the kernel keeps while the process is suspended, and until when it is.
+    /// Datagrams in the socket's buffer while the process is suspended.
     inbox: VecDeque<Datagram>,
     inbox_bytes: usize,
+    /// When the process resumes, if it is suspended.
     pub(crate) runs_at: Duration,
     outbox: VecDeque<Datagram>,
     rng: Rng,
@@ -57,25 +60,26 @@ pub(crate) struct Host {
 pub(crate) struct Slot {
     pub(crate) connection: Connection,
     pub(crate) app: App,
-    /// What runs in its place where the connection carries messages.
+    /// The application of a connection that carries messages.
     pub(crate) mail: Option<Mail>,
     touched: bool,
     wakeup: Option<Duration>,
 }
 
-/// What happens to datagrams on their way in.
+/// Faults of incoming datagrams, as probabilities.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
+    /// The datagram arrives twice.
     pub(crate) duplicate: f64,
-    /// One bit is changed: UDP's checksum sees it, and nobody else does.
+    /// One bit is flipped, which UDP's checksum detects: the datagram is dropped.
     pub(crate) corrupt: f64,
-    /// One bit is changed, and the checksum is right all the same: a router's memory did it, or there is no checksum.
+    /// One bit is flipped, and the checksum does not detect it: a router's memory is faulty, or there is no checksum.
     pub(crate) damage: f64,
-    /// Received like with UDP_GRO.
+    /// Whether datagrams are received in batches, as with UDP_GRO.
     pub(crate) batched: bool,
 }
 
-/// Every byte of a stream follows from its position; the period is prime, so that no shift by packets goes unseen.
+/// Period of the test pattern. It is prime, so that a shift of the stream by whole packets is detected.
 const PERIOD: usize = 65_521;
 
 fn pattern() -> &'static [u8] {
@@ -122,12 +126,12 @@ impl Host {
         self.connections.values().next().unwrap()
     }
 
-    /// To be called after changing a connection from outside.
+    /// Must be called after a test has changed a connection.
     pub(crate) fn touch(&mut self) {
         self.connections.values_mut().for_each(|slot| slot.touched = true);
     }
 
-    /// What the kernel keeps of what arrives while the process does not run.
+    /// Size of the socket's receive buffer, in bytes.
     const INBOX: usize = 8 << 20;
 
     /// Whether the process is suspended.
@@ -219,7 +223,7 @@ impl Node for Host {
 
     fn receive(&mut self, now: Duration, _from: Port, mut packet: Datagram) {
         if self.rng.chance(self.faults.corrupt) {
-            // The checksum is where the kernel has it: the packet is not seen here.
+            // The kernel drops a datagram with a wrong checksum.
             return;
         }
         if self.rng.chance(self.faults.damage) {
@@ -253,7 +257,7 @@ impl Node for Host {
     fn next_wakeup(&self) -> Option<Duration> {
         let next = |slot: &Slot| if slot.touched { Some(Duration::ZERO) } else { slot.wakeup };
         let next = self.connections.values().filter_map(next).min();
-        // A process that does not run finds what has arrived when it runs again.
+        // A suspended process receives the buffered datagrams when it resumes.
         let arrived = (!self.inbox.is_empty()).then_some(self.runs_at);
         next.map(|next| next.max(self.runs_at)).into_iter().chain(arrived).min()
     }

@@ -1,4 +1,5 @@
-//! Whatever a peer, or somebody who has seen its packets, sends: nothing panics, hangs, or makes bytes up.
+//! Tests with hostile peers: whatever a peer or an observer of its packets sends, the connection does not panic, hang,
+//! or deliver bytes that were not sent.
 
 use phoebus_proto::udt::packet::{AckReport, Body, HEADER_LEN, Packet, PathReport, Place};
 use phoebus_proto::udt::{
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Both ends of a connection that was opened at time zero, and the number of the first packet of either.
+/// Both ends of a connection that was opened at time zero, and the initial sequence number of both.
 pub(crate) fn pair(kind: Kind) -> (Connection, Connection, Seq) {
     let config = Arc::new(Config { kind, ..Config::default() });
     let (mut near, mut far) = (Endpoint::new([1; 32]), Endpoint::new([2; 32]));
@@ -35,8 +36,9 @@ pub(crate) fn pair(kind: Kind) -> (Connection, Connection, Seq) {
     }
 }
 
+/// A packet of the hostile peer. Numbers are relative to the initial sequence number.
 #[derive(Debug, Clone)]
-enum Said {
+enum Forged {
     Ack { ahead: i32, room: u32, rtt: u32 },
     Nak(Vec<(i32, i32)>),
     Data { ahead: i32, len: usize },
@@ -45,15 +47,15 @@ enum Said {
     Nothing,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn forged() -> impl Strategy<Value = Forged> {
     let near = || prop_oneof![-3i32..40, any::<i32>()];
     prop_oneof![
-        (near(), any::<u32>(), any::<u32>()).prop_map(|(ahead, room, rtt)| Said::Ack { ahead, room, rtt }),
-        prop::collection::vec((near(), near()), 1..8).prop_map(Said::Nak),
-        (near(), 0usize..1456).prop_map(|(ahead, len)| Said::Data { ahead, len }),
-        (0u32..4, near(), near()).prop_map(|(message, first, last)| Said::Drop { message, first, last }),
-        prop::collection::vec(any::<u8>(), 0..64).prop_map(Said::Bytes),
-        Just(Said::Nothing),
+        (near(), any::<u32>(), any::<u32>()).prop_map(|(ahead, room, rtt)| Forged::Ack { ahead, room, rtt }),
+        prop::collection::vec((near(), near()), 1..8).prop_map(Forged::Nak),
+        (near(), 0usize..1456).prop_map(|(ahead, len)| Forged::Data { ahead, len }),
+        (0u32..4, near(), near()).prop_map(|(message, first, last)| Forged::Drop { message, first, last }),
+        prop::collection::vec(any::<u8>(), 0..64).prop_map(Forged::Bytes),
+        Just(Forged::Nothing),
     ]
 }
 
@@ -61,14 +63,14 @@ fn at(base: Seq, ahead: i32) -> Seq {
     base.plus(ahead as u32)
 }
 
-fn encode(said: &Said, base: Seq, destination: u32, out: &mut [u8]) -> usize {
+fn encode(forged: &Forged, base: Seq, destination: u32, out: &mut [u8]) -> usize {
     let mut list = [0; 64];
-    let body = match said {
-        Said::Ack { ahead, room, rtt } => {
+    let body = match forged {
+        Forged::Ack { ahead, room, rtt } => {
             let path = Some(PathReport { rtt: *rtt, rtt_var: *rtt, room: *room });
             Body::Ack { number: 3, report: AckReport { next: at(base, *ahead), path, rates: None, end: None } }
         }
-        Said::Nak(ranges) => {
+        Forged::Nak(ranges) => {
             let mut writer = LossWriter::new(&mut list);
             let fitting =
                 ranges.iter().take_while(|(first, last)| writer.push(at(base, *first), at(base, *last))).count();
@@ -76,43 +78,43 @@ fn encode(said: &Said, base: Seq, destination: u32, out: &mut [u8]) -> usize {
             let len = writer.len();
             Body::Nak(LossList::new(&list[..len]).unwrap())
         }
-        Said::Data { ahead, len } => {
+        Forged::Data { ahead, len } => {
             let place = Place::new(MessageNumber::new(*ahead as u32 % 4), ahead % 2 == 0, ahead % 3 == 0, false);
             Body::Data { seq: at(base, *ahead), place, payload: &[0; 1456][..*len] }
         }
-        Said::Drop { message, first, last } => {
+        Forged::Drop { message, first, last } => {
             let message = MessageNumber::new(*message);
             Body::Drop { message, first: at(base, *first), last: at(base, *last) }
         }
-        Said::Bytes(bytes) => {
+        Forged::Bytes(bytes) => {
             out[..bytes.len()].copy_from_slice(bytes);
             if bytes.len() >= HEADER_LEN {
                 out[12..16].copy_from_slice(&destination.to_be_bytes());
             }
             return bytes.len();
         }
-        Said::Nothing => Body::KeepAlive,
+        Forged::Nothing => Body::KeepAlive,
     };
     Packet { timestamp: 0, destination, body }.encode(out).unwrap()
 }
 
 proptest! {
     #[test]
-    fn a_liar_gets_nowhere(
+    fn forged_packets_cause_no_panic_no_hang_and_no_wrong_bytes(
         messages: bool,
-        talk in prop::collection::vec((0u64..50_000, said(), any::<bool>()), 1..200),
+        packets in prop::collection::vec((0u64..50_000, forged(), any::<bool>()), 1..200),
     ) {
         let (mut honest, _, base) = pair(if messages { Kind::Message } else { Kind::Stream });
         let (mut now, mut buf, mut packet) = (Duration::ZERO, vec![0; 10_000], [0; 1500]);
         let mut written = 0;
-        for (micros, said, write) in talk {
+        for (micros, forged, write) in packets {
             now += Duration::from_micros(micros);
             if write {
                 written += honest.write(&[7; 5000]);
                 let options = MessageOptions { in_order: false, time_to_live: Some(Duration::from_millis(30)) };
                 let _ = honest.send_message(now, &[8; 5000], options);
             }
-            let len = encode(&said, base, honest.socket(), &mut packet);
+            let len = encode(&forged, base, honest.socket(), &mut packet);
             honest.handle(now, &packet[..len], Arrival::Alone);
             honest.handle_timeout(now);
             let mut sent = 0;
@@ -134,7 +136,7 @@ proptest! {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_is_ignored() {
+fn acknowledgement_of_unsent_packets_is_ignored() {
     let (mut honest, _, seq) = pair(Kind::Stream);
     honest.write(b"x");
     assert!(honest.poll_transmit(Duration::ZERO, &mut [0; 1500]).is_some());

@@ -1,4 +1,4 @@
-//! UDT over emulated links in virtual time.
+//! Tests of UDT over simulated links in virtual time.
 
 mod bbr;
 mod cubic;
@@ -16,7 +16,7 @@ mod transfer;
 
 use phoebus_wan::model::{DirectionConfig, LinkConfig};
 
-/// A link that is the same both ways.
+/// A link with equal properties in both directions.
 fn link(seed: u64, delay: &str, rate: &str, loss: &str) -> LinkConfig {
     let (delay, rate, loss) = (delay.parse().unwrap(), rate.parse().unwrap(), loss.parse().unwrap());
     LinkConfig::symmetric(seed, DirectionConfig { delay, rate, loss, ..Default::default() })

@@ -1,4 +1,4 @@
-//! UDT beside flows of TCP on a bottleneck that both share.
+//! UDT flows that share a bottleneck with TCP flows.
 
 use super::bbr::Bbr;
 use super::cubic::Cubic;
@@ -12,13 +12,17 @@ use phoebus_wan::sim::{NodeId, Simulator};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A bottleneck of so much, with so much delay one way, and how many flows of whom share it.
+/// A shared bottleneck and its flows.
 pub(crate) struct Shared {
     pub(crate) rate: &'static str,
+    /// One-way delay.
     pub(crate) delay: &'static str,
     pub(crate) queue: &'static str,
+    /// Number of UDT flows.
     pub(crate) udt: usize,
+    /// Number of TCP flows.
     pub(crate) tcp: usize,
+    /// Congestion control of the TCP flows.
     pub(crate) control: fn() -> Control,
     pub(crate) seed: u64,
 }
@@ -32,7 +36,7 @@ pub(crate) fn bbr() -> Control {
 }
 
 impl Shared {
-    /// Mbit/s of each flow of UDT and of each of TCP between two times.
+    /// Goodput of each UDT flow and of each TCP flow between two times, in Mbit/s.
     pub(crate) fn rates(&self, config: Config, from: Duration, to: Duration) -> [Vec<f64>; 2] {
         let (mut sim, _, b) = self.begin(config);
         let _ = sim.run(from, |_| false);
@@ -45,7 +49,7 @@ impl Shared {
         rates
     }
 
-    /// How long each of `count` short flows takes that begin `every` so often, when the others have done so long ago.
+    /// Durations of `count` short flows, which begin at intervals of `every` after the long flows have run for a while.
     pub(crate) fn short_flows(&self, config: Config, packets: u64, count: usize, every: Duration) -> Vec<Duration> {
         let (mut sim, a, _) = self.begin(config);
         let from = Duration::from_secs(5);
@@ -62,7 +66,7 @@ impl Shared {
         short(&sim).unwrap()
     }
 
-    /// The two machines, whose flows begin in turn, a fifth of a second apart.
+    /// The two machines. UDT and TCP flows begin in turn, 200 ms apart.
     fn begin(&self, config: Config) -> (Simulator<Machine>, NodeId, NodeId) {
         let mut link = link(self.seed, self.delay, self.rate, "0%");
         link.forward.queue = self.queue.parse().unwrap();
@@ -88,7 +92,7 @@ impl Shared {
         (sim, a, b)
     }
 
-    /// Bytes that each flow has delivered.
+    /// Number of bytes that each flow has delivered.
     fn read(&self, sim: &Simulator<Machine>, to: NodeId) -> [Vec<f64>; 2] {
         let machine = sim.node(to);
         let udt = machine.host.connections.values().map(|slot| slot.app.read as f64).collect();
@@ -103,7 +107,7 @@ pub(crate) fn jain(rates: &[f64]) -> f64 {
 }
 
 #[test]
-fn cubic_and_bbr_fill_a_path_and_share_it() {
+fn simulated_cubic_and_bbr_fill_a_path_and_share_it_fairly() {
     for control in [cubic, bbr] {
         let (rate, delay, queue) = ("50mbit", "10ms", "125kB");
         let shared = Shared { rate, delay, queue, udt: 0, tcp: 2, control, seed: 12 };

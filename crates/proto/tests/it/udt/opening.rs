@@ -1,4 +1,4 @@
-//! Handshakes: with a listener, in a rendezvous, refused, lost, forged.
+//! Tests of the handshake: with a listener, in a rendezvous, refused, lost, forged.
 
 use super::host::{App, Net, net};
 use super::link;
@@ -28,7 +28,7 @@ fn is_open(net: &Net) -> bool {
 }
 
 #[test]
-fn a_connection_takes_two_round_trips_and_agrees_on_the_smaller_mss() {
+fn handshake_takes_two_round_trips_and_negotiates_the_smaller_mss() {
     let mut net = net(1, &link(1, "50ms", "unlimited", "0%"));
     net.sim.node_mut(net.b).endpoint.listen(Some(Arc::new(Config { mss: 1400, ..Config::default() }))).unwrap();
     connect(&mut net, config(), App::default());
@@ -58,18 +58,18 @@ fn handshakes_survive_loss_and_duplication() {
             ended = ended || done(&net);
         }
         assert!(ended, "seed {seed}");
-        assert_eq!(net.sim.node(net.b).connections.len(), 1, "a repeated request is for the same connection");
+        assert_eq!(net.sim.node(net.b).connections.len(), 1, "a retransmitted request belongs to the same connection");
     }
 }
 
 #[test]
-fn two_that_ask_meet() {
+fn rendezvous_connects_both_peers() {
     for (seed, loss) in [(1, "0%"), (2, "20%"), (3, "20%"), (4, "20%"), (5, "20%")] {
         let mut net = net(seed, &link(seed, "30ms", "unlimited", loss));
         for id in [net.a, net.b] {
             let peer = net.sim.node(id).peer;
             let host = net.sim.node_mut(id);
-            let connection = host.endpoint.meet(Duration::ZERO, peer, config()).unwrap();
+            let connection = host.endpoint.rendezvous(Duration::ZERO, peer, config()).unwrap();
             host.add(connection, App { to_write: 5000, ..App::default() });
         }
         let read = |net: &Net, id| net.sim.node(id).only().app.read;
@@ -83,7 +83,7 @@ fn two_that_ask_meet() {
 }
 
 #[test]
-fn nobody_answers_and_the_attempt_ends() {
+fn connecting_without_a_listener_times_out() {
     let mut net = net(1, &link(1, "5ms", "unlimited", "0%"));
     connect(&mut net, config(), App::default());
     let _ = net.sim.run(10 * SECOND, |sim| sim.node(net.a).only().connection.closed().is_some());
@@ -92,8 +92,8 @@ fn nobody_answers_and_the_attempt_ends() {
     assert_eq!(net.sim.counters(net.link).forward.packets_in, 12 * 6, "a request every 250 ms, of six sizes");
 }
 
-/// Opens a connection from a to b over a path that carries IP packets of `mtu` bytes and says nothing of longer ones.
-fn over(mtu: u16, settings: Config) -> Net {
+/// Opens a connection from a to b over a path that drops IP packets longer than `mtu` bytes without an error.
+fn over_mtu(mtu: u16, settings: Config) -> Net {
     let mut link = link(u64::from(mtu), "20ms", "100mbit", "0%");
     link.mtu = mtu;
     let mut net = net(1, &link);
@@ -105,33 +105,33 @@ fn over(mtu: u16, settings: Config) -> Net {
 }
 
 #[test]
-fn packets_are_as_long_as_the_path_carries() {
+fn mss_is_reduced_to_the_path_mtu() {
     let cases = [(1500, 1500, 1500), (1500, 9000, 1500), (9000, 9000, 9000), (1499, 1500, 1450), (1420, 1500, 1400)];
     for (mtu, mss, found) in cases.into_iter().chain([(1300, 1500, 1280), (1300, 1000, 1000), (700, 9000, 576)]) {
-        let mut net = over(mtu, Config { mss, ..Config::default() });
+        let mut net = over_mtu(mtu, Config { mss, ..Config::default() });
         let read = |net: &Net, id| net.sim.node(id).only().app.read;
         let _ = net.sim.run(5 * SECOND, |_| false);
         assert_eq!((read(&net, net.a), read(&net, net.b)), (100_000, 100_000), "{mtu}");
         for id in [net.a, net.b] {
             assert_eq!(net.sim.node(id).only().connection.stats().mss, found, "{mtu}");
         }
-        // Nothing of it takes a round trip of its own.
+        // Discovery takes no additional round trip.
         assert!(net.sim.node(net.b).only().app.read_at < SECOND);
     }
 }
 
 #[test]
-fn packets_that_never_get_through_are_an_error_and_not_an_end() {
-    let mut net = over(1400, Config { discover_mss: false, idle_timeout: 4 * SECOND, ..Config::default() });
+fn path_that_drops_all_full_packets_is_an_error() {
+    let mut net = over_mtu(1400, Config { discover_mss: false, idle_timeout: 4 * SECOND, ..Config::default() });
     let _ = net.sim.run(20 * SECOND, |_| false);
     let [a, b] = [net.a, net.b].map(|id| net.sim.node(id).only());
-    let stuck = Some(CloseReason::Stuck { mss: 1500, patience: 4 * SECOND });
+    let stuck = Some(CloseReason::Stuck { mss: 1500, timeout: 4 * SECOND });
     assert!([a, b].iter().any(|slot| slot.connection.closed() == stuck), "{:?}", a.connection.closed());
     assert!([a, b].iter().all(|slot| slot.connection.closed().is_some() && slot.app.read < 100_000));
 }
 
 #[test]
-fn a_listener_for_messages_refuses_streams() {
+fn listener_for_messages_refuses_streams() {
     let mut net = net(1, &link(1, "5ms", "unlimited", "0%"));
     let messages = Config { kind: Kind::Message, ..Config::default() };
     net.sim.node_mut(net.b).endpoint.listen(Some(Arc::new(messages))).unwrap();
@@ -160,7 +160,7 @@ fn request(request: Request, socket: u32, cookie: u32) -> [u8; CONTROL_LEN_MAX] 
 }
 
 #[test]
-fn a_flood_of_forged_requests_is_answered_by_less_and_leaves_nothing() {
+fn flood_of_forged_requests_is_not_amplified_and_leaves_no_state() {
     let mut endpoint = Endpoint::new([5; 32]);
     endpoint.listen(Some(config())).unwrap();
     let (mut bytes_in, mut bytes_out) = (0, 0);
@@ -184,7 +184,7 @@ fn a_flood_of_forged_requests_is_answered_by_less_and_leaves_nothing() {
 }
 
 #[test]
-fn a_cookie_opens_one_connection_for_its_address_and_not_for_long() {
+fn cookie_opens_one_connection_for_its_address_and_expires() {
     let mut endpoint = Endpoint::new([6; 32]);
     endpoint.listen(Some(config())).unwrap();
     let (from, other) = (SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 1000)));
@@ -200,9 +200,14 @@ fn a_cookie_opens_one_connection_for_its_address_and_not_for_long() {
     let mut connection = endpoint.accept(SECOND, &incoming).unwrap();
     endpoint.listen(None).unwrap();
     let route = endpoint.route(SECOND, from, &conclusion, &mut scratch);
-    assert_eq!(route, Route::Connection(connection.socket()), "a replay finds the connection, whoever listens still");
+    assert_eq!(
+        route,
+        Route::Connection(connection.socket()),
+        "a replay is routed to the connection, even without a listener"
+    );
     endpoint.listen(Some(config())).unwrap();
-    // A client of libudt takes data that come before the answer for a wrong one, and does not say so.
+    // A libudt client takes data that arrives before the answer for an invalid answer, so the answer is sent three
+    // times.
     connection.write(&[7; 5000]);
     for _ in 0..2 {
         let mut next = || {
@@ -215,7 +220,7 @@ fn a_cookie_opens_one_connection_for_its_address_and_not_for_long() {
     assert_eq!(endpoint.len(), 1);
     endpoint.remove(connection.socket());
     assert!(endpoint.is_empty());
-    // When the connection is gone, its request opens no other; a new one of the same client does, even from the same socket.
+    // A replay after the end of the connection opens no new one. A new request of the same client and socket does.
     for replayed_at in [SECOND, 59 * SECOND, 60 * SECOND, 119 * SECOND, 120 * SECOND, 1000 * SECOND] {
         assert_eq!(endpoint.route(replayed_at, from, &conclusion, &mut scratch), Route::Ignore, "at {replayed_at:?}");
     }

@@ -1,5 +1,5 @@
-//! What a network and a machine do to a connection beside losing packets: processes that are suspended, clocks that jump,
-//! packets that are replayed or forged. An incomplete stream is never taken for a complete one.
+//! Tests with suspended processes, clocks that jump, and replayed or forged packets. An incomplete stream is never
+//! taken for a complete one.
 
 use super::host::{App, Net};
 use super::link;
@@ -13,8 +13,8 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: u64 = 20_000_000;
 
-/// A transfer from a to b that takes some 8 s, at 2 s.
-fn under_way(config: Config) -> Net {
+/// A transfer from a to b that takes some 8 s, after its first 2 s.
+fn running_transfer(config: Config) -> Net {
     let mut net = start(3, &link(3, "20ms", "20mbit", "0.1%"), config, App::writer(BYTES));
     let _ = net.sim.run(2 * SECOND, |_| false);
     net
@@ -33,12 +33,12 @@ fn closed(net: &Net, id: NodeId) -> Option<CloseReason> {
 }
 
 #[test]
-fn a_process_that_is_suspended_for_less_than_the_timeout_goes_on() {
+fn transfer_survives_a_suspension_shorter_than_the_timeout() {
     for config in [config(Model), config(Native)] {
         for (suspends_sender, time) in
             [(true, 10 * SECOND), (false, 10 * SECOND), (true, 25 * SECOND), (false, 25 * SECOND)]
         {
-            let mut net = under_way(config.clone());
+            let mut net = running_transfer(config.clone());
             let id = if suspends_sender { net.a } else { net.b };
             suspend(&mut net, id, time);
             let _ = net.sim.run(200 * SECOND, |_| false);
@@ -48,10 +48,10 @@ fn a_process_that_is_suspended_for_less_than_the_timeout_goes_on() {
 }
 
 #[test]
-fn one_that_is_suspended_for_longer_finds_an_error_and_so_does_its_peer() {
+fn suspension_longer_than_the_timeout_is_an_error_at_both_ends() {
     for time in [40 * SECOND, 600 * SECOND, 100_000 * SECOND] {
         for suspends_sender in [true, false] {
-            let mut net = under_way(config(Model));
+            let mut net = running_transfer(config(Model));
             let id = if suspends_sender { net.a } else { net.b };
             suspend(&mut net, id, time);
             let _ = net.sim.run(time + 300 * SECOND, |_| false);
@@ -65,10 +65,10 @@ fn one_that_is_suspended_for_longer_finds_an_error_and_so_does_its_peer() {
 }
 
 #[test]
-fn a_clock_that_jumps_for_both_ends_stops_nothing_that_was_not_over() {
-    // A machine that was suspended as a whole: for its processes no time but the clock's has passed.
+fn clock_jump_at_both_ends_completes_or_fails_at_both_ends() {
+    // The whole machine was suspended: for its processes, only the clock has advanced.
     for time in [20 * SECOND, 3600 * SECOND] {
-        let mut net = under_way(config(Model));
+        let mut net = running_transfer(config(Model));
         for id in [net.a, net.b] {
             suspend(&mut net, id, time);
         }
@@ -79,7 +79,7 @@ fn a_clock_that_jumps_for_both_ends_stops_nothing_that_was_not_over() {
     }
 }
 
-/// Both ends of a connection on which each has sent and acknowledged a little, and the first number.
+/// Both ends of a connection over which some bytes were sent each way, and the initial sequence number.
 fn established() -> (Connection, Connection, Seq) {
     let (mut client, mut server, first) = super::hostile::pair(phoebus_proto::udt::Kind::Stream);
     exchange(&mut client, &mut server, SECOND);
@@ -89,35 +89,35 @@ fn established() -> (Connection, Connection, Seq) {
     (client, server, first)
 }
 
-/// Hands over what both have to say until neither has, and returns what the client said.
+/// Exchanges packets for 500 ms, and returns those of the client.
 fn exchange(client: &mut Connection, server: &mut Connection, from: Duration) -> Vec<Vec<u8>> {
-    let (mut said, mut buf) = (vec![], [0; 1500]);
+    let (mut sent, mut buf) = (vec![], [0; 1500]);
     for n in 0..100 {
         let now = from + n * Duration::from_millis(5);
         while let Some(transmit) = client.poll_transmit(now, &mut buf) {
-            said.push(buf[..transmit.len].to_vec());
+            sent.push(buf[..transmit.len].to_vec());
             server.handle(now, &buf[..transmit.len], Arrival::Alone);
         }
         while let Some(transmit) = server.poll_transmit(now, &mut buf) {
             client.handle(now, &buf[..transmit.len], Arrival::Alone);
         }
     }
-    said
+    sent
 }
 
 #[test]
-fn a_peer_that_has_nothing_to_say_answers_a_probe() {
+fn idle_peer_answers_a_probe() {
     let (mut client, mut server, _) = established();
-    // A sign of life would come by itself a second after what was said last.
+    // The peer's next keep-alive is due a second after its last packet, later than the answers to these probes.
     let start = Duration::from_millis(2600);
     let before = client.stats().last_heard;
     for n in 1..=3 {
         client.probe();
         let now = start + n * Duration::from_millis(60);
         let mut buf = [0; 1500];
-        let asked = client.poll_transmit(now, &mut buf).expect("the question");
+        let probe = client.poll_transmit(now, &mut buf).expect("the probe");
         assert_eq!(client.poll_transmit(now, &mut [0; 1500]), None, "one packet is enough");
-        server.handle(now, &buf[..asked.len], Arrival::Alone);
+        server.handle(now, &buf[..probe.len], Arrival::Alone);
         let answer = server.poll_transmit(now, &mut buf).expect("the answer");
         client.handle(now, &buf[..answer.len], Arrival::Alone);
         assert_eq!(client.stats().last_heard, now);
@@ -136,12 +136,12 @@ fn packet(destination: u32, body: Body<'_>) -> Vec<u8> {
 fn replayed_packets_change_nothing() {
     let (mut client, mut server, _) = established();
     client.write(&[7; 20_000]);
-    let said = exchange(&mut client, &mut server, 3 * SECOND);
+    let sent = exchange(&mut client, &mut server, 3 * SECOND);
     client.write(b"and ends well");
-    // All of it again, several times, in both orders.
+    // Replay all packets several times, in both orders.
     let now = 4 * SECOND;
     for _ in 0..3 {
-        said.iter().chain(said.iter().rev()).for_each(|bytes| server.handle(now, bytes, Arrival::Alone));
+        sent.iter().chain(sent.iter().rev()).for_each(|bytes| server.handle(now, bytes, Arrival::Alone));
     }
     exchange(&mut client, &mut server, 4 * SECOND);
     let mut out = vec![0; 30_000];
@@ -153,13 +153,13 @@ fn replayed_packets_change_nothing() {
 }
 
 #[test]
-fn packets_that_are_forged_without_knowing_the_connection_change_nothing() {
+fn packets_forged_without_knowledge_of_the_connection_change_nothing() {
     let (mut client, mut server, first) = established();
     let (now, mut list) = (3 * SECOND, [0; 8]);
     let far = |n| first.plus(n);
     let mut writer = LossWriter::new(&mut list);
     writer.push(far(1 << 20), far((1 << 20) + 5));
-    let wild = [
+    let forged = [
         Body::Data { seq: far(1 << 20), place: Place::new(MessageNumber::FIRST, true, true, false), payload: b"evil" },
         Body::Data { seq: first, place: Place::new(MessageNumber::FIRST, true, true, false), payload: b"evil" },
         Body::Ack {
@@ -170,13 +170,13 @@ fn packets_that_are_forged_without_knowing_the_connection_change_nothing() {
         Body::Ack2 { number: 12_345 },
         Body::Drop { message: MessageNumber::FIRST, first: far(1), last: far(5) },
     ];
-    for body in wild {
-        // Numbers that lie outside of what can be: changes nothing even for the right socket.
+    for body in forged {
+        // Numbers outside the windows are ignored even with the right socket id.
         server.handle(now, &packet(server.socket(), body), Arrival::Alone);
         client.handle(now, &packet(client.socket(), body), Arrival::Alone);
     }
-    for body in wild.into_iter().chain([Body::Shutdown]) {
-        // And whatever is for another socket, be it an end.
+    for body in forged.into_iter().chain([Body::Shutdown]) {
+        // All packets for another socket id are ignored, including a shutdown.
         server.handle(now, &packet(server.socket() ^ 1, body), Arrival::Alone);
         client.handle(now, &packet(client.socket() ^ 1, body), Arrival::Alone);
     }

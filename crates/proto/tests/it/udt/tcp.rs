@@ -1,8 +1,8 @@
-//! Neighbours: flows of TCP, and what carries them and UDT over the same links.
+//! Simulated TCP flows, and machines that carry them and UDT over the same links.
 //!
-//! The flows send without end, or a few packets, and their loss recovery is ideal: links here keep the order of packets, so that a receiver
-//! knows of every loss when the next packet arrives, and says so in every acknowledgement. What is lost is not sent again,
-//! but nor is it counted.
+//! A flow sends a given number of packets, or without end. Its loss recovery is ideal: simulated links keep the order
+//! of packets, so that a receiver knows of every loss when the next packet arrives, and reports it in every
+//! acknowledgement. Lost packets are not retransmitted, and do not count as delivered.
 
 use super::bbr::Bbr;
 use super::cubic::Cubic;
@@ -24,12 +24,13 @@ pub(crate) struct Segment {
     body: Body,
 }
 
-/// What a packet knows of the time when it was sent, and its acknowledgement says again.
+/// The sender's state when a packet was sent. Its acknowledgement returns it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Stamp {
     pub(crate) sent_at: Duration,
-    /// Packets that had arrived by then, and when the last of them did.
+    /// Number of packets delivered before.
     pub(crate) delivered: u64,
+    /// When the last of these was acknowledged.
     pub(crate) delivered_at: Duration,
 }
 
@@ -38,7 +39,7 @@ enum Body {
         number: u64,
         stamp: Stamp,
     },
-    /// All before `end` that have arrived are so many; the last of them is stamped.
+    /// `arrived` packets before `end` have arrived. The stamp is that of the last one.
     Ack {
         end: u64,
         arrived: u64,
@@ -46,7 +47,7 @@ enum Body {
     },
 }
 
-/// What a full segment carries, with time stamps.
+/// Payload of a full segment with time stamps, in bytes.
 const PAYLOAD: u64 = 1448;
 
 impl Packet for Mixed {
@@ -71,23 +72,27 @@ impl Packet for Mixed {
     }
 }
 
-/// How a flow is controlled.
+/// Congestion control of a flow.
 pub(crate) enum Control {
     Cubic(Cubic),
     Bbr(Bbr),
 }
 
-/// What an acknowledgement says.
-pub(crate) struct News {
+/// The contents of an acknowledgement, for the congestion control.
+pub(crate) struct AckInfo {
+    /// Packets newly known to have arrived.
     pub(crate) arrived: u64,
+    /// Packets newly known to be lost.
     pub(crate) lost: u64,
     pub(crate) rtt: Duration,
     pub(crate) stamp: Stamp,
-    /// Packets that have arrived so far, and that are still under way.
+    /// Total number of packets delivered.
     pub(crate) delivered: u64,
-    pub(crate) under_way: u64,
-    /// All packets before this number are accounted for, and `next` is that of the next packet.
+    /// Packets in flight.
+    pub(crate) in_flight: u64,
+    /// All packets before this number are known to have arrived or to be lost.
     pub(crate) seen: u64,
+    /// Number of the next packet.
     pub(crate) next: u64,
 }
 
@@ -99,14 +104,15 @@ pub(crate) struct Sender {
     next: u64,
     seen: u64,
     lost: u64,
-    /// Packets that have arrived, and when the last of them did.
+    /// Number of packets delivered.
     delivered: u64,
+    /// When the last of these was acknowledged.
     delivered_at: Duration,
     paced_at: Duration,
     progress_at: Duration,
-    /// Packets that there are to send.
+    /// Number of packets to send.
     limit: u64,
-    /// When the last of them was accounted for.
+    /// When the last packet was known to have arrived or to be lost.
     pub(crate) ended_at: Option<Duration>,
 }
 
@@ -119,7 +125,7 @@ impl Sender {
         Self { control, starts_at, next, seen, lost, delivered, delivered_at, paced_at, progress_at, limit, ended_at }
     }
 
-    /// One that has so many packets to send.
+    /// A flow with this number of packets to send.
     pub(crate) fn short(control: Control, starts_at: Duration, packets: u64) -> Self {
         Self { limit: packets, ..Self::new(control, starts_at) }
     }
@@ -132,13 +138,13 @@ impl Sender {
         let count = (end - self.seen) - lost.min(end - self.seen);
         (self.seen, self.lost, self.progress_at, self.delivered_at) = (end, self.lost + lost, now, now);
         self.delivered = arrived;
-        self.look_for_the_end(now);
-        let (delivered, under_way) = (arrived, self.next - end);
+        self.check_end(now);
+        let (delivered, in_flight) = (arrived, self.next - end);
         let rtt = now - stamp.sent_at;
-        let news = News { arrived: count, lost, rtt, stamp, delivered, under_way, seen: end, next: self.next };
+        let ack = AckInfo { arrived: count, lost, rtt, stamp, delivered, in_flight, seen: end, next: self.next };
         match &mut self.control {
-            Control::Cubic(cubic) => cubic.acknowledged(now, &news),
-            Control::Bbr(bbr) => bbr.acknowledged(now, &news),
+            Control::Cubic(cubic) => cubic.acknowledged(now, &ack),
+            Control::Bbr(bbr) => bbr.acknowledged(now, &ack),
         }
     }
 
@@ -149,7 +155,7 @@ impl Sender {
         }
     }
 
-    fn look_for_the_end(&mut self, now: Duration) {
+    fn check_end(&mut self, now: Duration) {
         if self.seen == self.limit {
             self.ended_at.get_or_insert(now);
         }
@@ -165,7 +171,7 @@ impl Sender {
             if let Control::Cubic(cubic) = &mut self.control {
                 cubic.timed_out(self.next);
             }
-            self.look_for_the_end(now);
+            self.check_end(now);
         }
         if now < self.paced_at || !self.may_send() {
             return None;
@@ -185,8 +191,8 @@ impl Sender {
         if self.ended_at.is_some() {
             return Duration::MAX;
         }
-        let silent = if self.next == self.seen { self.starts_at } else { self.progress_at + Self::TIMEOUT };
-        if self.may_send() { self.paced_at } else { silent }
+        let timeout = if self.next == self.seen { self.starts_at } else { self.progress_at + Self::TIMEOUT };
+        if self.may_send() { self.paced_at } else { timeout }
     }
 }
 
@@ -195,23 +201,23 @@ impl Sender {
 struct Receiver {
     end: u64,
     arrived: u64,
-    /// Packets that no acknowledgement has told of.
-    fresh: u32,
+    /// Packets that were not acknowledged yet.
+    unacked: u32,
 }
 
 impl Receiver {
-    /// Takes a packet, and acknowledges every second one, and those behind a gap at once.
+    /// Processes a packet. Acknowledges every second packet, and a packet after a gap at once.
     fn data(&mut self, number: u64, stamp: Stamp) -> Option<Body> {
         let gap = number != self.end;
-        (self.end, self.arrived, self.fresh) = (number + 1, self.arrived + 1, self.fresh + 1);
-        (gap || self.fresh >= 2).then(|| {
-            self.fresh = 0;
+        (self.end, self.arrived, self.unacked) = (number + 1, self.arrived + 1, self.unacked + 1);
+        (gap || self.unacked >= 2).then(|| {
+            self.unacked = 0;
             Body::Ack { end: self.end, arrived: self.arrived, stamp }
         })
     }
 }
 
-/// A machine with a UDT socket, and with TCP beside it.
+/// A machine with a UDT socket and TCP flows.
 pub(crate) struct Machine {
     pub(crate) host: Host,
     pub(crate) senders: Vec<Sender>,
@@ -224,7 +230,7 @@ impl Machine {
         Self { host, senders: vec![], receivers: vec![], outbox: VecDeque::new() }
     }
 
-    /// Bytes that have arrived on each flow of TCP.
+    /// Number of bytes received on a TCP flow.
     pub(crate) fn received(&self, flow: usize) -> u64 {
         self.receivers.get(flow).map_or(0, |receiver| receiver.arrived * PAYLOAD)
     }

@@ -1,5 +1,5 @@
-//! Paths that hold next to nothing: less than a packet, or a few, with queues of a few. A control that counts in round trips or
-//! packets has the least to go by there.
+//! Tests over paths with a tiny bandwidth-delay product: less than a packet, or a few packets, with queues of a few
+//! packets. Controls that count in round trips or packets have the least information there.
 
 use super::host::App;
 use super::transfer::{config, start, transfer};
@@ -9,22 +9,24 @@ use phoebus_proto::units::ByteSize;
 use phoebus_wan::model::LinkConfig;
 use std::time::Duration;
 
-/// One way, in microseconds; bits per second; the queue in packets; bytes that take a quarter of a minute.
 struct Path {
+    /// One-way delay in microseconds.
     delay_us: u64,
+    /// Bits per second.
     rate: u64,
+    /// Queue in packets.
     queue: u64,
 }
 
 const PATHS: [Path; 6] = [
-    // Of 8 and of 12 bytes: a packet is on the link for far longer than it is under way.
+    // 8 and 12 bytes: the transmission of a packet takes far longer than its propagation.
     Path { delay_us: 500, rate: 64_000, queue: 3 },
     Path { delay_us: 50, rate: 1_000_000, queue: 4 },
-    // Of one, two and four packets.
+    // One, two and four packets.
     Path { delay_us: 600, rate: 10_000_000, queue: 2 },
     Path { delay_us: 1200, rate: 10_000_000, queue: 4 },
     Path { delay_us: 2400, rate: 10_000_000, queue: 4 },
-    // The same of a modem's days.
+    // Two packets at the rate of a modem.
     Path { delay_us: 200_000, rate: 64_000, queue: 4 },
 ];
 
@@ -39,18 +41,20 @@ impl Path {
         link
     }
 
+    /// Number of bytes that take 15 s.
     fn bytes(&self) -> u64 {
         self.rate / 8 * 15
     }
 
-    /// The share of the link that a transfer has had.
+    /// The utilization of the link by a transfer of that duration.
     fn share(&self, took: Duration) -> f64 {
         (self.bytes() * Self::PACKET / 1456) as f64 * 8.0 / self.rate as f64 / took.as_secs_f64()
     }
 }
 
-/// How long a transfer takes at most where all goes well, in multiples of what the link needs: the start is in it.
-fn moves(path: &Path, name: &str, config: Config, loss: &str, least: f64) {
+/// Transfers with three seeds and checks that each uses more than `least` of the link, including the handshake and
+/// startup.
+fn check_utilization(path: &Path, name: &str, config: Config, loss: &str, least: f64) {
     for seed in 1..4 {
         let bytes = path.bytes();
         let mut net = start(seed, &path.link(seed, loss), config.clone(), App::writer(bytes));
@@ -67,25 +71,25 @@ fn moves(path: &Path, name: &str, config: Config, loss: &str, least: f64) {
 }
 
 #[test]
-fn every_control_fills_a_path_of_a_packet_or_a_few() {
+fn every_control_fills_a_tiny_path() {
     for path in &PATHS {
         let fixed = Fixed { bits_per_second: path.rate * 9 / 10 };
-        moves(path, "model", config(Model), "0%", 0.5);
-        moves(path, "fixed", config(fixed), "0%", 0.5);
-        moves(path, "native", config(Native), "0%", 0.1);
+        check_utilization(path, "model", config(Model), "0%", 0.5);
+        check_utilization(path, "fixed", config(fixed), "0%", 0.5);
+        check_utilization(path, "native", config(Native), "0%", 0.1);
     }
 }
 
 #[test]
-fn and_one_that_loses_packets() {
+fn transfers_complete_over_a_tiny_path_with_loss() {
     for path in &PATHS {
-        moves(path, "model", config(Model), "2%", 0.3);
-        moves(path, "native", config(Native), "2%", 0.02);
+        check_utilization(path, "model", config(Model), "2%", 0.3);
+        check_utilization(path, "native", config(Native), "2%", 0.02);
     }
 }
 
 #[test]
-fn and_both_ways_at_the_same_time() {
+fn transfers_in_both_directions_complete_over_a_tiny_path() {
     for path in &PATHS {
         let bytes = path.bytes() / 4;
         let mut net = start(5, &path.link(5, "0%"), config(Model), App { to_write: bytes, ..App::default() });
@@ -98,8 +102,8 @@ fn and_both_ways_at_the_same_time() {
 }
 
 #[test]
-fn the_least_that_is_said_arrives() {
-    // One byte, and a connection that was never written to.
+fn shortest_streams_are_delivered_and_closed() {
+    // A stream of one byte, and an empty one.
     for path in &PATHS {
         for bytes in [1, 0] {
             let mut net = start(7, &path.link(7, "0%"), config(Model), App::writer(bytes));

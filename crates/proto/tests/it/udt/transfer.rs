@@ -1,4 +1,4 @@
-//! Transfers over links that lose, reorder, repeat and fail.
+//! Tests of transfers over links that lose, reorder, duplicate and fail.
 
 use super::host::{App, Faults, Host, Net, net};
 use super::link;
@@ -28,7 +28,7 @@ pub(crate) fn start(seed: u64, link: &LinkConfig, config: Config, app: App) -> N
     net
 }
 
-/// Moves `bytes` and returns when the last was read.
+/// Transfers `bytes` and returns the time when the last one was read.
 pub(crate) fn transfer(net: &mut Net, bytes: u64, limit: Duration) -> Duration {
     let (a, b) = (net.a, net.b);
     let read = |host: &Host| host.connections.values().map(|slot| slot.app.read).sum::<u64>();
@@ -40,7 +40,7 @@ pub(crate) fn transfer(net: &mut Net, bytes: u64, limit: Duration) -> Duration {
 }
 
 #[test]
-fn every_control_moves_every_byte_over_bad_links() {
+fn every_control_delivers_every_byte_over_bad_links() {
     for (n, loss) in ["0%", "1%", "5%", "10%", "to_bad=0.5%,to_good=20%"].into_iter().enumerate() {
         for (name, config) in [
             ("native", config(Native)),
@@ -61,7 +61,7 @@ fn every_control_moves_every_byte_over_bad_links() {
     }
 }
 
-/// Seeds whose first connection begins less than 1500 packets before the end of the sequence numbers.
+/// Seeds whose first connection begins less than 1500 packets before the sequence numbers wrap.
 pub(crate) const NEAR_THE_END: [u64; 2] = [1_290_578, 1_434_180];
 
 fn first_seq(seed: u64) -> u32 {
@@ -91,7 +91,7 @@ fn sequence_numbers_wrap() {
 }
 
 #[test]
-fn a_cut_of_ten_seconds_is_survived_and_a_longer_one_is_not() {
+fn outage_of_ten_seconds_is_survived_and_a_longer_one_is_not() {
     for control in [config(Native), config(Model), config(Fixed { bits_per_second: 15_000_000 })] {
         let bytes = 10_000_000;
         let mut net = start(5, &link(5, "20ms", "20mbit", "0.1%"), control.clone(), App::writer(bytes));
@@ -116,7 +116,7 @@ fn a_cut_of_ten_seconds_is_survived_and_a_longer_one_is_not() {
 }
 
 #[test]
-fn an_idle_connection_lives_and_a_reader_that_pauses_stops_the_writer() {
+fn idle_connection_stays_open_and_a_paused_reader_stops_the_writer() {
     let mut net =
         start(6, &link(6, "20ms", "100mbit", "1%"), config(Model), App { to_write: 60_000_000, ..App::default() });
     net.sim.node_mut(net.b).on_accept.pauses = true;
@@ -130,42 +130,42 @@ fn an_idle_connection_lives_and_a_reader_that_pauses_stops_the_writer() {
     let (b, before) = (net.b, net.sim.now());
     assert_eq!(net.sim.run(200 * SECOND, |sim| sim.node(b).only().app.read == 60_000_000), End::Met);
     assert!(net.sim.now() - before < 10 * SECOND, "{:?}", net.sim.now() - before);
-    // Nothing to say for minutes, but for signs of life.
+    // Idle for minutes: only keep-alives are sent.
     let quiet = net.sim.counters(net.link).forward.packets_in;
     let _ = net.sim.run(net.sim.now() + 100 * SECOND, |_| false);
     assert!(net.sim.node(net.a).only().connection.is_open() && net.sim.node(net.b).only().connection.is_open());
     assert!((90..250).contains(&(net.sim.counters(net.link).forward.packets_in - quiet)));
 }
 
-/// Logins and handshakes come before most data: what they leave unused of the path is not what the path has.
+/// A login or handshake precedes most data. Its low rate must not be taken for the capacity of the path.
 #[test]
-fn a_dialogue_before_the_data_does_not_slow_them() {
+fn dialogue_before_the_data_does_not_slow_the_data_down() {
     for (size, messages) in [(100, 10), (4000, 12), (20_000, 30)] {
         let mut net = start(10, &link(10, "50ms", "500mbit", "0.001%"), config(Model), App::default());
-        let say = |net: &mut Net, bytes: u64, for_: Duration| {
+        let write = |net: &mut Net, bytes: u64, for_: Duration| {
             net.sim.node_mut(net.a).connections.values_mut().for_each(|slot| slot.app.to_write += bytes);
             net.sim.node_mut(net.a).touch();
             let _ = net.sim.run(net.sim.now() + for_, |_| false);
             net.sim.node(net.b).connections.values().map(|slot| slot.app.read).sum::<u64>()
         };
         for _ in 0..messages {
-            say(&mut net, size, Duration::from_millis(150));
+            write(&mut net, size, Duration::from_millis(150));
         }
-        let (before, after) = (say(&mut net, 1 << 40, 2 * SECOND), say(&mut net, 0, SECOND));
+        let (before, after) = (write(&mut net, 1 << 40, 2 * SECOND), write(&mut net, 0, SECOND));
         let rate = (after - before) as f64 * 8e-6;
         assert!(rate > 400.0, "{rate} of 500 Mbit/s after {messages} messages of {size} bytes");
     }
 }
 
 #[test]
-fn a_fixed_rate_and_a_limit_hold_within_one_percent_and_change_at_once() {
+fn fixed_rate_and_rate_limit_hold_within_one_percent_and_change_at_once() {
     let mut net = start(
         8,
         &link(8, "25ms", "200mbit", "0.1%"),
         config(Fixed { bits_per_second: 80_000_000 }),
         App { to_write: u64::MAX, ..App::default() },
     );
-    // Within one round trip: what is counted begins 50 ms after the change, at the latest.
+    // The rate changes within one round trip: counting begins 50 ms after the change.
     let mut rate = |limit, from: u32, to: u32| {
         if let Some(limit) = limit {
             net.sim.node_mut(net.a).connections.values_mut().for_each(|slot| slot.connection.set_rate_limit(limit));
@@ -175,7 +175,7 @@ fn a_fixed_rate_and_a_limit_hold_within_one_percent_and_change_at_once() {
         let before = net.sim.counters(net.link).forward;
         let _ = net.sim.run(SECOND * to / 100, |_| false);
         let after = net.sim.counters(net.link).forward;
-        // Less the framing, and the few small packets.
+        // Subtract the link's framing of 38 bytes per packet. The few small packets do not matter.
         let segments = after.entered.segments - before.entered.segments;
         (after.entered.bytes - before.entered.bytes - 38 * segments) as f64 * 800.0 / f64::from(to - from) / 1e6
     };

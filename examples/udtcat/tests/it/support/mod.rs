@@ -1,4 +1,4 @@
-//! Peers as processes: `udtcat`, and a program that is libudt and nothing else.
+//! Peers as processes: `udtcat`, and a program on bare libudt.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -11,12 +11,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Against hanging: far beyond what any step takes, libudt's own patience of a minute included.
+/// Timeout against hanging: far longer than any step takes, including libudt's own timeout of a minute.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 const PERIOD: usize = 65_521;
 
-/// The bytes that both ends know, over and over: those of `peer.cpp`.
+/// The repeating byte pattern that both ends know, the same as in `peer.cpp`.
 pub fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -35,13 +35,13 @@ pub fn feed(input: ChildStdin, total: u64) {
     feed_seen(input, total, &AtomicU64::new(0));
 }
 
-/// The same, seen from elsewhere: `seen` is how many bytes went.
+/// Like [`feed`], and counts the written bytes in `seen`.
 pub fn feed_seen(mut input: ChildStdin, total: u64, seen: &AtomicU64) {
     let mut done = 0;
     while done < total {
         let at = (done % PERIOD as u64) as usize;
         let piece = (4 * PERIOD as u64).min(total - done) as usize;
-        // A peer that ends early says so itself.
+        // A peer that ends early reports it itself.
         if input.write_all(&pattern()[at..at + piece]).is_err() {
             return;
         }
@@ -50,12 +50,12 @@ pub fn feed_seen(mut input: ChildStdin, total: u64, seen: &AtomicU64) {
     }
 }
 
-/// Reads to the end and returns how many bytes came, all of them as they should be.
+/// Reads to the end, checks every byte, and returns how many bytes came.
 pub fn drain(output: ChildStdout) -> u64 {
     drain_seen(output, &AtomicU64::new(0))
 }
 
-/// The same, seen from elsewhere: `seen` is how many bytes came.
+/// Like [`drain`], and counts the read bytes in `seen`.
 pub fn drain_seen(mut output: ChildStdout, seen: &AtomicU64) -> u64 {
     let (mut done, mut buffer) = (0, vec![0; 4 * PERIOD]);
     loop {
@@ -70,7 +70,7 @@ pub fn drain_seen(mut output: ChildStdout, seen: &AtomicU64) -> u64 {
     }
 }
 
-/// Waits until more bytes were seen than go before there is a connection.
+/// Waits until more bytes were counted than buffers take before a connection exists.
 pub fn until_moving(seen: &AtomicU64) {
     let start = Instant::now();
     while seen.load(Ordering::Relaxed) < 1 << 20 {
@@ -79,7 +79,7 @@ pub fn until_moving(seen: &AtomicU64) {
     }
 }
 
-/// The program that is libudt, built once.
+/// The program on bare libudt, built once.
 pub fn libudt() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -103,14 +103,14 @@ pub fn address() -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + (pid >> 8) as u8 % 250, pid as u8, n as u8)
 }
 
-/// A process that is killed when the test ends before it does.
+/// A process that is killed on drop.
 pub struct Peer {
     child: Child,
     what: String,
 }
 
 impl Peer {
-    /// Starts a program with its streams in pipes.
+    /// Starts a program with its standard streams in pipes.
     pub fn start(mut command: Command) -> Self {
         let what = format!("{command:?}");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -125,18 +125,18 @@ impl Peer {
         self.child.stdout.take().unwrap()
     }
 
-    /// The port that a listening libudt has printed.
+    /// The port that a listening libudt peer has printed.
     pub fn libudt_port(&mut self) -> u16 {
         let mut line = String::new();
         BufReader::new(self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         line.trim().parse().unwrap_or_else(|_| panic!("{} printed {line:?}", self.what))
     }
 
-    /// Where a listening `udtcat` says that it listens.
+    /// The address that a listening `udtcat` prints.
     pub fn udtcat_addr(&mut self) -> SocketAddr {
         let stderr = self.child.stderr.as_mut().unwrap();
         loop {
-            // Byte by byte: what follows is for others to read.
+            // Byte by byte: the following output is for other readers.
             let (mut line, mut byte) = (String::new(), [0]);
             while !line.ends_with('\n') {
                 assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{} said {line:?}", self.what);
@@ -158,7 +158,7 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
-    /// How it ends, and what it has to say.
+    /// Waits for its end; returns its status and standard error.
     pub fn finish(&mut self) -> (ExitStatus, String) {
         let start = Instant::now();
         let status = loop {
@@ -175,13 +175,13 @@ impl Peer {
         (status, said)
     }
 
-    /// It must end well.
+    /// Asserts that it succeeds.
     pub fn succeeds(&mut self) {
         let (status, said) = self.finish();
         assert!(status.success(), "{}: {status}\n{said}", self.what);
     }
 
-    /// It must end with this code, having said this.
+    /// Asserts that it exits with `code` and that its standard error contains `with`.
     pub fn fails(&mut self, code: i32, with: &str) {
         let (status, said) = self.finish();
         let mut seen = String::new();

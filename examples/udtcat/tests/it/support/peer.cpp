@@ -1,12 +1,13 @@
-// A peer that is libudt and nothing else: sends or receives bytes that both ends know, as client, as server, or in a rendezvous.
+// A peer on bare libudt: sends or receives bytes that both ends know, as client, as server, or in a rendezvous.
 //
 // usage: peer send|receive|send-file|receive-file listen|connect|meet HOST PORT BYTES [MSS] [LOCALPORT]
 //        peer send-messages|receive-messages listen|connect HOST PORT COUNT ordered|unordered [TTL]
 //
-// Exits with 0 if all bytes were taken, or if exactly these bytes arrived; with 3 if the connection failed first. Message number n
-// (from 0) begins with n in 4 bytes, big-endian, and goes on with the bytes both ends know from 131 n on, to a length of
-// 4 + 7919 n modulo 60000. send-file and receive-file are libudt's calls for files (sendfile, recvfile), from and to a file in the
-// current directory, beginning behind its first bytes. What arrives is told on standard output, number by number.
+// Exits with 0 if the peer acknowledged everything, or if exactly the expected bytes arrived; with 3 if the
+// connection failed first. Message n (from 0) starts with n in 4 bytes, big-endian, and continues with the known
+// bytes from 131 n on, to a length of 4 + 7919 n modulo 60000. send-file and receive-file use libudt's file calls
+// (sendfile, recvfile) with a file in the current directory, and skip its first bytes. A receiver of messages prints
+// the number of each on standard output.
 #include <udt/udt.h>
 
 #include <netdb.h>
@@ -21,7 +22,7 @@
 
 namespace {
 
-// The period is prime, so that a shift by packets or buffers shows.
+// The period is prime, so that a shift by whole packets or buffers is detected.
 constexpr size_t PERIOD = 65521;
 constexpr size_t PIECE = 4 * PERIOD;
 
@@ -41,10 +42,10 @@ std::vector<char> pattern() {
     return bytes;
 }
 
-// What libudt says of a peer that has not answered (ENOSERVER).
+// libudt's error for a peer that has not answered (ENOSERVER).
 constexpr int NO_ANSWER = 1001;
 
-// How often a connection is asked for: libudt gives each attempt three seconds, which a busy machine may take.
+// Number of connection attempts: libudt allows each three seconds, which a busy machine may exceed.
 constexpr int ATTEMPTS = 20;
 
 UDTSOCKET open(const std::string& role, const char* host, const char* port, int mss, const char* local, int kind) {
@@ -60,7 +61,7 @@ UDTSOCKET open(const std::string& role, const char* host, const char* port, int 
         sockaddr_storage bound{};
         int length = sizeof bound;
         UDT::getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &length);
-        // The port stands in the same place in both families.
+        // The port has the same offset in both address families.
         printf("%d\n", ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port));
         fflush(stdout);
         UDTSOCKET accepted = UDT::accept(socket, reinterpret_cast<sockaddr*>(&bound), &length);
@@ -104,7 +105,8 @@ void receive(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
         }
         done += n;
     }
-    // libudt tells of the last packets within 10 ms, if it is not closed before: wait for the sender to go first.
+    // libudt acknowledges the last packets within 10 ms unless it is closed before: wait for the sender to close
+    // first.
     char more;
     if (UDT::recv(socket, &more, 1, 0) != UDT::ERROR) {
         fprintf(stderr, "peer: more than %llu bytes\n", (unsigned long long)total);
@@ -112,7 +114,7 @@ void receive(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
     }
 }
 
-// A file that has no name any more, of SKIP bytes that are not sent and then, if asked for, those that both ends know.
+// An unlinked file: SKIP bytes that are not sent and then, if requested, the bytes that both ends know.
 constexpr int64_t SKIP = 1000;
 
 std::fstream file(const std::vector<char>& bytes, uint64_t total) {
@@ -152,7 +154,7 @@ void receive_file(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t tot
             _exit(4);
         }
     }
-    // As in `receive`: until the sender has gone.
+    // As in `receive`: wait for the sender to close.
     char more;
     if (UDT::recv(socket, &more, 1, 0) != UDT::ERROR) fail("more bytes than were to come", 4);
 }
@@ -171,7 +173,7 @@ void send_messages(UDTSOCKET socket, const std::vector<char>& bytes, uint32_t co
     }
 }
 
-// Until the sender goes.
+// Until the sender closes.
 void receive_messages(UDTSOCKET socket, const std::vector<char>& bytes) {
     std::vector<char> buffer(1 << 20);
     for (;;) {
@@ -214,7 +216,7 @@ int main(int argc, char** argv) {
     } else {
         receive(socket, pattern(), total);
     }
-    // Lingers until all that was sent is acknowledged.
+    // Lingers until everything sent is acknowledged.
     UDT::close(socket);
     UDT::cleanup();
     return 0;

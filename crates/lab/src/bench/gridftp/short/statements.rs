@@ -1,4 +1,4 @@
-//! What the paper says of its path (R9, R10, R14, R16), looked for on this one.
+//! The paper's statements about its path (R9, R10, R14, R16), checked on this one.
 
 use super::{
     GCT_GSI, GCT_SMALL, GCT_TUNED, IPERF_SMALL, OURS_GSI, OURS_SMALL, OURS_TUNED, RATE, Results, SET_UP, Sizes, point,
@@ -7,12 +7,12 @@ use super::{
 use crate::bench::report::{Bound, Verdict};
 use crate::bench::stats::Summary;
 
-/// The paper's set-up of GSIFTP, in seconds: get and put, with the buffers where it was shorter (R9).
+/// The paper's set-up time of GSIFTP, in seconds: get and put, with the buffers for which it was shorter (R9).
 const PAPER: [(bool, &str, f64); 2] = [(false, "get", 2.99), (true, "put", 2.95)];
-/// Who has which buffers.
+/// The ways with small and with tuned buffers.
 const WHO: [(&str, &str, &str); 2] = [("GCT", GCT_SMALL, GCT_TUNED), ("Phoebus", OURS_SMALL, OURS_TUNED)];
 
-/// Those that can be given on what was measured.
+/// The verdicts for which there are measurements.
 pub(super) fn verdicts(sizes: &Sizes, results: &Results) -> Vec<Verdict> {
     let mut all = Vec::new();
     let mut say = |target: String, measured: Option<f64>, least: f64| {
@@ -47,7 +47,7 @@ pub(super) fn verdicts(sizes: &Sizes, results: &Results) -> Vec<Verdict> {
     first
 }
 
-/// How long setting up took, over all sizes and streams.
+/// Set-up times, over all sizes and streams.
 fn set_ups(sizes: &Sizes, results: &Results) -> Vec<Verdict> {
     let of = |is_put: bool, way: &str| {
         let rows = sizes.streams.iter().map(|n| row(way, *n));
@@ -77,7 +77,7 @@ fn set_ups(sizes: &Sizes, results: &Results) -> Vec<Verdict> {
     each.flatten().collect()
 }
 
-/// The smallest ratio of two ways' rates, and where it was.
+/// The smallest ratio of the rates of two ways, and its point and streams.
 fn worst(sizes: &Sizes, results: &Results, own: &str, other: &str) -> Option<(f64, String)> {
     let median = |at: &str, way: &str, n| results.summary(at, &row(way, n), RATE).map(|summary| summary.median);
     let all = sizes.directions().map(point).flat_map(|at| {

@@ -1,28 +1,28 @@
-//! The control beside others on one bottleneck, in virtual time: as quinn sends by it, next to more of its kind and to
-//! CUBIC (RFC 9438), as TCP sends by that.
+//! The control beside other flows on one bottleneck, in virtual time: next to further model flows, paced as
+//! quinn paces, and to CUBIC flows (RFC 9438), sent as TCP sends.
 
 use super::*;
 
-/// A packet: when it was sent, and whether it arrives.
+/// A packet: its sending time, and whether it arrives.
 type Packet = (f64, bool);
 
-/// Who decides what a flow sends.
+/// The congestion control of a flow.
 enum Sender {
     Model(Box<Control>),
     Cubic(Cubic),
 }
 
-/// CUBIC with HyStart's end of slow start by delay (RFC 9406), in packets.
+/// CUBIC with HyStart++'s delay-based exit from slow start (RFC 9406), in packets.
 struct Cubic {
     window: f64,
     threshold: f64,
-    /// The window before the last loss, since when it has grown again, how long until it is there again, and what Reno would
-    /// have by now.
+    /// The window before the last loss, the start of the growth since, the time to regain that window, and
+    /// Reno's window by now.
     most: f64,
     epoch: Option<f64>,
     until_most: f64,
     reno: f64,
-    /// What was sent until then knew nothing of the last loss.
+    /// Losses of packets sent before this time belong to the last loss event.
     recovers: f64,
     rtt: f64,
     min_rtt: f64,
@@ -92,16 +92,16 @@ impl Cubic {
 struct Flow {
     sender: Sender,
     under_way: VecDeque<Packet>,
-    /// Packets that are not under way any more, and that have arrived ever.
+    /// Number of packets whose fate the sender knows, and number of all packets that have arrived.
     told: u64,
     arrived: u64,
-    /// Acknowledgements on their way: the last packet that they tell of, and when they come.
+    /// Acknowledgements under way: the last packet that each covers, and its arrival time.
     acks: VecDeque<(u64, f64)>,
-    /// When pacing lets more go, and the time that it is for this flow.
+    /// When pacing permits the next packet, and the flow's current time.
     paced: f64,
     now: f64,
     rtt: f64,
-    /// Packets that counted.
+    /// Packets delivered in the measured period.
     delivered: f64,
 }
 
@@ -111,7 +111,7 @@ impl Flow {
         Self { sender, under_way, told: 0, arrived: 0, acks, paced: begins, now: 0.0, rtt, delivered: 0.0 }
     }
 
-    /// Packets that may be under way, how many go at once, and how many there are to one acknowledgement.
+    /// The window in packets, the burst size, and the number of packets per acknowledgement.
     fn manner(&self) -> (f64, usize, u64) {
         match &self.sender {
             Sender::Model(control) => {
@@ -122,7 +122,7 @@ impl Flow {
         }
     }
 
-    /// Packets per second.
+    /// Pacing rate, in packets per second.
     fn speed(&self) -> f64 {
         match &self.sender {
             Sender::Model(control) => 1.25 * control.window / MTU as f64 / self.rtt,
@@ -186,7 +186,7 @@ impl Flow {
         }
     }
 
-    /// Where no acknowledgement will come of what is under way, the time in which one should have says as much.
+    /// If no acknowledgement is due for the packets in flight, a time-out reports them as lost.
     fn mind_silence(&mut self) {
         if self.acks.is_empty() && !self.under_way.is_empty() && self.next_sending().is_infinite() {
             self.acks.push_back((self.last(), self.now + 2.0 * self.rtt));
@@ -194,7 +194,8 @@ impl Flow {
     }
 }
 
-/// Mbit/s of `models` and `cubics` from `from` seconds on, on 500 Mbit/s and 40 ms with a queue of `queue` round trips.
+/// Rates in Mbit/s of `models` model flows and `cubics` CUBIC flows from `from` seconds on, on a path of 500
+/// Mbit/s and 40 ms with a queue of `queue` round trips.
 fn share(models: usize, cubics: usize, queue: f64, from: f64, seconds: f64, seed: u64) -> Vec<f64> {
     let start = Instant::now();
     let mut path = Path::new(5e8, 0.04, queue, 0.0);
@@ -204,7 +205,7 @@ fn share(models: usize, cubics: usize, queue: f64, from: f64, seconds: f64, seed
         Sender::Model(Box::new(control))
     };
     let senders = (0..models).map(model).chain((0..cubics).map(|_| Sender::Cubic(Cubic::new())));
-    // Those of TCP come first, by some milliseconds each.
+    // The CUBIC flows start first, some milliseconds apart.
     let begins = |index| 0.02 * ((index + cubics) % (models + cubics)) as f64;
     let new = |(index, sender)| Flow::new(sender, begins(index), path.rtt);
     let mut flows: Vec<Flow> = senders.enumerate().map(new).collect();
@@ -237,7 +238,7 @@ fn jain(shares: &[f64]) -> f64 {
 }
 
 #[test]
-fn its_share_beside_cubic_is_held_soon_and_for_long() {
+fn model_holds_a_fair_share_beside_cubic() {
     for (count, least) in [(1, 0.85), (3, 0.85)] {
         for (from, seconds) in [(2.0, 8.0), (10.0, 40.0)] {
             for seed in 1..4 {
@@ -250,14 +251,14 @@ fn its_share_beside_cubic_is_held_soon_and_for_long() {
 }
 
 #[test]
-fn one_among_nine_cubics_neither_starves_nor_starves_them() {
+fn model_shares_fairly_with_nine_cubic_flows() {
     let shares = share(1, 9, 1.0, 30.0, 90.0, 1);
     let cubics: f64 = shares.iter().skip(1).sum();
     assert!(shares[0] > 25.0 && cubics > 225.0, "{shares:.0?}");
 }
 
 #[test]
-fn one_another_are_left_their_shares() {
+fn model_flows_share_fairly() {
     for (count, seed) in [(2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2)] {
         let shares = share(count, 0, 1.0, 10.0, 40.0, seed);
         let (index, all) = (jain(&shares), shares.iter().sum::<f64>());

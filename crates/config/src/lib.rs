@@ -1,0 +1,16 @@
+//! The configuration that programs, the preload shim and the C library share: settings, and what they select.
+//!
+//! - [`settings`]: settings of a user and an administrator, in variables and files; [`environment`] reads them.
+//! - [`select`]: which destinations use gateways.
+//! - [`first_hop`]: the transport of the hop to the first gateway.
+//! - [`agent`]: how to ask for and find a client-side agent.
+//! - [`bypass`]: the clients' memory of short paths.
+//!
+//! The preload shim runs this inside other programs: nothing here starts a thread, opens a socket or logs.
+
+pub mod agent;
+pub mod bypass;
+pub mod environment;
+pub mod first_hop;
+pub mod select;
+pub mod settings;

@@ -1,0 +1,210 @@
+//! Connects the next hop of a session, and reports what it got (P17, P18, S13, S14).
+
+use crate::admit;
+use crate::aware;
+use crate::local_acceptor::{Guard, IncomingSession, LocalAcceptor};
+use crate::pool::{Pool, PooledConnection};
+use crate::quota::{self, Slot};
+use crate::refusal::{Refusal, text};
+use crate::request::Request;
+use crate::reserve::{Neighbour, Segment};
+use crate::route::Next;
+use crate::shared::{Setup, Shared};
+use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
+use phoebus_proto::endpoint::Host;
+use phoebus_proto::session::message::HopReport;
+use phoebus_proto::session::{Code, Mode};
+use phoebus_proto::units::Span;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// A connected hop, to a peer or to the destination.
+pub(crate) struct Hop {
+    pub(crate) stream: Arc<Stream>,
+    /// A peer's name, or an address.
+    pub(crate) to: String,
+    /// Its transport.
+    pub(crate) transport: Box<str>,
+    pub(crate) user_timeout: Duration,
+    /// The hops that it shares a rate with.
+    pub(crate) segment: Segment,
+    /// Its rate limit in bits per second.
+    pub(crate) rate: Option<u64>,
+    /// Notes: what was requested and not available, and what was chosen.
+    pub(crate) note: String,
+    /// The kernel's statistics at the start of the session.
+    pub(crate) stats: Stats,
+    /// The pool that the connection belongs to, for a hop to a peer.
+    pub(crate) lent: Option<(Arc<Pool>, PooledConnection)>,
+    /// Number of its connections.
+    pub(crate) streams: u16,
+    /// Slots for those beyond the first.
+    pub(crate) slots: Vec<Slot>,
+    /// Tells this process, as the destination, that the session is over.
+    _guard: Option<Guard>,
+}
+
+/// Connects the hop of `request` to `next`, which is allowed. If the destination's name is resolved here, its addresses
+/// must be allowed too.
+pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, next: Next<'_>) -> Result<Hop, Refusal> {
+    let config = &setup.config;
+    if let (Next::Direct(_), Some(inlet)) = (next, &config.inlet) {
+        return here(inlet.as_ref(), request);
+    }
+    match next {
+        Next::Peer(name) => {
+            let pool = setup.peers.get(name).ok_or_else(|| Refusal::new(Code::NoRoute, "the peer is gone"))?;
+            let required = request.requirements.streams.unwrap_or(1);
+            // A promised bandwidth is held on one connection.
+            let asked = if request.requirements.rate.is_some() { 1 } else { pool.streams().max(required) };
+            let mut slots = shared.additional_connections(setup, request.source(), asked.saturating_sub(1));
+            let own = slots.len() + 1;
+            let warm = pool.open(request, u16::try_from(own).unwrap_or(u16::MAX)).await?;
+            // A peer cannot grant more than was requested.
+            let streams = usize::from(warm.granted()).min(own);
+            slots.truncate(streams - 1);
+            if streams < required.into() {
+                let reason =
+                    format!("{required} connections for each hop were asked for, and {streams} can be had now");
+                return Err(Refusal::at(name, Code::Limit, reason));
+            }
+            let fewer = (streams < asked.into()).then(|| {
+                let by = if streams < own { name } else { config.name.as_str() };
+                format!("{asked} connections were asked for, and {by} grants {streams}")
+            });
+            let notes = [fewer.unwrap_or_default(), pool.note_of(&warm)];
+            Ok(Hop {
+                streams: u16::try_from(streams).unwrap_or(u16::MAX),
+                slots,
+                _guard: None,
+                stream: warm.stream.clone(),
+                to: name.to_owned(),
+                transport: pool.transport_of(&warm).into(),
+                user_timeout: warm.user_timeout(),
+                segment: Segment { profile: pool.peer.profile.name.clone(), neighbour: Neighbour::Peer(name.into()) },
+                rate: None,
+                note: notes.iter().filter(|note| !note.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; "),
+                stats: warm.stream.stats().unwrap_or_default(),
+                lent: Some((pool.clone(), warm)),
+            })
+        }
+        Next::Direct(route) => {
+            let profile = route.map_or(&config.direct, |route| &route.profile);
+            let stream = direct(setup, request, profile).await?;
+            if request.is_to_aware() {
+                aware::ask(&config.name, request, &stream, config.limits.handshake_timeout.0).await?;
+            }
+            let addr =
+                stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
+            Ok(Hop {
+                note: stream.note().unwrap_or_default().to_owned(),
+                stats: stream.stats().unwrap_or_default(),
+                stream: Arc::new(stream),
+                to: addr.to_string(),
+                transport: "tcp".into(),
+                user_timeout: profile.user_timeout.0,
+                segment: Segment {
+                    profile: profile.name.clone(),
+                    neighbour: Neighbour::Host(addr.ip().to_canonical()),
+                },
+                rate: None,
+                lent: None,
+                streams: 1,
+                slots: Vec::new(),
+                _guard: None,
+            })
+        }
+    }
+}
+
+impl Hop {
+    /// Whether the connection has carried a session before.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.lent.as_ref().is_some_and(|(_, warm)| warm.sessions > 0)
+    }
+
+    /// The mode of the session on it.
+    pub(crate) fn mode(&self) -> Mode {
+        self.lent.as_ref().map_or(Mode::Raw, |(_, warm)| warm.mode())
+    }
+
+    /// Reports of this hop, by the gateway `name`, and of the hops behind it.
+    pub(crate) fn reports<'a>(&'a self, name: &'a str) -> Vec<HopReport<'a>> {
+        let own = HopReport {
+            from: name,
+            to: text(&self.to),
+            transport: text(&self.transport),
+            congestion_control: text(&self.stats.congestion_control),
+            security: self.stream.security().name(),
+            rtt_us: self.stats.rtt_us,
+            send_buffer: self.stats.send_buffer,
+            receive_buffer: self.stats.receive_buffer,
+            warm: self.is_warm(),
+            note: text(&self.note),
+            streams: self.streams,
+            rate: self.rate.unwrap_or(0),
+        };
+        let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());
+        let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();
+        std::iter::once(own).chain(rest).collect()
+    }
+}
+
+/// Delivers the session to this process, which is its destination.
+fn here(inlet: &dyn LocalAcceptor, request: &Request) -> Result<Hop, Refusal> {
+    let failed =
+        |error: io::Error| Refusal::at(request.destination.to_string(), Code::Refused, phoebus_net::reason(&error));
+    let arrival = IncomingSession {
+        session: request.session,
+        destination: request.destination.clone(),
+        from: request.from,
+        origin: request.origin.clone(),
+        visited: request.visited.clone(),
+        proved: request.proved.clone(),
+    };
+    let (end, guard) = inlet.take(arrival).map_err(failed)?;
+    let stream = end.into_stream().map_err(failed)?;
+    Ok(Hop {
+        stats: stream.stats().unwrap_or_default(),
+        stream: Arc::new(stream),
+        to: request.destination.to_string(),
+        transport: "local".into(),
+        user_timeout: Duration::MAX,
+        segment: Segment { profile: Arc::default(), neighbour: Neighbour::Host(request.from.ip().to_canonical()) },
+        rate: None,
+        note: String::new(),
+        lent: None,
+        streams: 1,
+        slots: Vec::new(),
+        _guard: Some(guard),
+    })
+}
+
+/// Connects to the destination. Its name is resolved here, at the last gateway.
+async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<Stream, Refusal> {
+    let limits = &setup.config.limits;
+    let limit = limits.connect_timeout.0;
+    let deadline = Instant::now() + limit;
+    let destination = &request.destination;
+    let refused = |error: Error| match &error {
+        // The fault is this gateway's, which cannot resolve the name.
+        Error::Resolve { .. } => Refusal::new(error.code(), error.to_string()),
+        _ => Refusal::at(destination.to_string(), error.code(), format!("{} {error}", setup.config.name)),
+    };
+    let name = match &destination.host {
+        Host::Addr(addr) => {
+            return tcp::connect((*addr, destination.port).into(), profile, limit).await.map_err(refused);
+        }
+        Host::Name(name) => name,
+    };
+    let (source, resolving) = (quota::key(request.source()), limits.resolve_timeout.0.min(limit));
+    let found = setup.names.resolve(source, name, destination.port, resolving).await.map_err(refused)?;
+    let allowed = admit::allowed_addresses(&setup.config, request, found)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    match timeout(left, dial::connect(&allowed, profile, left)).await {
+        Ok(result) => result.map_err(refused),
+        Err(_) => Err(refused(Error::Timeout { to: destination.to_string(), limit: Span(limit) })),
+    }
+}
