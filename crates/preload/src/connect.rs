@@ -4,6 +4,7 @@ use crate::addr::RawAddr;
 use crate::agent::AgentLocator;
 use crate::config::{self, Config};
 use crate::handshake::{self, Awaited, FirstHop, Stage};
+use crate::held::Held;
 use crate::process::no_unwind;
 use crate::record::Gateways;
 use crate::sys::{self, Errno};
@@ -57,8 +58,9 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
                     Stage::Plain if guard.state() == State::Open => {
                         finish(guard, fd).unwrap_or(Course::Failed(GIVEN_UP))
                     }
-                    Stage::Plain => Course::Real,
-                    Stage::Waiting { .. } => Course::Pending { again: true, awaited: handshake::awaited(&guard, fd) },
+                    // The direct connection of the fallback has begun.
+                    Stage::Plain => in_use(fd, addr),
+                    Stage::Waiting { .. } => Course::Pending { again: true, awaited: handshake::awaited(&guard) },
                     Stage::Failed => Course::Failed(handshake::take_error(&mut guard)),
                 });
             }
@@ -85,9 +87,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     };
     let state = if socket::is_tcp(fd) { handshake::tcp_state(fd) } else { None };
     let Some(state) = state else {
-        // What is closed meanwhile looks like no socket of TCP, too.
-        let same = sys::cookie(fd) == Some(cookie);
-        return Step::Take(if same { Course::Real } else { Course::Failed(GIVEN_UP) });
+        return Step::Take(no_stream(fd, cookie, addr));
     };
     if !names::selects(config, destination) {
         if state == handshake::TCP_CLOSE {
@@ -106,6 +106,16 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         return Step::Take(Course::Failed(libc::EINVAL));
     }
     Step::Open(config, destination, cookie)
+}
+
+/// Connects a socket that is not one of TCP, or that another thread has closed meanwhile: both look alike.
+fn no_stream(fd: c_int, cookie: u64, addr: &RawAddr) -> Course {
+    let Ok(held) = Held::new(fd, cookie) else { return Course::Failed(GIVEN_UP) };
+    // Other connects may block, and belong to the program.
+    if sys::get(held.fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Some(libc::SOCK_DGRAM) {
+        return Course::Real;
+    }
+    sys::connect(held.fd(), addr).map_or_else(Course::Failed, |()| Course::Connected)
 }
 
 /// The kernel's answer to a connect on a socket that is connected, connecting or listening. If another thread ends that
@@ -186,19 +196,20 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
         let Some(mut guard) = socket::family(fd).and_then(|family| table::enter(fd, family)) else {
             return Some(Course::Failed(if same() { libc::ENOBUFS } else { GIVEN_UP }));
         };
-        if guard.cookie() != cookie || !same() {
+        let held = Held::new(fd, cookie).ok().filter(|_| guard.cookie() == cookie);
+        let Some(held) = held else {
             // An entry made for another socket is removed.
             if guard.is_new() {
                 guard.remove();
             }
             return Some(Course::Failed(GIVEN_UP));
-        }
+        };
         if !matches!(guard.state(), State::Watched | State::Failed) || guard.facts().errno != 0 {
             return None;
         }
         let first = FirstHop::to(config, gateways, agent);
-        match handshake::begin(&mut guard, fd, config, first, destination) {
-            Ok(()) => Some(Course::Pending { again: false, awaited: handshake::awaited(&guard, fd) }),
+        match handshake::begin(&mut guard, fd, &held, config, first, destination) {
+            Ok(awaited) => Some(Course::Pending { again: false, awaited }),
             Err(errno) => Some(Course::Failed(errno)),
         }
     })

@@ -14,6 +14,7 @@ mod redirect;
 
 use crate::asked::Asked;
 use crate::config::Config;
+use crate::held::Held;
 use crate::process::no_unwind;
 use crate::record::{Attempt, ChangeInProgress, GATEWAYS, Gateways, Outcome};
 use crate::report::{self, Failure};
@@ -88,13 +89,17 @@ pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
 
 /// Begins to open a session to `destination`, without blocking. If the gateway is not reachable and the settings permit
 /// it, the socket connects directly instead.
+///
+/// `fd` is the program's descriptor. A thread that closes it waits for the entry only if it has found the entry, so
+/// `held` is used instead. Returns what a call needs to wait for the result.
 pub(crate) fn begin(
     guard: &mut Guard,
     fd: c_int,
+    held: &Held,
     config: &'static Config,
     first: FirstHop,
     destination: SocketAddr,
-) -> Result<(), Errno> {
+) -> Result<Awaited, Errno> {
     let mut session = [0; 16];
     sys::random(&mut session)?;
     let now = sys::now();
@@ -128,13 +133,14 @@ pub(crate) fn begin(
     registrations::hide(guard);
     // The connection may exist before this call ends. Bytes that another thread sends meanwhile wait for this guard.
     guard.set_state(State::Pending);
-    let Err(errno) = dial(guard, fd, config, destination) else { return Ok(()) };
+    let Err(errno) = dial(guard, held.fd(), config, destination) else { return Ok(awaited(guard)) };
     let failure = Failure::Connect(errno);
     let direct = redirect::next(guard, config, &failure) == Next::Destination;
-    match give_up(guard, fd, config, &failure, direct) {
+    match give_up(guard, held.fd(), config, &failure, direct) {
         None => {
+            let awaited = awaited(guard);
             settle(guard, State::Free);
-            Ok(())
+            Ok(awaited)
         }
         Some(errno) => {
             withdraw(guard);
@@ -154,14 +160,14 @@ pub(crate) fn look(fd: c_int) -> Stage {
 /// Like [`look`], with what a call needs to wait for the attempt, if there is one.
 pub(crate) fn look_to_wait(fd: c_int) -> (Stage, Awaited) {
     match table::find_live(fd) {
-        Some(mut guard) => (advance(&mut guard, fd), awaited(&guard, fd)),
+        Some(mut guard) => (advance(&mut guard, fd), awaited(&guard)),
         None => (Stage::Plain, Awaited { attempt: 0, cookie: None }),
     }
 }
 
 /// The attempt of `guard`, for a call that waits for it; read before the guard is released.
-pub(crate) fn awaited(guard: &Guard, fd: c_int) -> Awaited {
-    Awaited { attempt: guard.attempt(), cookie: sys::cookie(fd) }
+pub(crate) fn awaited(guard: &Guard) -> Awaited {
+    Awaited { attempt: guard.attempt(), cookie: Some(guard.cookie()) }
 }
 
 /// Like [`look`], for a call that waits: `None` if `fd` is no longer the socket of that call.

@@ -16,7 +16,8 @@
 //! - `io`, `options`, `close`: what other calls say meanwhile. `names`: what the program looked up. `rings`: io_uring.
 //! - `table`: what is known of a socket; `record`: what its handshake needs; `asked`: the gateways it has asked;
 //!   `process`: fork and locks.
-//! - `socket`: the program's socket made fit for its gateway; `registrations`: its places in epoll sets.
+//! - `socket`: the program's socket made fit for its gateway; `held`: a descriptor for it that no other thread closes;
+//!   `registrations`: its places in epoll sets.
 //! - `config`, `report`, `bypass`, `agent`: what users see. `gateways`: where the first gateway is.
 //! - `real`, `sys`, `errno`, `addr`: the functions behind the hooks, system calls, addresses.
 //!
@@ -58,6 +59,7 @@ mod epoll;
 mod errno;
 mod gateways;
 mod handshake;
+mod held;
 mod io;
 mod names;
 mod options;

@@ -210,18 +210,22 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
     }
 }
 
-/// Replaces the socket behind `fd` by one of another family, with its options and flags, in the same epoll sets. Other
-/// descriptors of the old socket, made by dup or fork, stay unchanged.
+/// Replaces the socket behind `fd` by one of another family, with its options and flags, in the same epoll sets; also
+/// behind the program's descriptor, if `fd` is one of this library's. Other descriptors of the old socket, made by dup
+/// or fork, stay unchanged.
 fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
     copy_options(fd, new);
+    let program = guard.descriptor();
     // The table knows it before it is visible, so that other threads wait for the result.
     let result = guard.successor(new).and_then(|place| {
         let put = sys::status_flags(fd)
             .and_then(|flags| sys::set_status_flags(new, flags))
-            .and_then(|()| sys::dup3(new, fd, sys::is_cloexec(fd)));
+            .and_then(|()| if sys::cookie(program) == Some(guard.cookie()) { Ok(()) } else { Err(libc::EBADF) })
+            .and_then(|()| sys::dup3(new, program, sys::is_cloexec(program)))
+            .and_then(|()| if fd == program { Ok(()) } else { sys::dup3(new, fd, true) });
         match put {
             Ok(()) => Ok(place),
             Err(errno) => {
@@ -235,7 +239,7 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     if was_chosen {
         chosen(fd);
     }
-    guard.follow(place, fd);
+    guard.follow(place, program);
     note_successor(guard);
     registrations::renew(guard);
     Ok(())

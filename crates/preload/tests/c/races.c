@@ -341,6 +341,32 @@ static void closed_while_looking_up(void) {
     connects_again(other);
 }
 
+// A thread connects to a number again and again while another opens and closes sockets. No socket that gets the number is
+// connected past the gateway.
+static int given, over;
+static v4 wanted;
+static void *connects_for_ever(void *at) {
+    while (!__atomic_load_n(&over, __ATOMIC_ACQUIRE)) connect(given, ADDR(wanted));
+    return at;
+}
+
+static void number_given_on(void) {
+    wanted = listen_at(HELD_HERE + 100);
+    given = tcp(0);
+    OK(close(given));
+    pthread_t thread;
+    OK(pthread_create(&thread, NULL, connects_for_ever, NULL));
+    for (int i = 0; i < 3000; i++) {
+        // The shim itself has the number for moments, for files that it reads.
+        int fd = tcp(0);
+        for (int j = 0; j < i % 50; j++) sched_yield();
+        OK(close(fd));
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+    OK(pthread_join(thread, NULL));
+    nobody_came();
+}
+
 // A session that another process has dissolved is opened anew, and not as a direct connection.
 static void dissolved_elsewhere(void) {
     v4 a = listen_at(HELD_HERE + 100);
@@ -419,7 +445,7 @@ static void rings(void) {
 
 RULES({
     RULE(shut_down), RULE(dissolved), RULE(closed), RULE(replaced), RULE(closed_in_a_range), RULE(closed_of_two),
-    RULE(closed_in_a_table_of_its_own), RULE(fell_back_elsewhere), RULE(sent_while_it_begins),
+    RULE(closed_in_a_table_of_its_own), RULE(number_given_on), RULE(fell_back_elsewhere), RULE(sent_while_it_begins),
     RULE(read_elsewhere), RULE(error_taken), RULE(closed_while_looking_up), RULE(dissolved_elsewhere),
     RULE(fast_open_of_several), RULE(executed), RULE(rings),
 })

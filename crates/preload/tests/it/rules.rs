@@ -80,7 +80,7 @@ macro_rules! races {
 
 races! {
     shut_down dissolved closed replaced closed_in_a_range closed_of_two read_elsewhere error_taken dissolved_elsewhere
-    fast_open_of_several executed closed_in_a_table_of_its_own
+    fast_open_of_several executed closed_in_a_table_of_its_own number_given_on
 }
 
 #[test]
