@@ -29,6 +29,7 @@
 
 pub mod bulk;
 pub mod carrier;
+mod congestion_control;
 pub mod credentials;
 pub mod dial;
 pub mod driver;
@@ -54,9 +55,10 @@ pub mod wire;
 pub mod wrapblock;
 
 pub use carrier::{Carrier, PipePool};
+pub use congestion_control::CongestionControl;
 pub use duplex::OtherEnd;
 pub use error::{Error, code_of, reason};
-pub use profile::{Buffer, CongestionControl, Profile};
+pub use profile::{Buffer, Profile};
 pub use registry::Registry;
 pub use stats::Stats;
 pub use stream::Stream;

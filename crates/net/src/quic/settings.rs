@@ -2,7 +2,8 @@
 
 use super::gauge::{Gauge, Gauged};
 use super::model::Model;
-use crate::profile::{CongestionControl, Profile};
+use crate::congestion_control::CongestionControl;
+use crate::profile::Profile;
 use phoebus_proto::units::BitRate;
 use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};

@@ -14,8 +14,9 @@ pub use listener::{Accepted, Listener, listen};
 pub use plain::Plain;
 pub use socket::has_congestion_control;
 
+use crate::congestion_control::CongestionControl;
 use crate::error::Error;
-use crate::profile::{CongestionControl, Profile};
+use crate::profile::Profile;
 use crate::stream::Stream;
 use crate::transport::{self, Boxed, Target, Transport};
 use connection::Connection;

@@ -1,7 +1,8 @@
 //! Applies a profile to a socket before it connects or listens, and reports what the kernel did not grant.
 
 use super::info::congestion_control;
-use crate::profile::{CongestionControl, Profile};
+use crate::congestion_control::CongestionControl;
+use crate::profile::Profile;
 use crate::sys;
 use crate::wire;
 use phoebus_proto::units::BitRate;

@@ -2,7 +2,7 @@
 
 use super::hub::{Link, State};
 use super::settings;
-use crate::profile::CongestionControl;
+use crate::congestion_control::CongestionControl;
 use crate::stats::Stats;
 use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Pulse};
 use crate::waiting::cooperative;

@@ -1,6 +1,7 @@
 //! Turns a profile into the settings of a UDT connection.
 
-use crate::profile::{CongestionControl, Profile};
+use crate::congestion_control::CongestionControl;
+use crate::profile::Profile;
 use crate::{Buffer, sys, wire};
 use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
 use phoebus_proto::udt::{Config, ConfigError, MSS_MAX, MSS_MIN};
