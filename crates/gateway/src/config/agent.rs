@@ -5,7 +5,7 @@
 //! measurements. A user's hop needs connections that cost no handshake, however many open at once, and QUIC streams are
 //! such connections.
 
-use super::pattern::Net;
+use super::range::Net;
 use super::{
     AUTO, Allowed, Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule,
     Source,

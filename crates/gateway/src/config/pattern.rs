@@ -1,89 +1,11 @@
-//! Patterns of sources and destinations: address ranges, names, domains (P33's grammar, without ports).
+//! Patterns of destinations and of certificates' names: address ranges, names, domains (P33's grammar, without ports).
 
+use super::range::{Net, is_private};
 use phoebus_proto::endpoint::{HostRef, is_name};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
-
-/// A range of addresses: `10.3.0.0/16`, `2001:db8::/32`, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Net {
-    addr: IpAddr,
-    prefix: u8,
-}
-
-impl Net {
-    const fn v4(addr: [u8; 4], prefix: u8) -> Self {
-        let [a, b, c, d] = addr;
-        Self { addr: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix }
-    }
-
-    const fn v6(addr: Ipv6Addr, prefix: u8) -> Self {
-        Self { addr: IpAddr::V6(addr), prefix }
-    }
-
-    /// The range with only this address.
-    pub fn host(addr: IpAddr) -> Self {
-        let addr = addr.to_canonical();
-        Self { addr, prefix: if addr.is_ipv4() { 32 } else { 128 } }
-    }
-
-    /// Whether `addr` is in the range. An IPv4-mapped IPv6 address counts as the IPv4 address.
-    pub fn contains(self, addr: IpAddr) -> bool {
-        match (self.addr, addr.to_canonical()) {
-            (IpAddr::V4(net), IpAddr::V4(addr)) => {
-                (net.to_bits() ^ addr.to_bits()).leading_zeros() >= self.prefix.into()
-            }
-            (IpAddr::V6(net), IpAddr::V6(addr)) => {
-                (net.to_bits() ^ addr.to_bits()).leading_zeros() >= self.prefix.into()
-            }
-            _ => false,
-        }
-    }
-
-    /// Length of the prefix. A longer one is more specific.
-    pub fn prefix(self) -> u8 {
-        self.prefix
-    }
-
-    /// Whether the range names `addr`, an address of the gateway's own host or links. It does if it contains only that
-    /// address, or lies within a block of such addresses ([`LOCAL`]).
-    fn names(self, addr: IpAddr) -> bool {
-        self == Self::host(addr) || self.contains(addr) && LOCAL.iter().any(|block| self.lies_in(*block))
-    }
-
-    /// Whether the range can name addresses of a gateway's own host or links. A rule for everything does not.
-    pub fn names_own(self) -> bool {
-        self == Self::host(self.addr) || LOCAL.iter().any(|block| self.lies_in(*block))
-    }
-
-    fn lies_in(self, block: Self) -> bool {
-        self.prefix >= block.prefix && block.contains(self.addr)
-    }
-}
-
-impl FromStr for Net {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let fail = || format!("\"{text}\" is not an address or a range such as 10.3.0.0/16 or 2001:db8::/32");
-        let (addr, prefix) = text.split_once('/').map_or((text, None), |(addr, prefix)| (addr, Some(prefix)));
-        let addr = addr.trim_matches(['[', ']']).parse::<IpAddr>().map_err(|_| fail())?.to_canonical();
-        let widest = Self::host(addr).prefix;
-        let prefix = match prefix {
-            Some(prefix) => prefix.parse().ok().filter(|prefix| *prefix <= widest).ok_or_else(fail)?,
-            None => widest,
-        };
-        Ok(Self { addr, prefix })
-    }
-}
-
-impl fmt::Display for Net {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.prefix)
-    }
-}
 
 /// A pattern of destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +26,7 @@ impl Pattern {
     pub fn fit(&self, host: HostRef<'_>) -> Option<usize> {
         match (self, host) {
             (Self::Any, _) => Some(0),
-            (Self::Net(net), HostRef::Addr(addr)) if net.contains(addr) => Some(1 + usize::from(net.prefix)),
+            (Self::Net(net), HostRef::Addr(addr)) if net.contains(addr) => Some(1 + usize::from(net.prefix())),
             (Self::Name(own), HostRef::Name(name)) if own == name => Some(usize::MAX),
             (Self::Domain(domain), HostRef::Name(name)) if in_domain(name, domain) => Some(1 + domain.len()),
             _ => None,
@@ -217,69 +139,9 @@ fn in_domain(name: &str, domain: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }
 
-/// Blocks of addresses that mean this host or this link on any host: unspecified (which connects to loopback),
-/// loopback, link-local (which holds the metadata services of cloud providers), multicast, broadcast (RFC 6890).
-const LOCAL: [Net; 9] = [
-    Net::v4([0, 0, 0, 0], 8),
-    Net::v4([127, 0, 0, 0], 8),
-    Net::v4([169, 254, 0, 0], 16),
-    Net::v4([224, 0, 0, 0], 4),
-    Net::v4([255, 255, 255, 255], 32),
-    Net::v6(Ipv6Addr::UNSPECIFIED, 128),
-    Net::v6(Ipv6Addr::LOCALHOST, 128),
-    Net::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
-    Net::v6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
-];
-
-/// Whether `addr`, or the IPv4 address embedded in it, means this host or this link. This does not cover the addresses
-/// of the host's interfaces, which the kernel knows ([`phoebus_net::route::is_own`]).
-pub(crate) fn is_local(addr: IpAddr) -> bool {
-    addresses_reached(addr).any(|addr| LOCAL.iter().any(|block| block.contains(addr)))
-}
-
-/// Addresses of private networks (RFC 1918, RFC 4193, RFC 6598).
-fn is_private(addr: IpAddr) -> bool {
-    addresses_reached(addr).any(|addr| match addr {
-        IpAddr::V4(addr) => addr.is_private() || (addr.octets()[0] == 100 && addr.octets()[1] & 0xc0 == 64),
-        IpAddr::V6(addr) => addr.is_unique_local(),
-    })
-}
-
-/// `addr`, and the IPv4 address to which a translator or tunnel on the path would send packets for it: NAT64's
-/// well-known and local prefixes (RFC 6052, RFC 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291) and IPv4-translated
-/// (RFC 2765).
-///
-/// Each network divides NAT64's local block, 64:ff9b:1::/48, as it likes. So an address there yields every IPv4 address
-/// that any prefix length in the block could mean.
-pub(crate) fn addresses_reached(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
-    let addr = addr.to_canonical();
-    let mut within = [None; 4];
-    if let IpAddr::V6(addr) = addr {
-        let o = addr.octets();
-        within = match addr.segments() {
-            [0x64, 0xff9b, 1, ..] => {
-                // Octet 8 is not part of an address (RFC 6052, section 2.2).
-                let forms = [
-                    [o[6], o[7], o[9], o[10]],
-                    [o[7], o[9], o[10], o[11]],
-                    [o[9], o[10], o[11], o[12]],
-                    [o[12], o[13], o[14], o[15]],
-                ];
-                // Zeros are the padding of another form: a translator cannot send to 0.0.0.0/8.
-                forms.map(|octets| (octets[0] != 0).then_some(octets))
-            }
-            [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => {
-                [Some([o[12], o[13], o[14], o[15]]), None, None, None]
-            }
-            [0x2002, ..] => [Some([o[2], o[3], o[4], o[5]]), None, None, None],
-            _ => within,
-        };
-    }
-    std::iter::once(addr).chain(within.into_iter().flatten().map(IpAddr::from))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::range::is_local;
     use super::*;
 
     fn pattern(text: &str) -> Pattern {
