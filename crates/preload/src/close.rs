@@ -8,7 +8,7 @@
 use crate::process::{no_unwind, shares_memory};
 use crate::sys::{self, Errno};
 use crate::table::{self, State};
-use crate::{config, handshake, real};
+use crate::{config, handshake, real, registrations};
 use libc::{c_int, c_uint};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -31,6 +31,11 @@ pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> O
     match guard.state() {
         State::Free | State::Open => None,
         state => {
+            if state == State::Failed {
+                // Epoll sets keep the registration for other descriptors of the socket, and nothing can change it after
+                // this call.
+                registrations::show(&mut guard);
+            }
             // The socket itself is released after the lock: with SO_LINGER that may block.
             let last = if state == State::Pending { sys::duplicate(fd).ok() } else { None };
             let result = close();

@@ -9,7 +9,7 @@ use phoebus_proto::endpoint::{Endpoint, Host};
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The settings.
 pub(crate) struct Config {
@@ -36,8 +36,10 @@ pub(crate) struct Problem {
 }
 
 static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
-/// 0: not read yet, 1: being read, 2: read.
-static PROGRESS: AtomicU8 = AtomicU8::new(0);
+/// 0: not read yet; [`READ`]; or the process and the thread that are reading.
+static PROGRESS: AtomicU64 = AtomicU64::new(0);
+const READ: u64 = u64::MAX;
+
 /// The settings; `None` if there is nothing to do, because no gateway is set or Phoebus is switched off.
 #[inline]
 pub(crate) fn get() -> Option<&'static Config> {
@@ -45,18 +47,33 @@ pub(crate) fn get() -> Option<&'static Config> {
     unsafe { CONFIG.load(Ordering::Acquire).as_ref() }
 }
 
-/// Reads the settings and allocates memory, once. The constructor does this. Another library's constructor may connect
-/// before it.
+/// Reads the settings and allocates memory, once. The constructor does this. Another library's constructor, or a thread
+/// that it has started, may connect before it. Returns when the settings are read, except to their reader.
 pub(crate) fn init() {
-    if PROGRESS.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return;
+    let mut tries = 0;
+    loop {
+        let progress = PROGRESS.load(Ordering::Acquire);
+        if progress == READ {
+            return;
+        }
+        let own = u64::from(sys::getpid()) << 32 | u64::from(sys::gettid());
+        if progress == own {
+            return;
+        }
+        // A process that is forked while another thread reads has no such thread.
+        let free = progress >> 32 != own >> 32;
+        if free && PROGRESS.compare_exchange(progress, own, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            break;
+        }
+        process::back_off(tries);
+        tries = tries.saturating_add(1);
     }
     let errno = sys::errno();
     if let Some(config) = read() {
         CONFIG.store(Box::leak(Box::new(config)), Ordering::Release);
     }
     sys::set_errno(errno);
-    PROGRESS.store(2, Ordering::Release);
+    PROGRESS.store(READ, Ordering::Release);
 }
 
 fn read() -> Option<Config> {

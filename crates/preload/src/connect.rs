@@ -26,6 +26,8 @@ const GIVEN_UP: Errno = libc::ECONNABORTED;
 pub(crate) enum Course {
     /// The kernel handles it.
     Real,
+    /// The socket is connected, connecting or listening. [`in_use`] gets the kernel's answer.
+    InUse,
     /// The session is open.
     Connected,
     /// It failed.
@@ -59,7 +61,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
                         finish(guard, fd).unwrap_or(Course::Failed(GIVEN_UP))
                     }
                     // The direct connection of the fallback has begun.
-                    Stage::Plain => in_use(fd, addr),
+                    Stage::Plain => Course::InUse,
                     Stage::Waiting { .. } => Course::Pending { again: true, awaited: handshake::awaited(&guard) },
                     Stage::Failed => Course::Failed(handshake::take_error(&mut guard)),
                 });
@@ -87,7 +89,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     };
     let state = if socket::is_tcp(fd) { handshake::tcp_state(fd) } else { None };
     let Some(state) = state else {
-        return Step::Take(no_stream(fd, cookie, addr));
+        return Step::Take(no_stream(fd, cookie, config, addr, destination));
     };
     if !names::selects(config, destination) {
         if state == handshake::TCP_CLOSE {
@@ -96,7 +98,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         return Step::Take(Course::Real);
     }
     if state != handshake::TCP_CLOSE {
-        return Step::Take(in_use(fd, addr));
+        return Step::Take(Course::InUse);
     }
     if let Some(problem) = &config.problem {
         static TOLD: AtomicBool = AtomicBool::new(false);
@@ -109,22 +111,37 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
 }
 
 /// Connects a socket that is not one of TCP, or that another thread has closed meanwhile: both look alike.
-fn no_stream(fd: c_int, cookie: u64, addr: &RawAddr) -> Course {
-    let Ok(held) = Held::new(fd, cookie) else { return Course::Failed(GIVEN_UP) };
-    // Other connects may block, and belong to the program.
-    if sys::get(held.fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Some(libc::SOCK_DGRAM) {
-        return Course::Real;
-    }
-    sys::connect(held.fd(), addr).map_or_else(Course::Failed, |()| Course::Connected)
+fn no_stream(fd: c_int, cookie: u64, config: &Config, addr: &RawAddr, destination: SocketAddr) -> Course {
+    // No handler may jump past the release of the held descriptor.
+    let mask = sys::block_signals();
+    let course = match Held::new(fd, cookie) {
+        Err(_) => Course::Failed(GIVEN_UP),
+        Ok(held) if socket::is_tcp(held.fd()) => match names::selects(config, destination) {
+            false => Course::Real,
+            true => {
+                report::state_unknown(config, destination);
+                Course::Failed(libc::EOPNOTSUPP)
+            }
+        },
+        // Connects of datagram sockets never block. Others belong to the program.
+        Ok(held) => match sys::get(held.fd(), libc::SOL_SOCKET, libc::SO_TYPE) {
+            Some(libc::SOCK_DGRAM) => sys::connect(held.fd(), addr).map_or_else(Course::Failed, |()| Course::Connected),
+            _ => Course::Real,
+        },
+    };
+    sys::restore_signals(mask);
+    course
 }
 
-/// The kernel's answer to a connect on a socket that is connected, connecting or listening. If another thread ends that
-/// state at this moment, this call still connects nothing.
-fn in_use(fd: c_int, addr: &RawAddr) -> Course {
-    match sys::connect(fd, &no_destination(addr)) {
-        Ok(()) => Course::Connected,
-        Err(errno) if is_unconnected(errno) => Course::Failed(GIVEN_UP),
-        Err(errno) => Course::Failed(errno),
+/// The kernel's answer to a connect on a socket that is connected, connecting or listening: 0 or an error. If another
+/// thread ends that state at this moment, this call still connects nothing. It may block.
+pub(crate) fn in_use(fd: c_int, addr: &RawAddr) -> Errno {
+    let nowhere = no_destination(addr);
+    let (at, len) = nowhere.parts();
+    // SAFETY: the address is valid for its length.
+    match unsafe { real::connect(fd, at, len) } {
+        0 => 0,
+        _ => Some(sys::errno()).filter(|errno| !is_unconnected(*errno)).unwrap_or(GIVEN_UP),
     }
 }
 
@@ -319,6 +336,7 @@ hook! {
             Course::Real => return real::connect(fd, addr, len),
             Course::Connected => return 0,
             Course::Failed(errno) => errno,
+            Course::InUse => in_use(fd, &wanted),
             Course::Pending { again, .. } if socket::is_nonblocking(fd) => under_way(again),
             Course::Pending { again, awaited } => complete(fd, &wanted, again, awaited),
         };

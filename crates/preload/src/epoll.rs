@@ -23,6 +23,9 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Events of a socket whose connect failed (the kernel's tcp_poll).
 const FAILED: u32 = IN | OUT | (libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
 
+/// Pause after an event of a removed entry, so that a thread that waits for others does not spin.
+const STALE_PAUSE: Duration = Duration::from_millis(5);
+
 /// What epoll_ctl(2) does to a socket of interest; `None` for others.
 fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Option<Result<(), Errno>> {
     let mut guard = if operation == libc::EPOLL_CTL_ADD {
@@ -75,6 +78,11 @@ fn register(guard: &mut Guard, epfd: c_int, operation: c_int, fd: c_int, event: 
     Ok(())
 }
 
+/// Whether an event is that of an entry that was removed: the kernel may report it again at once.
+fn is_stale(event: EpollEvent) -> bool {
+    matches!(decode(event.u64), Some(None))
+}
+
 /// The program's event for an event of `epfd`; `None` during the handshake.
 fn translate(epfd: c_int, event: EpollEvent) -> Option<EpollEvent> {
     let Some(found) = decode(event.u64) else { return Some(event) };
@@ -116,19 +124,23 @@ unsafe fn wait(
         }
         // SAFETY: the kernel wrote that many.
         let events = unsafe { std::slice::from_raw_parts_mut(events, count as usize) };
-        let kept = no_unwind(|| {
-            let mut kept = 0;
+        let (kept, stale) = no_unwind(|| {
+            let (mut kept, mut stale) = (0, false);
             for i in 0..events.len() {
+                stale |= is_stale(events[i]);
                 if let Some(event) = translate(epfd, events[i]) {
                     events[kept] = event;
                     kept += 1;
                 }
             }
-            kept
+            (kept, stale)
         });
         let hidden = kept < events.len();
         if kept > 0 || !budget.again(hidden) {
             return kept as c_int;
+        }
+        if stale {
+            sys::sleep(STALE_PAUSE);
         }
     }
 }

@@ -40,15 +40,19 @@ pub(crate) fn addresses() -> Result<Gateways, &'static str> {
         _ => return Ok(known),
     }
     let own = this_thread();
-    loop {
+    let mask = loop {
+        // A signal handler may jump out of the lookup, which would then never end for the others. What this thread
+        // connects meanwhile must be the lookup's own.
+        let mask = sys::block_handled_signals();
         let holder = LOOKING.load(Ordering::Relaxed);
         let free = holder >> 32 != own >> 32;
         if free && LOOKING.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            break;
+            break mask;
         }
+        sys::restore_signals(mask);
         // SAFETY: no descriptors; this only waits a moment.
         unsafe { real::poll(std::ptr::null_mut(), 0, 1) };
-    }
+    };
     let found = uncancelled(|| look_up(name, config.gateway.port));
     STALE.store(false, Ordering::Relaxed);
     LOOKED.with(|looked| *looked = (sys::now(), found.err()));
@@ -58,6 +62,7 @@ pub(crate) fn addresses() -> Result<Gateways, &'static str> {
         if gateways.is_empty() { Err(found.err().unwrap_or("no address")) } else { Ok(*gateways) }
     });
     LOOKING.store(0, Ordering::Release);
+    sys::restore_signals(mask);
     result
 }
 

@@ -293,9 +293,8 @@ pub(crate) fn expire() {
     }
     EARLIEST.store(0, Ordering::Relaxed);
     table::each_pending(|mut guard| {
-        let fd = guard.facts().fd;
         let until = guard.record().and_then(|record| record.attempt.as_ref()).map_or(now, |attempt| attempt.until);
-        if sys::cookie(fd) == Some(guard.cookie()) {
+        if let Some(fd) = guard.valid_descriptor() {
             advance(&mut guard, fd);
             if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_ref()) {
                 note_deadline(attempt.until);

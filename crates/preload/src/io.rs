@@ -59,7 +59,7 @@ fn hold_out(fd: c_int, flags: c_int) -> Option<Errno> {
 /// # Safety
 /// `addr` is null or valid for `len` bytes.
 unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: socklen_t) -> First {
-    if flags & libc::MSG_FASTOPEN == 0 || config::get().is_none() {
+    if flags & libc::MSG_FASTOPEN == 0 || !has_config() {
         return First::Go;
     }
     // SAFETY: the caller's promise.
@@ -68,6 +68,10 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
         Course::Real => First::Go,
         Course::Connected => First::Connected,
         Course::Failed(errno) => First::Fail(errno),
+        Course::InUse => match connect::in_use(fd, &wanted) {
+            0 => First::Connected,
+            errno => First::Fail(errno),
+        },
         Course::Pending { again, .. } if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) => {
             First::Fail(connect::under_way(again))
         }
@@ -76,6 +80,12 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
             errno => First::Fail(errno),
         },
     }
+}
+
+/// Whether there is a configuration. Another library's constructor may send before ours has run.
+fn has_config() -> bool {
+    config::init();
+    config::get().is_some()
 }
 
 /// The outcome of a call that both connects and sends.
@@ -247,7 +257,7 @@ hook! {
         // The first message connects. The call may send fewer messages than requested, so it sends this one alone.
         if flags & libc::MSG_FASTOPEN != 0
             && count > 0
-            && config::get().is_some()
+            && has_config()
             && let Some(first) = messages.as_mut()
         {
             let sent = sendmsg(fd, &raw const first.msg_hdr, flags);

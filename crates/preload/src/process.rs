@@ -33,21 +33,24 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 /// Sets up the page.
 pub(crate) fn create() -> Result<(), Errno> {
     let page = sys::map(PAGE, false)?;
-    if sys::wipe_on_fork(page, PAGE).is_err() {
-        // Linux before 4.14: copies made past the C library's fork go unnoticed.
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
-    }
+    // Without it (Linux before 4.14), copies that are made past the C library's fork go unnoticed.
+    let _ = sys::wipe_on_fork(page, PAGE);
+    // The first call in a child of fork may be made by a child of vfork of its own, in the same memory.
+    // SAFETY: the handler only stores to atomics.
+    unsafe { libc::pthread_atfork(None, None, Some(own_copy)) };
     OWNER.store(page.cast(), Ordering::Release);
     owner();
     owning_process();
     Ok(())
 }
 
-unsafe extern "C" fn forget() {
+/// Notes the process and the number of a copy that fork has just made.
+unsafe extern "C" fn own_copy() {
     if let Some(cell) = cell() {
         cell.number.store(0, Ordering::Relaxed);
         cell.pid.store(0, Ordering::Relaxed);
+        owner();
+        owning_process();
     }
 }
 
@@ -162,4 +165,28 @@ pub(crate) fn no_unwind<R>(work: impl FnOnce() -> R) -> R {
     let result = work();
     std::mem::forget(bomb);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_of_fork_knows_itself_at_once() {
+        create().unwrap();
+        let parent = owner();
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let cell = cell().unwrap();
+            let known = cell.pid.load(Ordering::Relaxed) == sys::getpid();
+            let numbered = !matches!(cell.number.load(Ordering::Relaxed), 0) && owner() != parent;
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!(known && numbered))) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is valid for writing.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
 }

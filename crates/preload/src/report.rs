@@ -267,6 +267,13 @@ pub(crate) fn not_selected(config: &Config, destination: SocketAddr) {
     sentence(format_args!("{destination}: direct: {why}"));
 }
 
+/// Reports that the kernel does not tell the state of a socket, so that it is unknown whether a session may use it.
+pub(crate) fn state_unknown(config: &Config, destination: SocketAddr) {
+    let why = |text: &mut dyn Write| text.write_str("the kernel does not tell the state of the socket (TCP_INFO)");
+    once(config, false, why);
+    plain(config, &destination, Some(libc::EOPNOTSUPP), why);
+}
+
 /// Reports that the gateway's name does not resolve.
 pub(crate) fn unresolved(config: &Config, destination: SocketAddr, reason: &str) {
     let why = |text: &mut dyn Write| write!(text, "gateway {}: the name does not resolve: {reason}", config.gateway);
@@ -288,14 +295,17 @@ fn once(config: &Config, direct: bool, why: impl Fn(&mut dyn Write) -> fmt::Resu
 /// anyway.
 fn write_once(config: &Config, what: impl Fn(&mut dyn Write) -> fmt::Result) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if !config.settings.verbose && !SAID.swap(true, Ordering::Relaxed) && sys::is_writable(libc::STDERR_FILENO) {
+    if !config.settings.verbose && !SAID.swap(true, Ordering::Relaxed) {
         sentence(fmt::from_fn(|text| what(text)));
     }
 }
 
 /// Writes a sentence to standard error, even without a request: for faults that make every connection of a program
-/// fail, or go past the gateways.
+/// fail, or go past the gateways. Nothing is written if that would block, or end the program by SIGPIPE.
 pub(crate) fn sentence(sentence: impl fmt::Display) {
+    if !sys::is_writable(libc::STDERR_FILENO) {
+        return;
+    }
     let mut room = [0; 1024];
     let mut line = Text::on(&mut room);
     let _ = writeln!(line, "phoebus: {sentence}");

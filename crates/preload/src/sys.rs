@@ -97,7 +97,18 @@ pub(crate) fn block_signals() -> u64 {
     old
 }
 
-/// Restores a mask that [`block_signals`] returned.
+/// Blocks the signals of this thread that have handlers, and returns the mask there was. Other signals still end or stop
+/// the program.
+pub(crate) fn block_handled_signals() -> u64 {
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
+    let handled = (1..=64).filter(|signal| !faults.contains(signal) && handler(*signal).is_some());
+    let mask = handled.fold(0_u64, |mask, signal| mask | 1 << (signal - 1));
+    let mut old = 0_u64;
+    set_mask(libc::SIG_BLOCK, &mask, &raw mut old);
+    old
+}
+
+/// Restores a mask that [`block_signals`] or [`block_handled_signals`] returned.
 pub(crate) fn restore_signals(mask: u64) {
     set_mask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
 }
@@ -110,20 +121,23 @@ fn set_mask(how: c_int, mask: &u64, old: *mut u64) {
 
 /// Whether any signal has a handler that does not ask for interrupted calls to be restarted.
 pub(crate) fn any_interrupting_handler() -> bool {
-    (1..=64).any(|signal| {
-        // struct kernel_sigaction begins with handler and flags on every architecture this builds for but for padding,
-        // so the C library's reading of it is used.
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        let saved = errno();
-        // SAFETY: `action` is valid for writing; a null new action only asks. Signals that the C library keeps for
-        // itself are refused, and count as none.
-        let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-        set_errno(saved);
-        // SAFETY: zeroed is a valid sigaction, and the call only overwrote it with another.
-        let action = unsafe { action.assume_init() };
-        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        result == 0 && handled && action.sa_flags & libc::SA_RESTART == 0
-    })
+    (1..=64).any(|signal| handler(signal).is_some_and(|flags| flags & libc::SA_RESTART == 0))
+}
+
+/// The flags of a signal's handler (sigaction(2)), if it has one.
+fn handler(signal: c_int) -> Option<c_int> {
+    // struct kernel_sigaction begins with handler and flags on every architecture this builds for but for padding,
+    // so the C library's reading of it is used.
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    let saved = errno();
+    // SAFETY: `action` is valid for writing; a null new action only asks. Signals that the C library keeps for itself
+    // are refused, and count as none.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    set_errno(saved);
+    // SAFETY: zeroed is a valid sigaction, and the call only overwrote it with another.
+    let action = unsafe { action.assume_init() };
+    let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+    (result == 0 && handled).then_some(action.sa_flags)
 }
 
 /// Maps fresh, zeroed memory; shared with children of fork, or copied to them.

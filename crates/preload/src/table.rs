@@ -108,7 +108,7 @@ pub(crate) fn find(fd: c_int) -> Option<Guard> {
     let table = table()?;
     let cookie = sys::cookie(fd)?;
     let guard = Guard::lock(table.position(cookie)?);
-    (guard.is_of(fd, cookie) && guard.state() != State::Free).then(|| guard.in_use())
+    (guard.is_of(fd, cookie) && guard.state() != State::Free).then(|| guard.seen_at(fd))
 }
 
 /// Like [`find`], but only for entries in state Pending or Failed.
@@ -122,7 +122,7 @@ pub(crate) fn find_live(fd: c_int) -> Option<Guard> {
     // Most descriptors of a busy program are open sessions, which need no lock to be recognized.
     let index = table.position(cookie).filter(|index| live(table.entries[*index].state.load(Ordering::Relaxed)))?;
     let guard = Guard::lock(index);
-    (guard.is_of(fd, cookie) && live(guard.state() as u8)).then(|| guard.in_use())
+    (guard.is_of(fd, cookie) && live(guard.state() as u8)).then(|| guard.seen_at(fd))
 }
 
 /// Waits until nobody uses the entry of the socket with this cookie, if there is one.
@@ -220,8 +220,9 @@ impl Guard {
         self.cookie() == cookie && sys::cookie(fd) == Some(cookie)
     }
 
-    /// The same for a socket that has another descriptor, whichever was closed before.
-    fn in_use(mut self) -> Self {
+    /// Notes that the socket has this descriptor, whichever was closed before.
+    fn seen_at(mut self, fd: c_int) -> Self {
+        self.facts().fd = fd;
         self.facts().closed = false;
         self
     }
@@ -235,6 +236,14 @@ impl Guard {
     pub(crate) fn descriptor(&self) -> c_int {
         // SAFETY: as for `attempt`.
         unsafe { (*entry(self.index).facts.get()).fd }
+    }
+
+    /// A descriptor that is still the socket's: the last one, or one of those in epoll sets.
+    pub(crate) fn valid_descriptor(&mut self) -> Option<c_int> {
+        let cookie = self.cookie();
+        let last = self.descriptor();
+        let registered = self.record().into_iter().flat_map(Record::registered).map(|registration| registration.fd);
+        std::iter::once(last).chain(registered).find(|fd| sys::cookie(*fd) == Some(cookie))
     }
 
     /// The number of the connect that the entry is about; 0 if there was none.

@@ -1,6 +1,7 @@
 //! Entries come, are found, follow their sockets and go.
 
 use super::*;
+use crate::record::Registration;
 
 fn socket() -> c_int {
     sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap()
@@ -22,6 +23,19 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
     let place = find_live(other).unwrap().place();
     assert!(at(place.0).unwrap().place() == place);
     assert!(find_live(0).is_none());
+
+    // A descriptor in an epoll set leads to the socket when the last one is gone.
+    let registered = 901;
+    sys::dup3(other, registered, true).unwrap();
+    let mut guard = find_live(other).unwrap();
+    guard.make_record().unwrap().registrations[3] =
+        Some(Registration { epfd: 0, fd: registered, events: 0, data: 0, exclusive: false, shown: false });
+    guard.facts().fd = fd;
+    assert_eq!(guard.valid_descriptor(), Some(registered));
+    guard.make_record().unwrap().registrations[3] = None;
+    assert_eq!(guard.valid_descriptor(), None);
+    drop(guard);
+    sys::close(registered);
 
     // Another socket takes the place of the one behind a descriptor.
     let new = socket();

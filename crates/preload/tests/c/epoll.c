@@ -262,7 +262,24 @@ static void many(void) {
 
 __attribute__((constructor)) static void make(void) { set = epoll_create1(EPOLL_CLOEXEC); }
 
+// Another descriptor keeps a failed socket in the set after the program has closed the one that it registered. What the set says of
+// it then reaches the program, whatever the shim has forgotten.
+static void failed_and_closed(void) {
+    int fd = begun(REFUSED, 1, EPOLLIN, 8);
+    while (polled(fd, POLLIN, -1) == 0) {}
+    CHECK(dup(fd) >= 0);
+    close(fd);
+    for (int i = 0; i < 100; i++) {
+        int other = tcp(SOCK_NONBLOCK);
+        v4 a = far(REFUSED);
+        FAILS(connect(other, ADDR(a)), EINPROGRESS);
+        while (polled(other, POLLIN, -1) == 0) {}
+        close(other);
+    }
+    CHECK(waited(5000, 8) & EPOLLHUP);
+}
+
 RULES({
     RULE(level), RULE(edge), RULE(once), RULE(exclusive), RULE(failure), RULE(changed), RULE(others), RULE(threads),
-    RULE(many),
+    RULE(many), RULE(failed_and_closed),
 })

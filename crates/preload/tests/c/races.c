@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/syscall.h>
 
 // Sees every connection that is made past the gateway.
@@ -367,6 +369,45 @@ static void number_given_on(void) {
     nobody_came();
 }
 
+static sigjmp_buf out;
+static void jump(int signal) { (void)signal, siglongjmp(out, 1); }
+
+static void *interrupts(void *main_thread) {
+    sem_t *begun = dlsym(RTLD_DEFAULT, "lookup_begun"), *go_on = dlsym(RTLD_DEFAULT, "lookup_goes_on");
+    CHECK(begun && go_on);
+    OK(sem_wait(begun));
+    OK(pthread_kill(*(pthread_t *)main_thread, SIGALRM));
+    OK(sem_post(go_on));
+    return NULL;
+}
+
+// A signal handler jumps while the gateway's name is looked up (slow.c), as wget's does at its time-out. What the thread connects
+// afterwards goes through the gateway.
+static void jumped_out_of_lookup(void) {
+    static v4 a;
+    a = listen_at(HELD_HERE + 100);
+    OK(signal(SIGALRM, jump) == SIG_ERR);
+    pthread_t self = pthread_self(), thread;
+    OK(pthread_create(&thread, NULL, interrupts, &self));
+    if (sigsetjmp(out, 1) == 0) {
+        connect(tcp(0), ADDR(a));
+        CHECK(!"connect returned");
+    }
+    OK(pthread_join(thread, NULL));
+    int fd = tcp(0);
+    OK(connect(fd, ADDR(a)));
+    peer_is(fd, a);
+    echo(fd);
+    nobody_came();
+}
+
+// The kernel does not tell a socket's state (stateless.c): it is not connected directly.
+static void without_states(void) {
+    v4 a = listen_at(HELD_HERE + 100);
+    FAILS(connect(tcp(0), ADDR(a)), EOPNOTSUPP);
+    nobody_came();
+}
+
 // A session that another process has dissolved is opened anew, and not as a direct connection.
 static void dissolved_elsewhere(void) {
     v4 a = listen_at(HELD_HERE + 100);
@@ -445,7 +486,8 @@ static void rings(void) {
 
 RULES({
     RULE(shut_down), RULE(dissolved), RULE(closed), RULE(replaced), RULE(closed_in_a_range), RULE(closed_of_two),
-    RULE(closed_in_a_table_of_its_own), RULE(number_given_on), RULE(fell_back_elsewhere), RULE(sent_while_it_begins),
+    RULE(closed_in_a_table_of_its_own), RULE(number_given_on), RULE(jumped_out_of_lookup), RULE(without_states),
+    RULE(fell_back_elsewhere), RULE(sent_while_it_begins),
     RULE(read_elsewhere), RULE(error_taken), RULE(closed_while_looking_up), RULE(dissolved_elsewhere),
     RULE(fast_open_of_several), RULE(executed), RULE(rings),
 })

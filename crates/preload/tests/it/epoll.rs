@@ -24,4 +24,4 @@ macro_rules! rules {
     )*};
 }
 
-rules! { level edge once exclusive failure changed others threads many }
+rules! { level edge once exclusive failure changed others threads many failed_and_closed }

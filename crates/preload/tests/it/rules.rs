@@ -83,14 +83,36 @@ races! {
     fast_open_of_several executed closed_in_a_table_of_its_own number_given_on
 }
 
-#[test]
-fn closed_while_looking_up() {
+/// Runs a rule with a gateway whose name takes long to look up.
+fn slow_lookup(rule: &str) {
     let slow = compile("slow", &["-shared", "-fPIC"]);
-    let ended = race("closed_while_looking_up", |command, peer| {
+    let ended = race(rule, |command, peer| {
         command.env("PHOEBUS_GW", format!("localhost/{}", peer.address.port()));
         command.env("LD_PRELOAD", format!("{}:{}", common::library().display(), slow.display()));
     });
     assert_eq!(ended.err, "");
+    ended.ok();
+}
+
+#[test]
+fn closed_while_looking_up() {
+    slow_lookup("closed_while_looking_up");
+}
+
+#[test]
+fn jumped_out_of_lookup() {
+    slow_lookup("jumped_out_of_lookup");
+}
+
+#[test]
+fn without_states() {
+    let stateless = compile("stateless", &["-shared", "-fPIC"]);
+    let mut command = preloaded(program(), "127.0.0.1/1");
+    command.env("PHOEBUS_ONLY", "127.0.0.0/8").arg("without_states");
+    command.env("LD_PRELOAD", format!("{}:{}", common::library().display(), stateless.display()));
+    let ended = run(&mut command);
+    let said = "phoebus: the kernel does not tell the state of the socket (TCP_INFO); connections fail\n";
+    assert_eq!(ended.err, said);
     ended.ok();
 }
 
