@@ -52,7 +52,10 @@ impl Claim {
 
     /// Reserves more, if there is space.
     fn grow(&self, bytes: u64, files: u64) -> Result<(), Error> {
-        let mut room = self.room();
+        self.grow_room(&mut self.room(), bytes, files)
+    }
+
+    fn grow_room(&self, room: &mut Room, bytes: u64, files: u64) -> Result<(), Error> {
         let mut used = self.of.used();
         let quota = self.of.quota;
         let instead = room.instead.map_or((0, 0), |bytes| (bytes, 1));
@@ -72,10 +75,13 @@ impl Claim {
         Ok(())
     }
 
-    /// Extends the reservation to `bytes`.
+    /// Extends the reservation to `bytes`. Several writers of one upload may ask at the same time.
     pub(super) fn reach(&self, bytes: u64) -> Result<(), Error> {
-        let has = self.size().0;
-        if bytes > has { self.grow(bytes - has, 0) } else { Ok(()) }
+        let mut room = self.room();
+        match bytes.checked_sub(room.bytes) {
+            None | Some(0) => Ok(()),
+            Some(more) => self.grow_room(&mut room, more, 0),
+        }
     }
 
     /// Records that the reservation is for the draft `place`, and that the replaced `old` counts no more.

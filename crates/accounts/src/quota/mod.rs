@@ -326,6 +326,16 @@ impl Store for Limited {
         })
     }
 
+    fn append<'a>(&'a self, key: &'a Key) -> Fallible<'a, (Arc<dyn Draft>, u64)> {
+        Box::pin(async move {
+            self.0.count().await?;
+            let is_new = self.0.there(key).await.is_none();
+            let claim = self.0.claim(0, u64::from(is_new), None).await?;
+            let (draft, had) = self.0.store.append(key).await?;
+            Ok((Arc::new(Bounded::new(draft, QuotaEdit { had, claim })) as _, had))
+        })
+    }
+
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
             self.0.count().await?;

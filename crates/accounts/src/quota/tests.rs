@@ -86,6 +86,28 @@ async fn no_more_is_filled_than_there_is_room_for() {
     assert_eq!(count(dir.path(), &Mutex::default()), (bytes, files));
 }
 
+#[test]
+fn writers_of_one_upload_claim_its_bytes_once() {
+    const BYTES: u64 = 1000;
+    let dir = tempfile::tempdir().unwrap();
+    let local = Local::new(dir.path(), Links::Beneath).unwrap();
+    let quota = Quota { bytes: Some(ByteSize(BYTES)), files: None };
+    let store = Limited::new(local, dir.path(), quota, None);
+    for _ in 0..500 {
+        let claim = Claim::new(&store.0, 0, 0, None).unwrap();
+        let together = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    together.wait();
+                    claim.reach(BYTES).unwrap();
+                });
+            }
+        });
+        assert_eq!(claim.size(), (BYTES, 0));
+    }
+}
+
 /// A store of a user with files that go on, in a directory of its own.
 fn resuming(bytes: u64) -> (tempfile::TempDir, Limited) {
     let dir = tempfile::tempdir().unwrap();

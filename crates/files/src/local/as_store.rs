@@ -1,9 +1,10 @@
 //! A local directory as a store.
 
-use super::draft::{Edit, LocalDraft};
+use super::draft::LocalDraft;
 use super::listing::LocalListing;
 use super::read::LocalObject;
 use super::rename::{leave_other_link, release};
+use super::unsynced::Unsynced;
 use super::{Local, meta_of};
 use crate::disk::{Disk, DiskFile, Linux};
 use crate::draft::{Start, Work, draft_beside, is_draft, is_part, link_part};
@@ -132,29 +133,13 @@ impl Store for Local {
     }
 
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
+        Box::pin(async move { Ok(Arc::new(self.open_in_place(key, false).await?.0) as _) })
+    }
+
+    fn append<'a>(&'a self, key: &'a Key) -> Fallible<'a, (Arc<dyn Draft>, u64)> {
         Box::pin(async move {
-            let mode = 0o666 & !self.0.mask;
-            let place = key.clone();
-            let opened = self.run(move |store| {
-                let (disk, key) = (&store.0.disk, &place);
-                let failed = |error| store.error(key, "open", error);
-                // The opening must not be visible to the reader of a pipe.
-                let file = match disk.stat_to_write(key) {
-                    Ok(there) => {
-                        store.takes_bytes(key, there.kind)?;
-                        disk.edit(key)
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => disk.create(key, mode),
-                    Err(error) => Err(error),
-                };
-                let file = file.map_err(failed)?;
-                let kind = file.stat().map_err(failed)?.kind;
-                store.takes_bytes(key, kind)?;
-                Ok((kind, file))
-            });
-            let (kind, file) = opened.await?;
-            self.changed(key.parent());
-            Ok(Arc::new(Edit::new(self.clone(), self.label(key), file, kind)) as _)
+            let (edit, size) = self.open_in_place(key, true).await?;
+            Ok((Arc::new(edit) as _, size))
         })
     }
 
@@ -266,21 +251,23 @@ impl Store for Local {
 
     fn settle(&self) -> Fallible<'_, ()> {
         Box::pin(async move {
-            let dirs = std::mem::take(&mut *self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
-            let mut dirs = dirs.into_iter();
-            while let Some(dir) = dirs.next() {
+            // Whoever comes second waits: the first may be syncing a change of the second's.
+            let _alone = self.0.settling.lock().await;
+            let mut unsynced = Unsynced::take(&self.0.unsynced);
+            while let Some(dir) = unsynced.next().cloned() {
                 let synced = self.call(&dir, "sync the directory", |disk, dir| match disk.sync_dir(dir) {
                     // A directory that was removed since is synced with its parent.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                     other => other,
                 });
-                if let Err(error) = synced.await {
-                    // The next caller tries it again, for changes may be its own. A directory that cannot be opened
-                    // concerns this caller alone.
-                    let retried = Some(dir).filter(|_| error.kind() != ErrorKind::Denied);
-                    retried.into_iter().chain(dirs).for_each(|dir| self.changed(dir));
-                    return Err(error);
+                let synced = synced.await;
+                // The next caller tries again what failed, for changes may be its own. A directory that cannot be
+                // opened concerns this caller alone.
+                if synced.as_ref().is_err_and(|error| error.kind() != ErrorKind::Denied) {
+                    return synced;
                 }
+                unsynced.is_synced(&dir);
+                synced?;
             }
             Ok(())
         })

@@ -2,7 +2,7 @@
 
 use super::{Local, UserFile};
 use crate::block::Block;
-use crate::disk::{DiskFile, Linux, LinuxFile};
+use crate::disk::{Disk, DiskFile, Linux, LinuxFile};
 use crate::draft::{MAX_GAPS, Work};
 use crate::error::Error;
 use crate::key::Key;
@@ -178,6 +178,43 @@ impl Edit {
 
     fn written(&self) -> Ranges {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Local {
+    /// Opens `key` for writing, and creates it if it is missing. Returns its size, too. With `alone`, nobody else has it
+    /// open in this way.
+    pub(super) async fn open_in_place(&self, key: &Key, alone: bool) -> Result<(Edit, u64), Error> {
+        let mode = 0o666 & !self.0.mask;
+        let place = key.clone();
+        let opened = self.run(move |store| {
+            let (disk, key) = (&store.0.disk, &place);
+            let failed = |error| store.error(key, "open", error);
+            // The opening must not be visible to the reader of a pipe.
+            let file = match disk.stat_to_write(key) {
+                Ok(there) => {
+                    store.takes_bytes(key, there.kind)?;
+                    disk.edit(key)
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => disk.create(key, mode),
+                Err(error) => Err(error),
+            };
+            let file = file.map_err(failed)?;
+            let kind = file.stat().map_err(failed)?.kind;
+            store.takes_bytes(key, kind)?;
+            // Pipes and devices append by themselves.
+            if kind != Kind::File {
+                return Ok((kind, file, 0));
+            }
+            if alone && !file.lock().map_err(failed)? {
+                return Err(Error::Busy { name: store.label(key) });
+            }
+            let size = file.stat().map_err(failed)?.size;
+            Ok((kind, file, size))
+        });
+        let (kind, file, size) = opened.await?;
+        self.changed(key.parent());
+        Ok((Edit::new(self.clone(), self.label(key), file, kind), size))
     }
 }
 

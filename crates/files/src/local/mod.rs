@@ -10,6 +10,7 @@ mod listing;
 mod read;
 mod rename;
 mod turns;
+mod unsynced;
 
 use crate::disk::{Disk, Links, Linux, LinuxFile, Stat};
 use crate::draft::{JOURNAL_FROM, draft_home, hash};
@@ -50,6 +51,8 @@ struct Inner {
     identity: Option<Arc<Identity>>,
     /// Directories with unsynced changes of names.
     unsynced: Mutex<BTreeSet<Key>>,
+    /// Held while they are synced.
+    settling: tokio::sync::Mutex<()>,
     /// Directories for drafts.
     partial_dirs: Mutex<BTreeSet<Key>>,
 }
@@ -73,6 +76,7 @@ impl Local {
             checksums: Share::default(),
             identity: None,
             unsynced: Mutex::default(),
+            settling: tokio::sync::Mutex::default(),
             partial_dirs: Mutex::default(),
         })))
     }
@@ -105,6 +109,7 @@ impl Local {
             checksums: old.checksums.clone(),
             identity: old.identity.clone(),
             unsynced: Mutex::default(),
+            settling: tokio::sync::Mutex::default(),
             partial_dirs: Mutex::default(),
         };
         change(&mut inner);

@@ -196,6 +196,13 @@ pub trait Store: Debug + Send + Sync {
     /// if missing.
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>>;
 
+    /// Opens `key` as [`Self::edit`] does, to write behind what it has. Returns the bytes that it has, too. Until the
+    /// draft is dropped, nobody else appends to the same file.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if somebody else appends to it.
+    fn append<'a>(&'a self, key: &'a Key) -> Fallible<'a, (Arc<dyn Draft>, u64)>;
+
     /// Creates the directory `key` in an existing directory.
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
 

@@ -147,6 +147,11 @@ impl Store for Remote {
         Box::pin(async { Err(Error::Unsupported { name, what: "changing a server's file where it stands" }) })
     }
 
+    fn append<'a>(&'a self, key: &'a Key) -> Fallible<'a, (Arc<dyn Draft>, u64)> {
+        let name = self.label(key);
+        Box::pin(async { Err(Error::Unsupported { name, what: "appending to a server's file" }) })
+    }
+
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
             self.keeps_name(key).await?;

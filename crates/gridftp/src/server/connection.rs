@@ -74,6 +74,7 @@ impl Connection {
             channel: None,
             listens: None,
             stripes: None,
+            unsynced: 0,
             sent: None,
         };
         let lines = Lines::new(server.config.limits.line.0 as usize);
@@ -90,6 +91,7 @@ impl Connection {
         }
         // Replies that were sent are delivered before the connection closes.
         let _ = connection.link.close().await;
+        connection.worker.sync_rest().await;
     }
 
     async fn run(&mut self, greeting: Reply) -> End {

@@ -31,7 +31,9 @@ impl Worker {
         let stoppable = task.is_stoppable();
         let done = match task {
             Task::Login { user, password, identity } => {
-                (self.served, self.channel, self.stripes) = (None, None, None);
+                self.sync_rest().await;
+                self.close_channel();
+                (self.served, self.stripes) = (None, None);
                 return tokio::select! {
                     outcome = self.login(user, password, identity) => outcome,
                     // A client that is gone frees its place in the queue of logins.
@@ -62,7 +64,7 @@ impl Worker {
                 self.listen(answer, generation, self.data_settings(&settings, third_party, security, None))
             }
             Task::ListenOnNodes { generation, settings, security } => {
-                self.channel = None;
+                self.close_channel();
                 let listening = self.listen_on_nodes(generation, &settings, security.as_ref()).await;
                 listening.map(Outcome::Striped)
             }
@@ -147,7 +149,7 @@ impl Worker {
         settings: crate::data::Settings,
     ) -> Result<Outcome, Failure> {
         // Release the port of the previous channel first.
-        self.channel = None;
+        self.close_channel();
         let channel = Channel::listening(self.local.ip(), settings)?;
         let lost = || Failure::say(425, "no address is listened on");
         let mut addr = channel.local_addr().ok_or_else(lost)?;
@@ -190,11 +192,13 @@ impl Worker {
         Ok(match task {
             FileTask::MakeDir(key) => {
                 store.make_dir(&key).await?;
+                self.has_changed(&*store).await;
                 let name = doubled(&[b"/", key.as_bytes()].concat());
                 Reply::new(257, [b"\"", &name[..], b"\" is made"].concat())
             }
             FileTask::RemoveDir(key) => {
                 store.remove_dir(&key).await?;
+                self.has_changed(&*store).await;
                 done("the directory is removed")
             }
             FileTask::Remove(key) => {
@@ -203,10 +207,13 @@ impl Worker {
                     true => store.discard(&key, None).await?,
                     false => store.remove(&key).await?,
                 }
+                self.has_changed(&*store).await;
                 done("removed")
             }
             FileTask::Rename(from, to) => {
                 store.rename(&from, &to, true).await?;
+                // A client may remove its source next.
+                store.settle().await?;
                 done("renamed")
             }
             FileTask::Size { key, ascii } => {

@@ -32,6 +32,8 @@ pub(super) struct Worker {
     pub(super) listens: Option<Counted<u16>>,
     /// The data nodes that work for this session.
     pub(super) stripes: Option<Stripes>,
+    /// Names that were made or removed, and may not be synced to disk.
+    pub(super) unsynced: u32,
     /// Bytes of a file that the last transfer sent.
     pub(super) sent: Option<u64>,
 }
@@ -77,7 +79,40 @@ impl TaskClient {
     }
 }
 
+/// Number of changed names after which they are synced at the latest.
+const UNSYNCED: u32 = 256;
+
 impl Worker {
+    /// Closes the data channel, with its port.
+    pub(super) fn close_channel(&mut self) {
+        (self.channel, self.listens) = (None, None);
+    }
+
+    /// Notes that the client has made or removed a name. Nobody is told that this is durable. It is synced with the
+    /// next file, after some more changes, or at the end of the connection.
+    pub(super) async fn has_changed(&mut self, store: &dyn Store) {
+        self.unsynced += 1;
+        if self.unsynced >= UNSYNCED {
+            self.sync(store).await;
+        }
+    }
+
+    /// Syncs what [`Self::has_changed`] has noted, at the end of the connection.
+    pub(super) async fn sync_rest(&mut self) {
+        if self.unsynced > 0
+            && let Ok(store) = self.store()
+        {
+            self.sync(&*store).await;
+        }
+    }
+
+    async fn sync(&mut self, store: &dyn Store) {
+        self.unsynced = 0;
+        if let Err(error) = store.settle().await {
+            tracing::warn!(peer = %self.peer, %error, "changed names are not synced to disk");
+        }
+    }
+
     pub(super) fn store(&self) -> Result<Arc<dyn Store>, Failure> {
         let served = self.served.as_ref().map(|served| served.store.clone());
         served.ok_or_else(|| Failure::say(530, "log in first"))

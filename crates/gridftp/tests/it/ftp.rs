@@ -103,6 +103,24 @@ fn same(a: &std::path::Path, b: &std::path::Path) {
     ok(&run(Command::new("diff").arg("-r").args([a, b])));
 }
 
+/// Two uploads that append to one file would write over each other.
+#[test]
+fn one_upload_at_a_time_appends_to_a_file() {
+    let serve = Serve::writable();
+    let script = r#"
+f, g = login(), login()
+for s in f, g: s.voidcmd('TYPE I')
+f.storbinary('STOR log', io.BytesIO(b'begin '))
+first = f.transfercmd('APPE log'); first.sendall(b'first ')
+g.makepasv(); said = refused(g, 'APPE log', '450'); assert 'log' in said, said
+first.close(); assert f.voidresp().startswith('226')
+g.storbinary('APPE log', io.BytesIO(b'second '))
+f.storbinary('APPE log', io.BytesIO(b'third'))
+out = io.BytesIO(); f.retrbinary('RETR log', out.write); assert out.getvalue() == b'begin first second third', out.getvalue()
+"#;
+    ok(&python(&serve, script));
+}
+
 #[test]
 fn ftplib_finds_every_command_that_it_uses() {
     let serve = Serve::writable();

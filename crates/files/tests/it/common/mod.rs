@@ -198,6 +198,9 @@ impl Store for Far {
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
         self.inner.edit(key)
     }
+    fn append<'a>(&'a self, key: &'a Key) -> Fallible<'a, (Arc<dyn Draft>, u64)> {
+        self.inner.append(key)
+    }
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
             self.faults.passes()?;

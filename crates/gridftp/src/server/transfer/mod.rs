@@ -79,7 +79,7 @@ impl Worker {
         };
         if moved.is_err() || transfer.settings.mode != Mode::Extended {
             // Connections of a failed transfer, or of a mode without reuse, are closed.
-            self.channel = None;
+            self.close_channel();
         }
         if moved.is_err() {
             self.stripes = None;
@@ -128,6 +128,7 @@ impl Worker {
                 let (third_party, security) = (transfer.third_party, transfer.security.clone());
                 let settings = self.data_settings(&transfer.settings, third_party, security, Some(connections));
                 let channel = Channel::connecting(to.clone(), settings);
+                self.close_channel();
                 self.channel = Some((transfer.generation, channel.clone()));
                 Ok(channel)
             }

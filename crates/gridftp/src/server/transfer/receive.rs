@@ -167,9 +167,9 @@ pub(super) async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Tar
     let from = if transfer.settings.mode == Mode::Stream { stream_from } else { 0 };
     match &transfer.what {
         Operation::Append { key } => {
-            let there = size(store, key).await?.unwrap_or(0);
+            let (draft, there) = store.append(key).await?;
             let from = there.checked_add(from).ok_or_else(|| Failure::say(554, "no file can have as many bytes"))?;
-            edit(store, key, from).await
+            Ok(Target { draft, kept: Ranges::new(), from, size: None, in_place: true })
         }
         Operation::Adjust { key, offset } => match size(store, key).await? {
             None if *offset == 0 && skip.is_empty() => fresh(store, key, transfer).await,

@@ -223,6 +223,9 @@ impl Store for Server {
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
         self.inner.edit(key)
     }
+    fn append<'a>(&'a self, key: &'a Key) -> Fallible<'a, (Arc<dyn Draft>, u64)> {
+        self.inner.append(key)
+    }
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         self.inner.make_dir(key)
     }
