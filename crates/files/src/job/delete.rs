@@ -10,7 +10,7 @@
 //!   store can tell.
 //! - Removal goes through the destination's directory, which no link leads out of ([`Store::confined`]).
 
-use super::case::folded;
+use super::alike::folded;
 use super::contents::{contents, listed};
 use super::{AHEAD, Event, Run};
 use crate::draft::{is_engines, is_ours};

@@ -1,8 +1,8 @@
 //! A job carries many objects from one store to another, several at a time, with retries, and reports the result of
 //! each.
 
+mod alike;
 mod arrived;
-mod case;
 mod compare;
 mod contents;
 mod delete;
@@ -13,7 +13,7 @@ mod look;
 mod one;
 mod tree;
 
-pub use case::{folded, keeps_apart};
+pub use alike::{common_form, keeps_apart};
 pub use compare::{Comparison, Difference, Finding};
 pub use events::{Event, Quiet, Report, Watcher};
 
@@ -24,7 +24,7 @@ use crate::retry::Retry;
 use crate::spawned::Spawned;
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::transfer::TransferOptions;
-use case::Cases;
+use alike::Cases;
 use contents::{Contents, contents};
 use kept::ArrivedObjects;
 use one::{Came, One};

@@ -533,6 +533,24 @@ async fn what_has_another_name_at_the_destination_is_not_deleted() {
     }
 }
 
+/// A file system that finds a name however its characters are composed.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_whose_names_differ_in_composition_are_not_lost() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    for name in ["caf\u{e9}", "cafe\u{301}"] {
+        fs::write(from.path().join(name), name).unwrap();
+    }
+    let far = Far::new(to.path());
+    far.faults.folds.store(2, Ordering::Relaxed);
+    let report = Job::new(Arc::new(local(from.path())), Arc::new(far)).run(ALL).await;
+    assert!((report.carried, report.failed) == (1, 1), "{report:?}");
+    assert!(report.failures[0].1.to_string().contains("takes several names for one"), "{report:?}");
+    // Elsewhere both are there.
+    let to = tempdir().unwrap();
+    let report = Job::new(Arc::new(local(from.path())), Arc::new(local(to.path()))).run(ALL).await;
+    assert!(report.is_complete() && names(to.path()).len() == 2, "{report:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_asked_about_new_names_where_nothing_could_be_deleted() {
     let (from, to) = (tree(), tempdir().unwrap());

@@ -5,7 +5,7 @@ use crate::cp::{FAREWELL, Lost, interrupted};
 use crate::exit::{self, Exit};
 use crate::place::FarArgs;
 use anyhow::Result;
-use phoebus_files::job::{folded, keeps_apart};
+use phoebus_files::job::{common_form, keeps_apart};
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, ErrorKind, is_ours};
@@ -262,11 +262,10 @@ async fn all(args: &Args, under_way: &UnderWay) -> Result<ExitCode> {
         let reason = "two sources go there, and one of the two would be lost; nothing was moved";
         return Err(Exit::usage(format!("{name}: {reason}")));
     }
-    // Names that differ in case only are one name at some destinations.
-    let mut folded_targets = HashSet::new();
+    // Some destinations take several names for one.
+    let mut forms = HashSet::new();
     for (source, key, to) in moves {
-        if !folded_targets.insert(folded(to.as_bytes())) && tally.check(keeps_apart(&*dest.store, &to).await).is_none()
-        {
+        if !forms.insert(common_form(to.as_bytes())) && tally.check(keeps_apart(&*dest.store, &to).await).is_none() {
             continue;
         }
         if Arc::ptr_eq(&source.store, &dest.store) {

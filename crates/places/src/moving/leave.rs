@@ -83,6 +83,8 @@ impl Leaving {
         mut left: impl FnMut(Result<(), Stays>),
     ) {
         let most = if self.source.is_far() || self.dest.is_far() { AHEAD } else { 1 };
+        let (moved, merged) = self.apart_at_dest(moved).await;
+        merged.into_iter().for_each(|stays| left(Err(stays)));
         let leaving = Arc::new(self);
         // The first file of two directories goes alone: its result spares questions about the others.
         let mut ready = VecDeque::new();
@@ -123,6 +125,37 @@ impl Leaving {
                 }
             }
         }
+    }
+
+    /// Those of `moved` that have a copy of their own at the destination, and why the others stay. A file system may
+    /// take the names of two copies for one, and have only the later one. Servers' names were compared before.
+    async fn apart_at_dest(&self, moved: Vec<(Key, Carried)>) -> (Vec<(Key, Carried)>, Vec<Stays>) {
+        if self.dest.is_far() {
+            return (moved, Vec::new());
+        }
+        let (mut found, mut copies, mut stay) = (Vec::new(), HashMap::new(), Vec::new());
+        for (to, carried) in moved {
+            match self.dest.stat(&to).await {
+                Ok(meta) => {
+                    let id = meta.identity.map(|identity| (identity.device, identity.number));
+                    *copies.entry(id).or_insert(0) += usize::from(id.is_some());
+                    found.push((to, carried, id));
+                }
+                Err(error) => stay.push(error.into()),
+            }
+        }
+        let mut alone = Vec::new();
+        for (to, carried, id) in found {
+            if copies.get(&id).is_none_or(|count| *count < 2) {
+                alone.push((to, carried));
+                continue;
+            }
+            let to = shown(&*self.dest, &to);
+            let reason =
+                format!("the destination takes {to} and another name for one, and has the copy of one of them");
+            stay.push(self.stays(&carried.from, &reason).into());
+        }
+        (alone, stay)
     }
 
     fn apart(&self) -> MutexGuard<'_, HashSet<(Key, Key)>> {

@@ -8,6 +8,7 @@ use phoebus_files::local::Local;
 use server::{Names, Server};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use tempfile::tempdir;
 use tokio::sync::Barrier;
 
@@ -211,6 +212,23 @@ async fn sources_stay_of_all_files_that_may_have_become_one() {
             assert_eq!(exists("a-long-nam"), stays || !is_first, "{second}");
         }
     }
+}
+
+#[tokio::test]
+async fn sources_stay_that_a_file_system_has_put_into_one_file() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    fs::create_dir(here.path().join("d")).unwrap();
+    let past = SystemTime::now() - Duration::from_secs(3600);
+    for name in ["a-long-nam", "a-long-nam-2", "ordinary"] {
+        let path = here.path().join("d").join(name);
+        fs::write(&path, name).unwrap();
+        fs::File::options().append(true).open(&path).unwrap().set_modified(past).unwrap();
+    }
+    let dest = Server { names: Names::Short, is_local: true, ..Server::of(there.path()) };
+    assert_ne!(moves(source, "d", dest, "d").await, Came::Done);
+    let left = |name: &str| here.path().join("d").join(name).exists();
+    assert!(left("a-long-nam") && left("a-long-nam-2") && !left("ordinary"));
 }
 
 #[tokio::test]

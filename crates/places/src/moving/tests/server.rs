@@ -23,6 +23,8 @@ pub(super) struct Server {
     pub(super) keeps: bool,
     /// Whether it tells when files were modified.
     pub(super) dates: bool,
+    /// Whether it is a file system of this machine, and tells all that one does.
+    pub(super) is_local: bool,
     /// Whether its names can be looked at, and what is made of them.
     pub(super) names: Names,
     /// Whether it finds files that were put aside by the names that they had, as from a cache.
@@ -60,6 +62,7 @@ impl Server {
             loses: false,
             keeps: false,
             dates: true,
+            is_local: false,
             names: Names::Kept,
             remembers: false,
             full_at: None,
@@ -93,7 +96,7 @@ impl Server {
     }
 
     fn told(&self, meta: Meta) -> Meta {
-        told(meta, self.dates)
+        if self.is_local { meta } else { told(meta, self.dates) }
     }
 }
 
@@ -140,7 +143,7 @@ impl Store for Server {
         "ftp://server".to_owned()
     }
     fn is_far(&self) -> bool {
-        true
+        !self.is_local
     }
     fn algorithms(&self) -> &[Algorithm] {
         self.inner.algorithms()
