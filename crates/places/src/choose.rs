@@ -1,5 +1,5 @@
-//! What is chosen where nothing is said (U16): how many files are carried at a time, and over how many connections each
-//! goes. Buffers are never chosen: the kernel tunes them as it goes, and a size that is set would end that.
+//! Defaults of `--transfers` and `--streams` (U16): how many files are copied at a time, and over how many connections
+//! each. Buffer sizes have no default here: a fixed size would disable the autotuning of the kernel.
 //!
 //! | `--transfers` | is | because |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | `--streams` | is | because |
 //! |---|---|---|
 //! | servers of plain FTP, or nearer than [`FAR`] | 1 | they know nothing else; and there one is limited by processors and disks |
-//! | what the kernel lets be under way on one connection lasts for [`RATE`] over the round trip, and little is lost | 1 | its autotuning fills the path: more would only take from others |
-//! | it does not | as many as do together | the administrator has set a limit for each connection, which one cannot pass |
+//! | the largest window of one connection is enough for [`RATE`] over the round trip, and loss is low | 1 | autotuning fills the path; more connections would only take bandwidth from others |
+//! | the window is too small | as many as reach [`RATE`] together | a limit of the kernel holds for each connection |
 //! | more than [`LOSS`] of what was sent had to be sent again | as many as carry [`LOSSY_RATE`] together, by Mathis' formula | a loss halves the window of one of them, and not of all |
 //! | in any case | at most 8, each with at least 16 MiB | more gain little, and small parts are gone before windows have grown |
 

@@ -21,9 +21,9 @@ pub async fn remove(
     named: &mut NamedDirs,
     outcomes: &mut impl Outcomes,
 ) -> Result<(), Error> {
-    // Removing is tried first, since a link is what it is only to that.
+    // Try to remove the name first: this works for a symbolic link, whatever a listing says that it is.
     let Err(error) = store.remove(key).await else { return Ok(()) };
-    // What failed for now says nothing of what it is.
+    // A temporary failure says nothing about the kind of the entry.
     let is_dir =
         error.kind() != ErrorKind::Passing && matches!(store.stat_link(key).await, Ok(meta) if meta.kind == Kind::Dir);
     match is_dir && recursive {

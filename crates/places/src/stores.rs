@@ -3,7 +3,7 @@
 use super::error::{Error, Result};
 use super::options::{Carried, ServerOptions};
 use super::place::{Place, escaped, is_inside, pattern_of, whole_path};
-use super::servers::{self, Again, Caller, Paths, Ways};
+use super::servers::{self, Caller, GatewayPath, Paths, RetryPolicy};
 use super::url::{Far, Url};
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
@@ -27,21 +27,21 @@ pub struct Stores {
     carried: Carried,
     caller: Arc<dyn Caller>,
     /// The path to servers, once configured.
-    ways: Option<Ways>,
+    ways: Option<GatewayPath>,
     paths: Arc<Paths>,
-    again: Again,
+    again: RetryPolicy,
 }
 
 impl Stores {
     /// No stores yet. `options` are of servers, `carried` of transfers.
     pub fn new(options: ServerOptions, carried: Carried, caller: Arc<dyn Caller>) -> Self {
-        let (paths, again) = (Arc::new(Paths::default()), Again::default());
+        let (paths, again) = (Arc::new(Paths::default()), RetryPolicy::default());
         Self { local: None, far: Vec::new(), options, carried, caller, ways: None, paths, again }
     }
 
     /// The same with retries of unreachable servers. `tell` receives the reasons.
     pub fn trying(self, retry: Retry, tell: impl Fn(&phoebus_files::Error, Duration) + Send + Sync + 'static) -> Self {
-        Self { again: Again::new(retry, tell), ..self }
+        Self { again: RetryPolicy::new(retry, tell), ..self }
     }
 
     /// The round trip of the server `store`, if it is one.
@@ -121,7 +121,7 @@ impl Stores {
                 let ways = match &mut self.ways {
                     Some(ways) => ways,
                     None => {
-                        let ways = Ways::said(&self.options, self.caller.clone(), self.paths.clone())?;
+                        let ways = GatewayPath::said(&self.options, self.caller.clone(), self.paths.clone())?;
                         self.ways.insert(ways)
                     }
                 };

@@ -4,7 +4,7 @@
 //! Each connect looks for it anew. A program therefore finds an agent that was started after it, and does not wait for
 //! one that has ended. Without an agent, this costs one open(2) of a missing file.
 
-use crate::sys;
+use crate::sys::{self, Errno};
 use phoebus_config::agent::{AgentFileNames, FILE_MAX, Running, directory};
 use phoebus_config::environment::variable;
 use phoebus_config::first_hop::{By, FirstHop};
@@ -45,16 +45,30 @@ impl AgentLocator {
 
     /// The running agent, if it belongs to this user: its file is closed to others, and locked by the process that
     /// listens there.
-    pub(crate) fn running(&self) -> Option<Running> {
-        self.files.iter().flatten().find_map(|file| at(file))
+    ///
+    /// # Errors
+    /// There is a file, and no free descriptor to read it with.
+    pub(crate) fn running(&self) -> Result<Option<Running>, Errno> {
+        for file in self.files.iter().flatten() {
+            if let Some(agent) = at(file)? {
+                return Ok(Some(agent));
+            }
+        }
+        Ok(None)
     }
 }
 
-fn at(file: &CStr) -> Option<Running> {
-    let fd = sys::open(file, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
+fn at(file: &CStr) -> Result<Option<Running>, Errno> {
+    let fd = match sys::open(file, libc::O_RDONLY | libc::O_NONBLOCK) {
+        Ok(fd) => fd,
+        // Programs at their limit have to know whether there is an agent, all the same.
+        Err(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM)) if sys::exists(file) => return Err(errno),
+        Err(_) => return Ok(None),
+    };
     let ours = sys::owner_and_mode(fd).is_ok_and(|(uid, mode)| uid == sys::geteuid() && mode & 0o077 == 0);
     let mut text = [0; FILE_MAX];
     let read = if ours && sys::is_locked(fd) { sys::read(fd, &mut text) } else { Ok(0) };
     sys::close(fd);
-    Running::parse(std::str::from_utf8(&text[..read.ok()?]).ok()?)
+    let text = read.ok().and_then(|len| std::str::from_utf8(&text[..len]).ok());
+    Ok(text.and_then(Running::parse))
 }

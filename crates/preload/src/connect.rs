@@ -7,10 +7,11 @@ use crate::handshake::{self, Awaited, FirstHop, Stage};
 use crate::held::Held;
 use crate::process::no_unwind;
 use crate::record::Gateways;
+use crate::socket::{self, SocketKind};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
 use crate::wait::{Settled, settle};
-use crate::{bypass, gateways, names, real, report, socket};
+use crate::{bypass, gateways, names, real, report};
 use libc::{c_int, sockaddr, socklen_t};
 use phoebus_proto::session::Code;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,6 +27,8 @@ const GIVEN_UP: Errno = libc::ECONNABORTED;
 pub(crate) enum Course {
     /// The kernel handles it.
     Real,
+    /// It is the datagram socket with this cookie.
+    Datagram(u64),
     /// The socket is connected, connecting or listening. [`in_use`] gets the kernel's answer.
     InUse,
     /// The session is open.
@@ -47,7 +50,10 @@ enum Step {
 fn step(fd: c_int, addr: &RawAddr) -> Step {
     if let Some(mut guard) = table::find(fd) {
         match (guard.state(), addr.family()) {
-            (State::Open, libc::AF_UNSPEC) => guard.remove(),
+            (State::Open, libc::AF_UNSPEC) => {
+                socket::reset(&mut guard, fd);
+                guard.remove();
+            }
             (State::Open, _) => {
                 if let Some(course) = finish(guard, fd) {
                     return Step::Take(course);
@@ -85,11 +91,15 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         // Another thread may have closed it. When the kernel is asked, a new socket may have its number, and would be
         // connected past the gateway.
         Err(errno @ (libc::EBADF | libc::ENOTSOCK)) => return Step::Take(Course::Failed(errno)),
-        Err(_) => return Step::Take(Course::Real),
+        Err(_) if SocketKind::of(fd) == SocketKind::Datagram => return Step::Take(Course::Real),
+        Err(_) => return Step::Take(unknown(config, destination)),
     };
-    let state = if socket::is_tcp(fd) { handshake::tcp_state(fd) } else { None };
+    if let Some(errno) = refused_family(fd, destination, addr.family()) {
+        return Step::Take(Course::Failed(errno));
+    }
+    let state = if SocketKind::of(fd) == SocketKind::Tcp { handshake::tcp_state(fd) } else { None };
     let Some(state) = state else {
-        return Step::Take(no_stream(fd, cookie, config, addr, destination));
+        return Step::Take(without_state(fd, cookie, config, destination));
     };
     if !names::selects(config, destination) {
         if state == handshake::TCP_CLOSE {
@@ -110,27 +120,51 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     Step::Open(config, destination, cookie)
 }
 
-/// Connects a socket that is not one of TCP, or that another thread has closed meanwhile: both look alike.
-fn no_stream(fd: c_int, cookie: u64, config: &Config, addr: &RawAddr, destination: SocketAddr) -> Course {
+/// The error of the kernel for an address of a family that the socket cannot connect to.
+fn refused_family(fd: c_int, destination: SocketAddr, family: c_int) -> Option<Errno> {
+    let own = socket::family(fd)?;
+    if own != family {
+        return Some(libc::EAFNOSUPPORT);
+    }
+    let mapped = destination.is_ipv6() && destination.ip().to_canonical().is_ipv4();
+    (mapped && socket::is_v6_only(fd)).then_some(libc::ENETUNREACH)
+}
+
+/// How a socket connects that is not one of TCP, or whose state is unknown, or that another thread has closed meanwhile:
+/// all three look alike.
+fn without_state(fd: c_int, cookie: u64, config: &Config, destination: SocketAddr) -> Course {
     // No handler may jump past the release of the held descriptor.
     let mask = sys::block_signals();
-    let course = match Held::new(fd, cookie) {
+    let kind = Held::new(fd, cookie).map(|held| SocketKind::of(held.fd()));
+    sys::restore_signals(mask);
+    match kind {
         Err(_) => Course::Failed(GIVEN_UP),
-        Ok(held) if socket::is_tcp(held.fd()) => match names::selects(config, destination) {
-            false => Course::Real,
-            true => {
-                report::state_unknown(config, destination);
-                Course::Failed(libc::EOPNOTSUPP)
-            }
-        },
-        // Connects of datagram sockets never block. Others belong to the program.
-        Ok(held) => match sys::get(held.fd(), libc::SOL_SOCKET, libc::SO_TYPE) {
-            Some(libc::SOCK_DGRAM) => sys::connect(held.fd(), addr).map_or_else(Course::Failed, |()| Course::Connected),
-            _ => Course::Real,
-        },
+        Ok(SocketKind::Datagram) => Course::Datagram(cookie),
+        Ok(SocketKind::Other) => Course::Real,
+        Ok(SocketKind::Tcp | SocketKind::Unknown) => unknown(config, destination),
+    }
+}
+
+/// A socket of which the kernel does not tell what is needed. Sessions cannot use it, and it is not connected directly.
+fn unknown(config: &Config, destination: SocketAddr) -> Course {
+    if !names::selects(config, destination) {
+        return Course::Real;
+    }
+    report::state_unknown(config, destination);
+    Course::Failed(libc::EOPNOTSUPP)
+}
+
+/// Connects the datagram socket with this cookie: 0 or an error. Another thread may have closed `fd`, and a socket of
+/// TCP may have its number.
+fn connect_datagrams(fd: c_int, cookie: u64, addr: &RawAddr) -> Errno {
+    // As in `without_state`. These connects never block.
+    let mask = sys::block_signals();
+    let errno = match Held::new(fd, cookie) {
+        Ok(held) => sys::connect(held.fd(), addr).err().unwrap_or(0),
+        Err(_) => GIVEN_UP,
     };
     sys::restore_signals(mask);
-    course
+    errno
 }
 
 /// The kernel's answer to a connect on a socket that is connected, connecting or listening: 0 or an error. If another
@@ -181,7 +215,10 @@ fn is_unconnected(errno: Errno) -> bool {
 /// Begins a session, unless the connection is to be direct. `None` if another thread has connected the socket
 /// meanwhile, so that the caller has to look again.
 fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u64) -> Option<Course> {
-    let agent = no_unwind(|| config.seat.as_ref().and_then(AgentLocator::running));
+    let agent = match no_unwind(|| config.seat.as_ref().map(AgentLocator::running).transpose()) {
+        Ok(agent) => agent.flatten(),
+        Err(errno) => return Some(Course::Failed(errno)),
+    };
     if agent.is_none() && config.demands_agent() {
         no_unwind(|| report::no_agent(config, destination));
         return Some(Course::Failed(NO_AGENT));
@@ -337,6 +374,7 @@ hook! {
             Course::Connected => return 0,
             Course::Failed(errno) => errno,
             Course::InUse => in_use(fd, &wanted),
+            Course::Datagram(cookie) => no_unwind(|| connect_datagrams(fd, cookie, &wanted)),
             Course::Pending { again, .. } if socket::is_nonblocking(fd) => under_way(again),
             Course::Pending { again, awaited } => complete(fd, &wanted, again, awaited),
         };

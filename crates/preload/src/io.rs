@@ -65,7 +65,8 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
     // SAFETY: the caller's promise.
     let Some(wanted) = (unsafe { RawAddr::read(addr, len) }) else { return First::Go };
     match connect::decide(fd, &wanted) {
-        Course::Real => First::Go,
+        // Such a call does not connect datagram sockets.
+        Course::Real | Course::Datagram(_) => First::Go,
         Course::Connected => First::Connected,
         Course::Failed(errno) => First::Fail(errno),
         Course::InUse => match connect::in_use(fd, &wanted) {

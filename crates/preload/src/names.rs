@@ -10,7 +10,7 @@ use crate::gateways;
 use crate::process::{Locked, no_unwind};
 use crate::real::{self, AsyncLookup};
 use libc::{addrinfo, c_char, c_int, hostent, size_t};
-use phoebus_proto::endpoint::{NAME_MAX, is_name};
+use phoebus_proto::endpoint::NAME_MAX;
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
 
@@ -50,7 +50,7 @@ fn remember(name: &str, ip: IpAddr) {
             return;
         }
         let Some(pair) = ring.pairs.get_mut(ring.next) else { return };
-        // Host names are shorter than 256 bytes; `is_name` has checked that.
+        // Host names are shorter than 256 bytes; `may_be_name` has checked that.
         (pair.ip, pair.len) = (ip, name.len() as u8);
         pair.name[..name.len()].copy_from_slice(name.as_bytes());
         ring.next = (ring.next + 1) % PAIRS;
@@ -81,7 +81,14 @@ unsafe fn host_name<'a>(name: *const c_char) -> Option<&'a str> {
     }
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
-    Some(name.strip_suffix('.').unwrap_or(name)).filter(|name| is_name(name))
+    Some(name.strip_suffix('.').unwrap_or(name)).filter(|name| may_be_name(name))
+}
+
+/// Whether a resolver may know `text` as a name. It may know more than the standards permit: labels that begin or end
+/// with a hyphen, for example.
+fn may_be_name(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(known) && text.parse::<IpAddr>().is_err()
 }
 
 /// Remembers the result of a lookup.

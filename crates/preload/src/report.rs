@@ -77,9 +77,24 @@ impl Failure {
         }
     }
 
-    /// Whether the gateway is not reachable, so that another address, or a direct connection, may succeed.
+    /// Whether the gateway is not reachable, so that another address, or a direct connection, may succeed. Errors of
+    /// this host, such as a lack of descriptors or ports, say nothing about the gateway.
     pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Connect(_))
+        const LOCAL: [Errno; 12] = [
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+            libc::ENOBUFS,
+            libc::EBADF,
+            libc::ENOTSOCK,
+            libc::EINVAL,
+            libc::EISCONN,
+            libc::EALREADY,
+            libc::EADDRINUSE,
+            libc::EADDRNOTAVAIL,
+            libc::EMSGSIZE,
+        ];
+        matches!(self, Self::Connect(errno) if !LOCAL.contains(errno))
     }
 }
 

@@ -60,11 +60,28 @@ const OPTIONS: [(c_int, c_int); 29] = [
     (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
 ];
 
-/// Whether sessions can run over the socket behind `fd`: a stream of TCP or MPTCP.
-pub(crate) fn is_tcp(fd: c_int) -> bool {
-    let option = |name| sys::get::<c_int>(fd, libc::SOL_SOCKET, name);
-    option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
-        && matches!(option(libc::SO_PROTOCOL), Some(libc::IPPROTO_TCP | libc::IPPROTO_MPTCP))
+/// The kind of the socket behind `fd`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SocketKind {
+    /// A stream of TCP or MPTCP, over which sessions can run.
+    Tcp,
+    Datagram,
+    /// Another protocol.
+    Other,
+    /// The kernel does not tell, as with some filters of system calls.
+    Unknown,
+}
+
+impl SocketKind {
+    pub(crate) fn of(fd: c_int) -> Self {
+        let option = |name| sys::get::<c_int>(fd, libc::SOL_SOCKET, name);
+        match (option(libc::SO_TYPE), option(libc::SO_PROTOCOL)) {
+            (Some(libc::SOCK_STREAM), Some(libc::IPPROTO_TCP | libc::IPPROTO_MPTCP)) => Self::Tcp,
+            (Some(libc::SOCK_DGRAM), _) => Self::Datagram,
+            (None, _) | (Some(libc::SOCK_STREAM), None) => Self::Unknown,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// The address family of the socket behind `fd`.
@@ -149,6 +166,11 @@ fn widen(guard: &mut Guard, fd: c_int) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether an IPv6 socket reaches no IPv4 addresses.
+pub(crate) fn is_v6_only(fd: c_int) -> bool {
+    sys::get::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1)
 }
 
 fn set_v6_only(fd: c_int, only: c_int) -> Result<(), Errno> {

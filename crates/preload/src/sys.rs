@@ -357,6 +357,12 @@ pub(crate) fn owner_and_mode(fd: c_int) -> Result<(u32, u32), Errno> {
     Ok((about.stx_uid, about.stx_mode.into()))
 }
 
+/// Whether there is a file.
+pub(crate) fn exists(path: &CStr) -> bool {
+    // SAFETY: the path ends with a zero.
+    unsafe { call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::F_OK as usize]) }.is_ok()
+}
+
 /// Whether another open file has the exclusive lock of this one (flock(2)).
 pub(crate) fn is_locked(fd: c_int) -> bool {
     // SAFETY: no pointers. A lock that is had goes with the descriptor.

@@ -2,11 +2,11 @@
 //! second, on purpose, and anybody who connects can ask for it (RFC 2577, section 5: guesses are to be limited and
 //! delayed).
 //!
-//! - Few passwords are checked at a time, and those of each line one after the other, so that nobody waits for all that
+//! - Few passwords are checked at a time, and those of each queue one after the other, so that nobody waits for all that
 //!   another has asked for.
-//! - After a failed login, the next passwords of the line wait before they are checked, longer after each failure.
+//! - After a failed login, the next passwords of the queue wait before they are checked, longer after each failure.
 //!   Delaying the reply instead would leak the result, and a guesser need not wait for replies.
-//! - All clients of an address are one line; a user who has logged in from there recently has a separate line, which
+//! - All clients of an address are one queue; a user who has logged in from there recently has a separate queue, which
 //!   guesses at others do not delay. Only the password distinguishes a user from somebody who guesses at it there. So
 //!   several waiting passwords (four) are checked at once, of different users first and otherwise at random: connecting
 //!   repeatedly gives no advantage over waiting.
@@ -16,7 +16,7 @@ mod remembered;
 pub use remembered::Delays;
 
 use crate::count::network;
-use remembered::{Line, Remembered};
+use remembered::{QueueKey, Remembered};
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
@@ -38,7 +38,7 @@ pub fn checks_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1))
 }
 
-/// Passwords of a line that are checked one after the other once its delay has passed.
+/// Passwords of a queue that are checked one after the other once its delay has passed.
 const AT_ONCE: usize = 4;
 
 /// Schedules checks of passwords and tickets.
@@ -47,22 +47,22 @@ pub struct Checks {
     threads: Arc<Semaphore>,
     /// One place for each address that presents tickets.
     tickets: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
-    /// Waiting passwords, in lines that a task serves ([`Checks::serve`]).
-    passwords: Mutex<HashMap<Line, Waiting>>,
+    /// Waiting passwords, in queues that a task serves ([`Checks::serve`]).
+    passwords: Mutex<HashMap<QueueKey, Waiting>>,
     remembered: Arc<Remembered>,
 }
 
-/// A line of waiting passwords.
+/// A queue of waiting passwords.
 #[derive(Debug)]
 struct Waiting {
-    all: Vec<One>,
+    all: Vec<WaitingPassword>,
     /// Delays of the latest request; a reload may change them.
     delays: Delays,
 }
 
 /// A waiting password.
 #[derive(Debug)]
-struct One {
+struct WaitingPassword {
     user: String,
     turn: oneshot::Sender<Turn>,
 }
@@ -98,22 +98,22 @@ impl Checks {
         self.run(place, check).await
     }
 
-    /// The same for a password of `user`, after the delay of its line. A `None` of `check` counts as a failure.
+    /// The same for a password of `user`, after the delay of its queue. A `None` of `check` counts as a failure.
     pub async fn password<T: Send + 'static>(
         self: &Arc<Self>,
         (from, user): (IpAddr, &str),
         delays: Delays,
         check: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Option<T> {
-        let line = self.remembered.line(from, user, now());
-        let turn = self.enter(&line, user, delays).await.ok()?;
+        let queue = self.remembered.queue(from, user, now());
+        let turn = self.enter(&queue, user, delays).await.ok()?;
         let (remembered, user) = (self.remembered.clone(), user.to_owned());
         let checked = self.run(turn, move || {
             let checked = check();
             // Also if the client is gone by now.
             match checked {
                 Some(_) => remembered.succeeded(from, &user, now()),
-                None => remembered.failed(line, now()),
+                None => remembered.failed(queue, now()),
             }
             checked
         });
@@ -122,10 +122,10 @@ impl Checks {
 
     /// The delay of `user`'s next password.
     pub fn owed(&self, (from, user): (IpAddr, &str), delays: Delays) -> Duration {
-        self.remembered.owed(&self.remembered.line(from, user, now()), delays, now())
+        self.remembered.owed(&self.remembered.queue(from, user, now()), delays, now())
     }
 
-    /// The line's permit comes first: one password of each line waits for a thread.
+    /// The queue's permit comes first: one password of each queue waits for a thread.
     async fn run<T: Send + 'static>(
         &self,
         place: impl Send + 'static,
@@ -140,42 +140,42 @@ impl Checks {
     }
 
     fn place(&self, from: IpAddr) -> Arc<Semaphore> {
-        let mut lines = lock(&self.tickets);
-        if let Some(place) = lines.get(&from).and_then(Weak::upgrade) {
+        let mut queues = lock(&self.tickets);
+        if let Some(place) = queues.get(&from).and_then(Weak::upgrade) {
             return place;
         }
-        lines.retain(|_, place| place.strong_count() > 0);
+        queues.retain(|_, place| place.strong_count() > 0);
         let place = Arc::new(Semaphore::new(1));
-        lines.insert(from, Arc::downgrade(&place));
+        queues.insert(from, Arc::downgrade(&place));
         place
     }
 
-    /// Queues in `line`, and starts its task if needed.
-    fn enter(self: &Arc<Self>, line: &Line, user: &str, delays: Delays) -> oneshot::Receiver<Turn> {
+    /// Queues in `queue`, and starts its task if needed.
+    fn enter(self: &Arc<Self>, queue: &QueueKey, user: &str, delays: Delays) -> oneshot::Receiver<Turn> {
         let (turn, told) = oneshot::channel();
-        let one = One { user: user.to_owned(), turn };
-        match lock(&self.passwords).entry(line.clone()) {
+        let one = WaitingPassword { user: user.to_owned(), turn };
+        match lock(&self.passwords).entry(queue.clone()) {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
                 // Bounded by the connections from there.
-                waiting.all.retain(One::is_there);
+                waiting.all.retain(WaitingPassword::is_there);
                 waiting.all.push(one);
                 waiting.delays = delays;
             }
             Entry::Vacant(place) => {
                 place.insert(Waiting { all: vec![one], delays });
-                tokio::spawn(self.clone().serve(line.clone()));
+                tokio::spawn(self.clone().serve(queue.clone()));
             }
         }
         told
     }
 
-    /// Serves `line` until nobody waits.
-    async fn serve(self: Arc<Self>, line: Line) {
-        let delays = || lock(&self.passwords).get(&line).map(|waiting| waiting.delays);
+    /// Serves `queue` until nobody waits.
+    async fn serve(self: Arc<Self>, queue: QueueKey) {
+        let delays = || lock(&self.passwords).get(&queue).map(|waiting| waiting.delays);
         while let Some(delays) = delays() {
-            sleep(self.remembered.owed(&line, delays, now())).await;
-            let next = self.next(&line);
+            sleep(self.remembered.owed(&queue, delays, now())).await;
+            let next = self.next(&queue);
             if next.is_empty() {
                 // Later clients start a new task.
                 return;
@@ -189,22 +189,22 @@ impl Checks {
         }
     }
 
-    /// The next passwords to check in `line`. `None` ends the line.
-    fn next(&self, line: &Line) -> Vec<One> {
-        let mut lines = lock(&self.passwords);
-        let Some(waiting) = lines.get_mut(line) else { return Vec::new() };
+    /// The next passwords to check in `queue`. `None` ends the queue.
+    fn next(&self, queue: &QueueKey) -> Vec<WaitingPassword> {
+        let mut queues = lock(&self.passwords);
+        let Some(waiting) = queues.get_mut(queue) else { return Vec::new() };
         let next = draw(&mut waiting.all);
         if next.is_empty() {
-            lines.remove(line);
+            queues.remove(queue);
         }
         next
     }
 }
 
 /// Chooses waiting passwords at random: one of each user, then another of each.
-fn draw(all: &mut Vec<One>) -> Vec<One> {
+fn draw(all: &mut Vec<WaitingPassword>) -> Vec<WaitingPassword> {
     let chance = RandomState::new();
-    let waiting = all.drain(..).filter(One::is_there).enumerate();
+    let waiting = all.drain(..).filter(WaitingPassword::is_there).enumerate();
     let mut shuffled: Vec<_> = waiting.map(|(number, one)| (chance.hash_one(number), one)).collect();
     shuffled.sort_by_key(|(chance, _)| *chance);
     let mut of_user = HashMap::<String, usize>::new();
@@ -221,7 +221,7 @@ fn draw(all: &mut Vec<One>) -> Vec<One> {
     ranked.into_iter().map(|(_, one)| one).collect()
 }
 
-impl One {
+impl WaitingPassword {
     /// Whether the client still waits.
     fn is_there(&self) -> bool {
         !self.turn.is_closed()

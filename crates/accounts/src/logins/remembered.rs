@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long failures are remembered after the last one: longer than the longest delay, so that patience gains nothing.
+/// How long failures are remembered after the last one: longer than the longest delay, so that waiting does not reset it.
 const FAILURES_FOR: Duration = Duration::from_secs(900);
 
-/// Most lines with failures: some megabytes. A new one replaces the one with the oldest failure.
-const LINES: usize = 1 << 14;
+/// Most queues with failures: some megabytes. A new one replaces the one with the oldest failure.
+const QUEUES: usize = 1 << 14;
 
 /// How long a user counts as known at an address: users come daily.
 const KNOWN_FOR: Duration = Duration::from_secs(36 * 3600);
@@ -18,11 +18,11 @@ const KNOWN_FOR: Duration = Duration::from_secs(36 * 3600);
 /// Most addresses with known users: some megabytes.
 const ADDRESSES: usize = 1 << 12;
 
-/// Most known users of an address. Each gives a guesser there another line.
+/// Most known users of an address. Each gives a guesser there another queue.
 const USERS: usize = 32;
 
 /// Clients that wait for one another: all of an address, or those who claim to be a user known there.
-pub(super) type Line = (IpAddr, Option<String>);
+pub(super) type QueueKey = (IpAddr, Option<String>);
 
 /// Delays after failures.
 #[derive(Debug, Clone, Copy)]
@@ -51,14 +51,14 @@ impl Delays {
 /// What is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    failures: Mutex<HashMap<Line, (u32, Instant)>>,
+    failures: Mutex<HashMap<QueueKey, (u32, Instant)>>,
     /// Known users with the times of their logins, the latest last.
     known: Mutex<HashMap<IpAddr, Vec<(String, Instant)>>>,
 }
 
 impl Remembered {
-    /// The line of a client at `address` that claims to be `user`.
-    pub(super) fn line(&self, from: IpAddr, user: &str, now: Instant) -> Line {
+    /// The queue of a client at `address` that claims to be `user`.
+    pub(super) fn queue(&self, from: IpAddr, user: &str, now: Instant) -> QueueKey {
         let from = network(from);
         let known = lock(&self.known);
         let is_known =
@@ -66,25 +66,25 @@ impl Remembered {
         (from, is_known.then(|| user.to_owned()))
     }
 
-    /// The delay of the line's next password.
-    pub(super) fn owed(&self, line: &Line, delays: Delays, now: Instant) -> Duration {
+    /// The delay of the queue's next password.
+    pub(super) fn owed(&self, queue: &QueueKey, delays: Delays, now: Instant) -> Duration {
         let failures = lock(&self.failures);
-        let Some((count, last)) = failures.get(line) else { return Duration::ZERO };
+        let Some((count, last)) = failures.get(queue) else { return Duration::ZERO };
         let since = now.saturating_duration_since(*last);
         if since < FAILURES_FOR { delays.after(*count).saturating_sub(since) } else { Duration::ZERO }
     }
 
-    /// Counts a failure of the line. Successful logins subtract nothing: a guesser may have an own password.
-    pub(super) fn failed(&self, line: Line, now: Instant) {
+    /// Counts a failure of the queue. Successful logins subtract nothing: a guesser may have an own password.
+    pub(super) fn failed(&self, queue: QueueKey, now: Instant) {
         let mut failures = lock(&self.failures);
-        if failures.len() >= LINES && !failures.contains_key(&line) {
+        if failures.len() >= QUEUES && !failures.contains_key(&queue) {
             failures.retain(|_, (_, last)| now.saturating_duration_since(*last) < FAILURES_FOR);
-            let oldest = failures.iter().min_by_key(|(_, (_, last))| *last).map(|(line, _)| line.clone());
-            if let Some(oldest) = oldest.filter(|_| failures.len() >= LINES) {
+            let oldest = failures.iter().min_by_key(|(_, (_, last))| *last).map(|(queue, _)| queue.clone());
+            if let Some(oldest) = oldest.filter(|_| failures.len() >= QUEUES) {
                 failures.remove(&oldest);
             }
         }
-        let (count, last) = failures.entry(line).or_insert((0, now));
+        let (count, last) = failures.entry(queue).or_insert((0, now));
         if now.saturating_duration_since(*last) >= FAILURES_FOR {
             *count = 0;
         }
@@ -132,9 +132,9 @@ mod tests {
     fn each_failed_login_waits_longer_until_forgotten() {
         let seconds = Duration::from_secs;
         let (remembered, now) = (Remembered::default(), Instant::now());
-        let owed = |from: IpAddr, now| remembered.owed(&remembered.line(from, "jane", now), DELAYS, now);
+        let owed = |from: IpAddr, now| remembered.owed(&remembered.queue(from, "jane", now), DELAYS, now);
         let another = |from: IpAddr, now| {
-            remembered.failed(remembered.line(from, "jane", now), now);
+            remembered.failed(remembered.queue(from, "jane", now), now);
             owed(from, now)
         };
         assert_eq!(owed(ip(1), now), seconds(0));
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(another(ip(2), now), seconds(1));
         (0..100).for_each(|_| assert!(another(ip(1), now) <= seconds(30)));
         assert_eq!([10, 30, 40].map(|after| owed(ip(1), now + seconds(after)).as_secs()), [20, 0, 0]);
-        // One /64 of IPv6 is one address.
+        // WaitingPassword /64 of IPv6 is one address.
         let [a, b] = ["2001:db8::1", "2001:db8::2:1"].map(|text| another(text.parse().unwrap(), now));
         assert_eq!((a, b), (seconds(1), seconds(2)));
         assert_eq!(owed(ip(1), now + FAILURES_FOR), seconds(0));
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn successful_login_is_remembered_for_a_while() {
         let (remembered, now) = (Remembered::default(), Instant::now());
-        let is_known = |user: &str, now| remembered.line(ip(1), user, now).1.is_some();
+        let is_known = |user: &str, now| remembered.queue(ip(1), user, now).1.is_some();
         remembered.succeeded(ip(1), "jane", now);
-        assert!(is_known("jane", now) && !is_known("joe", now) && remembered.line(ip(2), "jane", now).1.is_none());
+        assert!(is_known("jane", now) && !is_known("joe", now) && remembered.queue(ip(2), "jane", now).1.is_none());
         assert!(!is_known("jane", now + KNOWN_FOR));
         let later = now + KNOWN_FOR / 2;
         remembered.succeeded(ip(1), "jane", later);
@@ -166,10 +166,10 @@ mod tests {
     fn no_more_is_remembered_than_has_room() {
         let (remembered, now) = (Remembered::default(), Instant::now());
         let address = |i: usize| IpAddr::from(std::net::Ipv4Addr::from(0x0800_0000 + i as u32));
-        for i in 0..LINES + 10 {
+        for i in 0..QUEUES + 10 {
             remembered.failed((address(i), None), now + Duration::from_micros(i as u64));
         }
-        assert_eq!(lock(&remembered.failures).len(), LINES);
+        assert_eq!(lock(&remembered.failures).len(), QUEUES);
         for i in 0..ADDRESSES + 10 {
             remembered.succeeded(address(i), "jane", now + Duration::from_micros(i as u64));
         }

@@ -68,7 +68,7 @@ impl Server {
         })
     }
 
-    /// Whether it was looked at in time, and right.
+    /// Returns true if the password was checked within the login time-out and was correct.
     async fn login(&self, from: u8, user: &'static str, is_right: bool) -> bool {
         let guesses = self.guesses.clone();
         let check = move || {
@@ -81,8 +81,8 @@ impl Server {
         timeout(LOGIN_TIMEOUT, checked).await.is_ok_and(|checked| checked.is_some())
     }
 
-    /// Has somebody guess at one's password on so many connections until what is returned is dropped: each begins anew
-    /// after its answer, or `after` some time.
+    /// Guesses the password of `user` on `on` connections at once, until the result is dropped. Each connection tries
+    /// again after the reply, or after the time `after`.
     fn guess(self: &Arc<Self>, user: &'static str, on: usize, after: Duration) -> JoinSet<()> {
         let guesses = std::iter::repeat_n(self.clone(), on).map(|server| async move {
             loop {
@@ -92,11 +92,11 @@ impl Server {
         guesses.collect()
     }
 
-    /// Whether of the guesses at `user` some were looked at since the server began, and no more than may be.
+    /// Whether some guesses at `user` were checked, and no more than the delays allow.
     fn is_bounded(&self, user: &str) -> bool {
         let guesses = self.guesses.lock().unwrap().iter().filter(|of| **of == user).count();
         let most = (now() - self.began).as_secs() / self.delays.most.as_secs();
-        // Delays grow for six rounds, and who was there when the user came to be known waits in the other line.
+        // Delays grow for six rounds, and who was there when the user came to be known waits in the other queue.
         guesses > 10 && guesses as u64 <= (most + 2 * 6) * AT_ONCE as u64
     }
 }
@@ -104,7 +104,7 @@ impl Server {
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(start_paused = true)]
-async fn who_guesses_at_a_user_keeps_him_out_no_longer_than_logging_in_may_take() {
+async fn guesses_delay_a_user_no_longer_than_the_login_timeout() {
     for after in [HOUR, Duration::from_secs(1)] {
         for wait in 0..30 {
             let server = Server::new();
@@ -121,7 +121,7 @@ async fn who_guesses_at_a_user_keeps_him_out_no_longer_than_logging_in_may_take(
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_logged_in_waits_for_no_guesses_at_others() {
+async fn known_user_is_not_delayed_by_guesses_at_other_users() {
     let server = Server::new();
     assert!(server.login(1, "ann", true).await);
     let _guesses = ["jane", "joe", "bob", "eve", "(unknown)"].map(|user| server.guess(user, 3, HOUR));
@@ -133,14 +133,14 @@ async fn who_has_logged_in_waits_for_no_guesses_at_others() {
         sleep(Duration::from_secs(7)).await;
     }
     assert!(server.is_bounded("jane") && server.is_bounded("(unknown)"));
-    // Guesses at his own wait all the same.
+    // Guesses at this user's own password are still delayed.
     let _guesses = server.guess("ann", 3, HOUR);
     sleep(HOUR).await;
     assert!(server.login(1, "ann", true).await && server.is_bounded("ann"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_guessed_at_keeps_out_nobody_who_comes_for_the_first_time() {
+async fn guesses_at_one_user_do_not_block_first_logins_of_others() {
     let server = Server::new();
     let _guesses = server.guess("jane", 90, HOUR);
     sleep(HOUR).await;
@@ -152,7 +152,7 @@ async fn who_is_guessed_at_keeps_out_nobody_who_comes_for_the_first_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_line_owes_is_waited_for_before_a_password_is_looked_at() {
+async fn delay_passes_before_the_next_password_is_checked() {
     let server = Server::new();
     let seconds = Duration::from_secs;
     for owed in [0, 1, 2, 4, 8, 16, 20, 20] {
@@ -161,7 +161,8 @@ async fn what_a_line_owes_is_waited_for_before_a_password_is_looked_at() {
         assert_eq!(now() - began, seconds(owed));
         assert!(server.login(2, "jane", true).await && now() - began == seconds(owed), "from elsewhere at once");
     }
-    // Right or wrong: silence tells nothing to who does not stay for the answer, and who comes again waits no shorter.
+    // A correct password waits as long as a wrong one. A client that disconnects early learns nothing, and
+    // reconnecting does not shorten the delay.
     let failed = now();
     for _ in 0..19 {
         assert!(timeout(seconds(1), server.login(1, "jane", true)).await.is_err());

@@ -143,7 +143,8 @@ mod tests {
             mode(&path(name), 0o755);
         }
         mode(dir.path(), 0o755);
-        // As who is root on a server of NFS that takes root for nobody; without root nothing can be another's.
+        // Acts as another user, as root does on an NFS export with root_squash. Without root, no file can belong to
+        // another user.
         let root = geteuid().is_root();
         let nobody = root.then(|| Identity::named("daemon", Duration::from_secs(60)).unwrap());
         let counted = || {

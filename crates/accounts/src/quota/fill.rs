@@ -31,7 +31,7 @@ impl Bound for QuotaDraft {
             let of = &self.claim.of;
             let touched = of.touch(&self.key);
             let replaced = of.there(&self.key).await;
-            // It may be published all the same.
+            // The file may have been published although an error was returned.
             draft.publish(size).await.inspect_err(|_| of.used().doubt())?;
             let mut used = of.used();
             used.add(size, 1);

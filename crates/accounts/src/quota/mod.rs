@@ -12,7 +12,7 @@
 //! else is done as the user. Directories of other users that the process may not read, as on NFS where root counts as
 //! nobody, do not count; the log says so.
 //!
-//! Quotas of file systems need no counting and hold for everybody. These are for where there are none.
+//! Prefer quotas of the file system where they exist: they need no counting, and they apply to all processes.
 
 mod claim;
 mod counted;

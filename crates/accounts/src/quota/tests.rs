@@ -32,7 +32,7 @@ async fn put(store: &Limited, name: &str, len: usize, size: Option<u64>) -> Resu
 }
 
 #[tokio::test]
-async fn no_more_is_filled_than_there_is_room_for() {
+async fn writes_beyond_the_quota_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("there"), [0; 40]).unwrap();
     let local = Local::new(dir.path(), Links::Beneath).unwrap();
@@ -43,7 +43,7 @@ async fn no_more_is_filled_than_there_is_room_for() {
     };
     put(&store, "a", 30, Some(30)).await.unwrap();
     assert_eq!(used(), (70, 2, (0, 0)));
-    // Neither what is announced nor what comes fits.
+    // The upload exceeds the quota, with or without an announced size.
     for size in [Some(31), None] {
         let error = put(&store, "b", 31, size).await.unwrap_err();
         assert!(error.contains("quota of 100"), "{error}");
@@ -108,7 +108,7 @@ fn writers_of_one_upload_claim_its_bytes_once() {
     }
 }
 
-/// A store of a user with files that go on, in a directory of its own.
+/// A store with resumable drafts and a quota of `bytes`, in a temporary directory.
 fn resuming(bytes: u64) -> (tempfile::TempDir, Limited) {
     let dir = tempfile::tempdir().unwrap();
     let local = Local::new(dir.path(), Links::Beneath).unwrap().with_journal_from(1);
@@ -116,7 +116,7 @@ fn resuming(bytes: u64) -> (tempfile::TempDir, Limited) {
     (dir, store)
 }
 
-/// Begins a file of so many bytes that can be gone on with.
+/// Begins a resumable upload of `size` bytes.
 async fn begin(store: &Limited, name: &str, size: u64) -> Result<Arc<dyn Draft>, Error> {
     let source = Some(("the client's".to_owned(), None));
     let spec = Spec { size: Some(size), source, replace: true, ..Spec::default() };
@@ -140,11 +140,11 @@ fn bytes(store: &Limited) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn drafts_count_until_somebody_goes_on_with_them() {
+async fn drafts_count_until_they_are_resumed() {
     let (_dir, store) = resuming(1000);
     cut(&store, "x", 800).await;
     assert_eq!(bytes(&store), (800, 0));
-    // What goes on with it needs no room beside it, and has it alone.
+    // The resuming upload needs no space beside the draft, and no other upload can use the draft.
     let draft = begin(&store, "x", 800).await.unwrap();
     assert_eq!((draft.kept().total(), bytes(&store)), (10, (0, 800)));
     let other = begin(&store, "x", 200).await.unwrap_err();
@@ -154,7 +154,7 @@ async fn drafts_count_until_somebody_goes_on_with_them() {
     draft.abandon(true).await;
     drop(draft);
     assert_eq!(bytes(&store), (800, 0));
-    // Who is refused, whatever for, leaves it as it was.
+    // A refused upload leaves the draft unchanged, whatever the reason for the refusal.
     store.make_dir(&key("x")).await.unwrap();
     for size in [None, Some(200), Some(1001)] {
         for _ in 0..3 {
@@ -193,11 +193,11 @@ async fn announced_size_may_already_be_held_by_a_draft() {
         }
         let draft = begin(&store, "x", 800).await.unwrap();
         assert_eq!((draft.kept().total(), bytes(&store).1), (10, 800));
-        // While it is written it is the only one of its name, and no other takes its room.
+        // While the draft is written, no other upload of this name begins, and no other file uses its space.
         store.room(800).await.unwrap();
         assert!(matches!(begin(&store, "x", 800).await, Err(Error::Busy { .. })));
         assert!(is_over(begin(&store, "y", 800).await));
-        // Who begins anew takes away what there was.
+        // A draft that is given up for good frees its space.
         draft.abandon(false).await;
         drop(draft);
         let draft = begin(&store, "x", 800).await.unwrap();
@@ -227,7 +227,7 @@ async fn changes_during_a_count_are_not_lost() {
     store.room(0).await.unwrap();
     let long = Duration::from_secs(3600);
     for (found, expected) in [(20, 60), (60, 100)] {
-        // What has come may be among what was found, or not.
+        // A count may or may not include a file that was uploaded during it.
         store.0.used().begin();
         put(&store, "a", 40, Some(40)).await.unwrap();
         store.0.used().end((found, 3), long);
@@ -237,7 +237,7 @@ async fn changes_during_a_count_are_not_lost() {
         store.room(0).await.unwrap();
         assert_eq!((bytes(&store).0, store.0.used().stale), (20, false));
     }
-    // What was moved may have been found nowhere; what has gone may have been found.
+    // A count may miss a file that was moved during it, and may include one that was removed.
     store.0.used().begin();
     store.rename(&key("there"), &key("d/there"), true).await.unwrap();
     store.0.used().end((0, 1), long);

@@ -252,7 +252,7 @@ impl Pool {
         request: &Request,
         streams: u16,
     ) -> Result<PooledConnection, Unheard> {
-        let name = &self.own.name;
+        let (name, mut is_repeated) = (&self.own.name, false);
         if let Some(mut warm) = self.take() {
             let manner = warm.manner(streams);
             let asked = request.onward(name, manner, |open| warm.asking.open(open));
@@ -266,6 +266,7 @@ impl Pool {
                 Err(_) => debug!(peer = self.peer.name, "a connection that seemed ready was dead; asking on a new one"),
             }
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
+            is_repeated = true;
         }
         let deaths = self.deaths();
         let (mut warm, mut manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
@@ -275,10 +276,15 @@ impl Pool {
             // The underlying connection had died unnoticed or accepts no more streams, or the process at its other end
             // has died.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
+            is_repeated = true;
             (warm, manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
             heard = self.hear(&mut warm, time_limit).await;
         }
-        heard?;
+        heard.map_err(|unheard| match unheard.refusal.code {
+            // The peer did receive the request before its connection broke. The client may ask for a new session.
+            Code::Duplicate if is_repeated => Unheard::heard(self.failed(&HandshakeError::Closed)),
+            _ => unheard,
+        })?;
         self.answered(warm, request, manner).await.map_err(Unheard::heard)
     }
 

@@ -120,7 +120,7 @@ impl End {
         while !carrier.is_empty() {
             if let Carries::Framed(framing) = &mut self.carries {
                 ready!(poll_flush(framing, &self.stream, cx))?;
-                if !framing.owes() {
+                if !framing.payload_is_incomplete() {
                     framing.begin_data(carrier.len())?;
                     continue;
                 }
@@ -128,7 +128,7 @@ impl End {
             match carrier.drain(&self.stream) {
                 Ok(n) => {
                     if let Carries::Framed(framing) = &mut self.carries {
-                        framing.paid(n);
+                        framing.payload_sent(n);
                     }
                     sent(n);
                 }
@@ -170,7 +170,7 @@ impl End {
     /// behind it.
     pub(crate) fn poll_control_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match &mut self.carries {
-            Carries::Framed(framing) if !framing.owes() => poll_flush(framing, &self.stream, cx),
+            Carries::Framed(framing) if !framing.payload_is_incomplete() => poll_flush(framing, &self.stream, cx),
             Carries::Bundle(lanes) => lanes.poll_control_frames(cx),
             Carries::Raw | Carries::Framed(_) => Poll::Ready(Ok(())),
         }
@@ -243,9 +243,9 @@ impl End {
         let sent = || -> io::Result<()> {
             framing.try_flush(&self.stream)?;
             if let Some(carrier) = carrier {
-                while framing.owes() && !carrier.is_empty() {
+                while framing.payload_is_incomplete() && !carrier.is_empty() {
                     let n = carrier.drain(&self.stream)?;
-                    framing.paid(n);
+                    framing.payload_sent(n);
                     moved += n;
                 }
                 framing.try_flush(&self.stream)?;

@@ -115,7 +115,7 @@ impl Framing {
     }
 
     /// Whether a header was sent whose payload is incomplete.
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn payload_is_incomplete(&self) -> bool {
         self.owed > 0
     }
 
@@ -171,7 +171,7 @@ impl Framing {
     }
 
     /// Records that `n` bytes of the outgoing payload were sent.
-    pub(crate) fn paid(&mut self, n: usize) {
+    pub(crate) fn payload_sent(&mut self, n: usize) {
         self.owed -= n.min(self.owed);
     }
 
@@ -377,7 +377,7 @@ fn told(reason: &[u8]) -> Failure {
             Failure::Reported { code: refused.code, hop: refused.hop.to_owned(), reason: refused.reason.to_owned() }
         }
         Ok(other) => ProtocolError::Unexpected { got: other.name(), expected: "REFUSED in a RESET frame" }.into(),
-        // A peer that died while it sent the reason has failed all the same.
+        // The peer died while it sent the reason: report a reset without one.
         Err(_) => Failure::Reported { code: Code::Reset, hop: String::new(), reason: String::new() },
     }
 }

@@ -107,7 +107,7 @@ impl Lane {
             let result = self.framing.try_flush(&self.stream).and_then(|()| match &mut self.sending {
                 Some((_, carrier)) if !carrier.is_empty() => {
                     let n = carrier.drain(&self.stream)?;
-                    self.framing.paid(n);
+                    self.framing.payload_sent(n);
                     sent(n);
                     Ok(false)
                 }

@@ -331,13 +331,13 @@ impl Remote {
         size: Option<u64>,
         is_ours: bool,
     ) -> Result<(Option<Error>, Option<Error>), Error> {
-        let size = size.filter(|_| self.has("SIZE"));
         let set = self.mode_line(key, named, mode)?;
         let mode = mode.filter(|_| set.is_some());
         // Few servers set the time of a file that its owner may not read, so such a mode follows after the time.
         let (set, last) = if mode.is_some_and(Mode::is_readable) { (set, None) } else { (None, set) };
         let time = modified.map(|Time { seconds, .. }| Stamp { seconds, nanos: 0 });
         let mut lines: Vec<_> = set.into_iter().collect();
+        // Servers without FEAT may have SIZE as well.
         if size.is_some() {
             lines.push(self.line("SIZE", key)?);
         }

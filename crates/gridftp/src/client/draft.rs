@@ -12,6 +12,7 @@ use super::remote::Remote;
 use super::resume::{is_long, kept, marks_of, way};
 use super::store::{Sending, Upload};
 use super::upload_journal::UploadJournal;
+use super::upload_lock::UploadLock;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
@@ -58,6 +59,8 @@ pub(super) struct RemoteDraft {
     pub(super) is_made: AtomicBool,
     /// The server's refusal to make it private before its first byte.
     pub(super) open: EarlyRefusal,
+    /// Held until the draft is dropped.
+    _lock: Option<UploadLock>,
 }
 
 #[derive(Debug)]
@@ -115,6 +118,7 @@ impl RemoteDraft {
                 way
             }
         };
+        let lock = if device { None } else { lock(&remote, &key, &part)? };
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
         let begun = match Begun::of_draft(&remote, &key, &spec).filter(|_| part != key) {
             Some(begun) if is_long(&spec) => {
@@ -155,6 +159,7 @@ impl RemoteDraft {
             is_made: AtomicBool::new(false),
             open: EarlyRefusal::default(),
             unsure,
+            _lock: lock,
         };
         let made_private = draft.be_private(mode).await;
         if made_private.is_err() && draft.is_made.load(Ordering::Relaxed) {
@@ -288,5 +293,21 @@ impl RemoteDraft {
     pub(super) fn complete(&self, size: u64) -> Result<(), Error> {
         let missing = self.given.ranges().missing(Extent::first(size)).total();
         if missing > 0 { Err(Error::Incomplete { name: self.name(), missing, size }) } else { Ok(()) }
+    }
+}
+
+/// The lock of the draft `part` of `key`. `None` if this machine keeps no records, or cannot.
+///
+/// # Errors
+/// [`Error::Busy`]: another upload of this machine has the draft.
+fn lock(remote: &Remote, key: &Key, part: &Key) -> Result<Option<UploadLock>, Error> {
+    let Some(dir) = &remote.options().state else { return Ok(None) };
+    match UploadLock::take(dir, &remote.label(part)) {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => Err(Error::Busy { name: remote.label(key) }),
+        Err(error) => {
+            tracing::debug!(dir = %dir.display(), %error, "an upload cannot be locked");
+            Ok(None)
+        }
     }
 }

@@ -339,10 +339,17 @@ impl RemoteListing {
     /// Requests the modification times of files, which LIST lacks.
     async fn date(&self, page: &mut [Entry]) -> Result<(), Error> {
         for some in page.chunks_mut(PAGE) {
-            let files: Vec<&mut Entry> = some.iter_mut().filter(|entry| entry.meta.kind == Kind::File).collect();
-            let keys: Result<Vec<Key>, _> = files.iter().map(|entry| self.dir.join(&entry.name)).collect();
-            // Invalid names are reported elsewhere.
-            let Ok(keys) = keys else { continue };
+            let files = some.iter_mut().filter(|entry| entry.meta.kind == Kind::File);
+            // Names that cannot be asked for are reported elsewhere.
+            let (files, keys): (Vec<&mut Entry>, Vec<Key>) = files
+                .filter_map(|entry| {
+                    let key = self.dir.join(&entry.name).ok().filter(|key| self.remote.path(key).is_ok())?;
+                    Some((entry, key))
+                })
+                .unzip();
+            if keys.is_empty() {
+                continue;
+            }
             let times = self.remote.all_modified(&keys).await?;
             files.into_iter().zip(times).for_each(|(entry, time)| entry.meta.modified = time);
         }

@@ -72,6 +72,7 @@ mod tls;
 mod twins;
 mod unix;
 mod upload_journal;
+mod upload_lock;
 
 pub use farewell::farewells;
 pub use inside::Inside;

@@ -159,8 +159,7 @@ impl Remote {
         }
         let said = key.as_bytes().rsplit(|&b| b == b'/').zip(found.rsplit(|&b| b == b'/'));
         for (asked, found) in said {
-            // The Telnet escape may appear once or twice in a reply.
-            if asked != found && !asked.contains(&0xff) && !odd(asked).is_empty() {
+            if asked != found && !odd(asked).is_empty() {
                 let shown = String::from_utf8_lossy(found).escape_debug().to_string();
                 let reason = format!("the server alters such names: it takes it for \"{shown}\"");
                 return Err(senseless(&self.label(key), reason));

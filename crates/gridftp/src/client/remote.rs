@@ -299,9 +299,14 @@ impl Remote {
     pub(super) fn path(&self, key: &Key) -> Result<Vec<u8>, Error> {
         let path = [b"/", key.as_bytes()].concat();
         // Text after a line end would become a command.
-        match is_line(&path) {
-            true => Ok(path),
-            false => Err(senseless(&self.label(key), "a name with a line end in it cannot be asked for")),
+        if !is_line(&path) {
+            return Err(senseless(&self.label(key), "a name with a line end in it cannot be asked for"));
         }
+        // RFC 854 has this byte sent twice. Some servers (pure-ftpd, vsftpd) take it for two, and so for another name.
+        if path.contains(&0xff) && !self.has("XDRAFTS") {
+            let reason = "a name with the byte 255 in it cannot be asked for: servers differ in what they take it for";
+            return Err(senseless(&self.label(key), reason));
+        }
+        Ok(path)
     }
 }

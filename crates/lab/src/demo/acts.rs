@@ -103,7 +103,7 @@ fn scp(stage: &Stage, args: &Args, way: TransferRoute) -> Result<Outcome> {
 fn file(stage: &Stage, way: TransferRoute, words: &[&str], shown: &[&str], name: &str, args: &Args) -> Result<Outcome> {
     let (mut outcome, _) = Transfer { stage, way, words, shown, limit: Limit::Stop(args.limit.0) }.run()?;
     if outcome.complete {
-        stage.whisper("comparing");
+        stage.show_progress("comparing");
         outcome.intact = Some(sha256(stage, name)? == sha256(stage, "received/received")?);
     }
     stage.clear()?;

@@ -133,7 +133,7 @@ impl Stage {
     }
 
     /// Prints a progress message that the next one overwrites; only on a terminal.
-    pub(super) fn whisper(&self, what: &str) {
+    pub(super) fn show_progress(&self, what: &str) {
         if self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K{what}");
         }

@@ -136,7 +136,7 @@ impl Transfer<'_> {
                 let rate = (received - last.1) as f64 * 8e-6 / (at - last.0).max(1e-3);
                 samples.push((at, rate));
                 last = (at, received);
-                self.stage.whisper(&format!("{shown}: {at:.0} s, {rate:.0} Mbit/s"));
+                self.stage.show_progress(&format!("{shown}: {at:.0} s, {rate:.0} Mbit/s"));
             }
             if let Some(status) = status {
                 return Ok((at, samples, Some(status.success())));

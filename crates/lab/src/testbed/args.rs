@@ -207,7 +207,7 @@ pub(crate) struct Between {
 pub(crate) enum Security {
     /// Everything is encrypted.
     Encrypt,
-    /// The ends are proved, the bytes stay open.
+    /// Both ends authenticate; data is not encrypted.
     Auth,
     /// Nothing is protected.
     None,

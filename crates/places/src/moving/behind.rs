@@ -5,26 +5,28 @@ use crate::place::shown;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Store, TriedDir};
 use phoebus_files::{DirNature, Error, ErrorKind, NamedDirs, OwnDirs, own_dirs};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What is known of the directories of a tree.
-pub(super) struct Behind {
+pub(super) struct SymlinkDetector {
     source: Arc<dyn Store>,
     top: Key,
     /// Requested names, by directory.
     asked: HashMap<Key, Result<OwnDirs, String>>,
     /// Whether a directory and its ancestors in the tree are real ones.
     own: HashMap<Key, bool>,
+    /// Empty directories that the question has removed.
+    removed: HashSet<Key>,
     /// Directories that stay because they may be links, with the reason.
     pub(super) stays: Vec<Error>,
 }
 
-impl Behind {
+impl SymlinkDetector {
     /// For the tree `top`, which counts as real.
     pub(super) fn new(source: Arc<dyn Store>, top: Key) -> Self {
         let own = HashMap::from([(top.clone(), true)]);
-        Self { source, top, asked: HashMap::new(), own, stays: Vec::new() }
+        Self { source, top, asked: HashMap::new(), own, removed: HashSet::new(), stays: Vec::new() }
     }
 
     /// Whether the top of the tree is a real directory.
@@ -33,6 +35,11 @@ impl Behind {
     /// The store cannot tell now.
     pub(super) async fn of_top(&self) -> Result<DirNature, Error> {
         NamedDirs::default().is(&*self.source, &self.top).await
+    }
+
+    /// Whether the question whether it is a link has removed `dir`.
+    pub(super) fn was_removed(&self, dir: &Key) -> bool {
+        self.removed.contains(dir)
     }
 
     /// Whether the nonempty `dir` and its ancestors in the tree are real directories. An empty one may be removed by
@@ -69,7 +76,11 @@ impl Behind {
             Ok(dirs) => match dirs.is(key.name()) {
                 DirNature::Yes => return true,
                 DirNature::Likely => match self.source.try_dir(key).await {
-                    Ok(TriedDir::Removed | TriedDir::NotEmpty) => return true,
+                    Ok(TriedDir::Removed) => {
+                        self.removed.insert(key.clone());
+                        return true;
+                    }
+                    Ok(TriedDir::NotEmpty) => return true,
                     Ok(TriedDir::NotDir) => link(name),
                     // A refusal for another reason proves nothing.
                     Ok(TriedDir::Refused) => Error::MayBeLink { name },

@@ -61,9 +61,9 @@ pub(super) struct Leaving {
 }
 
 /// A source that was put aside is removed or renamed back even if the caller is gone.
-struct Going<T: 'static>(JoinSet<T>);
+struct DetachedTasks<T: 'static>(JoinSet<T>);
 
-impl<T> Drop for Going<T> {
+impl<T> Drop for DetachedTasks<T> {
     fn drop(&mut self) {
         self.0.detach_all();
     }
@@ -98,7 +98,7 @@ impl Leaving {
                 }
             }
         }
-        let mut going = Going(JoinSet::new());
+        let mut going = DetachedTasks(JoinSet::new());
         loop {
             while going.0.len() < most
                 && let Some((to, carried)) = ready.pop_front()
@@ -256,7 +256,7 @@ impl Leaving {
             Err(taken) if taken.kind() == ErrorKind::NotFound => Err(Stays { error, is_copied }),
             Err(taken) => {
                 let aside = shown(&*self.source, &aside);
-                let reason = format!("{error}; what it was is {aside}, for it could not get its name again: {taken}");
+                let reason = format!("{error}; the source is now {aside}, since it could not be renamed back: {taken}");
                 let error = Error::Store { name: shown(&*self.source, from), reason, kind: error.kind() };
                 Err(Stays { error, is_copied })
             }

@@ -3,6 +3,7 @@
 
 mod aside;
 mod behind;
+mod counterpart;
 mod leave;
 mod open;
 mod same;
@@ -13,7 +14,8 @@ pub use same::must_not_lead_to;
 use crate::listing;
 use crate::outcomes::Outcomes;
 use crate::place::shown;
-use behind::Behind;
+use behind::SymlinkDetector;
+use counterpart::Counterparts;
 use leave::{Leaving, Stays};
 use open::Open;
 use phoebus_files::job::{Event, Job, Watcher};
@@ -44,7 +46,7 @@ pub async fn move_by_copy(
     outcomes: &mut impl Outcomes,
 ) {
     aside::put_back_one(&**source, from, outcomes).await;
-    let mut behind = Behind::new(source.clone(), from.clone());
+    let mut behind = SymlinkDetector::new(source.clone(), from.clone());
     let own = match source.stat_link(from).await {
         Ok(meta) if meta.kind == Kind::Dir => behind.of_top().await,
         Ok(meta) if meta.kind == Kind::Link => Ok(DirNature::Link),
@@ -96,7 +98,7 @@ pub async fn move_by_copy(
     }
     let State { moved, failed, gone, unlisted, .. } = std::mem::take(&mut *noted.state());
     for (dir, reason) in &unlisted {
-        let reason = format!("what was copied to it stays where it was, since its names were not looked at: {reason}");
+        let reason = format!("the sources of files copied to it stay, because it could not be listed: {reason}");
         outcomes.check::<()>(Err(Error::Store { name: shown(&**dest, dir), reason, kind: ErrorKind::Other }));
     }
     for key in &gone {
@@ -108,10 +110,21 @@ pub async fn move_by_copy(
         outcomes.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, kind: ErrorKind::Other }));
         return;
     }
+    let counterparts = Counterparts::new((&**source, from), (&**dest, to), &moved);
     // The question whether a directory is a link removes an empty one, which would be removed at the end anyway.
     if matches!(own, Ok(DirNature::Likely)) && !moved.iter().any(|(_, carried)| carried.from == *from) {
         if moved.is_empty() && outcomes.has_failed() {
             return;
+        }
+        let two = counterparts.must_be_two(false).await;
+        let has = two.and(counterparts.has(from).await);
+        match outcomes.check(has) {
+            Some(true) => {}
+            Some(false) => {
+                outcomes.check::<()>(Err(not_there(&**source, from)));
+                return;
+            }
+            None => return,
         }
         let name = shown(&**source, from);
         let stays = match source.try_dir(from).await {
@@ -143,15 +156,24 @@ pub async fn move_by_copy(
             false => outcomes.done(1),
         }
     }
+    let mut is_apart = false;
     let left = |left: Result<(), Stays>| {
+        is_apart |= left.is_ok();
         let is_copied = left.as_ref().err().is_some_and(|stays| stays.is_copied);
         // A source that stays has a copy all the same.
         outcomes.done(u64::from(is_copied));
         outcomes.note(left.map_err(|stays| stays.error));
     };
     Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(own, leaving, left).await;
-    if matches!(source.stat(from).await, Ok(meta) if meta.kind == Kind::Dir) {
-        remove_dirs(&**source, from, &mut behind, outcomes).await;
+    match source.stat(from).await {
+        Ok(meta) if meta.kind == Kind::Dir => {
+            if outcomes.check(counterparts.must_be_two(is_apart).await).is_some() {
+                remove_dirs(&**source, from, &counterparts, &mut behind, outcomes).await;
+            }
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => drop(outcomes.check::<()>(Err(error))),
     }
     for error in behind.stays {
         outcomes.check::<()>(Err(error));
@@ -253,7 +275,13 @@ struct Emptied {
 /// Removes the emptied directories of a tree. Other content came meanwhile, or could not be moved. Unused drafts are
 /// removed with a directory that has nothing else. Possible links stay. Files that an earlier move has put aside are
 /// renamed back.
-async fn remove_dirs(store: &dyn Store, top: &Key, behind: &mut Behind, outcomes: &mut impl Outcomes) {
+async fn remove_dirs(
+    store: &dyn Store,
+    top: &Key,
+    counterparts: &Counterparts<'_>,
+    behind: &mut SymlinkDetector,
+    outcomes: &mut impl Outcomes,
+) {
     let (mut dirs, mut to_read, mut staying) = (Vec::new(), vec![top.clone()], HashSet::new());
     while let Some(dir) = to_read.pop() {
         let entries = match listing::entries(store, &dir, true).await {
@@ -269,9 +297,21 @@ async fn remove_dirs(store: &dyn Store, top: &Key, behind: &mut Behind, outcomes
         for entry in entries {
             let Some(key) = outcomes.check(listing::join(store, &dir, &entry)) else { continue };
             match entry.meta.kind {
-                Kind::Dir if behind.is_own(&key).await => to_read.push(key),
-                // It has been reported.
-                Kind::Dir => emptied.alone = false,
+                Kind::Dir => {
+                    let has = outcomes.check(counterparts.has(&key).await);
+                    if has == Some(true) && behind.is_own(&key).await {
+                        if !behind.was_removed(&key) {
+                            to_read.push(key);
+                        }
+                        continue;
+                    }
+                    // Another reason has been reported.
+                    if has == Some(false) {
+                        outcomes.check::<()>(Err(not_there(store, &key)));
+                    }
+                    emptied.alone = false;
+                    staying.insert(dir.clone());
+                }
                 // Whether other engines' drafts are in use is unknown.
                 _ if is_engines(&entry.name) => emptied.drafts.push(key),
                 _ => {
@@ -297,6 +337,12 @@ async fn remove_dirs(store: &dyn Store, top: &Key, behind: &mut Behind, outcomes
         }
         outcomes.note(removed);
     }
+}
+
+/// The failure of a directory that the destination does not have.
+fn not_there(store: &dyn Store, dir: &Key) -> Error {
+    let reason = "the destination has no such directory; it stays where it is".to_owned();
+    Error::Store { name: shown(store, dir), reason, kind: ErrorKind::Other }
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ pub async fn must_not_lead_to(store: &dyn Store, from: &Key, to: &Key) -> Result
     let reason = match store.is_link(from).await? {
         // Two names of one file, or two equal files.
         Some(false) => return Ok(()),
-        Some(true) => "it is a symbolic link to what has that name, which would be gone",
+        Some(true) => "it is a symbolic link to that file, which would be lost",
         None => {
-            "it may be a symbolic link to what has that name, which would be gone: they are alike, and the server does not tell \
+            "it may be a symbolic link to that file, which would be lost: they are alike, and the server does not tell \
              (--trust-listings takes it for a file)"
         }
     };

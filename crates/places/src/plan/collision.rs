@@ -30,7 +30,7 @@ impl fmt::Display for NameCollision {
 
 /// A source of a destination.
 #[derive(Debug, Clone)]
-struct Comer {
+struct CollisionSource {
     store: Arc<dyn Store>,
     /// The source as named.
     top: Key,
@@ -40,9 +40,9 @@ struct Comer {
 }
 
 /// The sources of each destination in a store.
-type Places<'a> = BTreeMap<&'a Key, Vec<Comer>>;
+type Places<'a> = BTreeMap<&'a Key, Vec<CollisionSource>>;
 
-impl Comer {
+impl CollisionSource {
     fn key(&self) -> Option<Key> {
         self.top.beneath(&self.below).ok()
     }
@@ -90,7 +90,7 @@ pub(super) async fn find(groups: &[Group], filter: &Filter) -> Option<NameCollis
         for (from, to) in &group.items {
             // The kind is looked up when it matters.
             let (store, top, below) = (group.source.clone(), from.clone(), Key::ROOT);
-            stores[at].1.entry(to).or_default().push(Comer { store, top, below, kind: Kind::Other });
+            stores[at].1.entry(to).or_default().push(CollisionSource { store, top, below, kind: Kind::Other });
         }
     }
     for (dest, places) in &stores {
@@ -104,7 +104,7 @@ pub(super) async fn find(groups: &[Group], filter: &Filter) -> Option<NameCollis
                 comers.extend(
                     others
                         .filter(|_| filter.takes(&rest, true))
-                        .map(|other| Comer { below: rest.clone(), ..other.clone() }),
+                        .map(|other| CollisionSource { below: rest.clone(), ..other.clone() }),
                 );
             }
             if comers.len() < 2 {
@@ -116,7 +116,7 @@ pub(super) async fn find(groups: &[Group], filter: &Filter) -> Option<NameCollis
                     Some(key) => comer.store.stat(&key).await.ok(),
                     None => None,
                 };
-                there.extend(meta.map(|meta| Comer { kind: meta.kind, ..comer }));
+                there.extend(meta.map(|meta| CollisionSource { kind: meta.kind, ..comer }));
             }
             if let Some(meeting) = among(&***dest, (*to).clone(), there, filter).await {
                 return Some(meeting);
@@ -127,7 +127,7 @@ pub(super) async fn find(groups: &[Group], filter: &Filter) -> Option<NameCollis
 }
 
 /// The collision among the sources of `to`, if there is one.
-async fn among(dest: &dyn Store, to: Key, comers: Vec<Comer>, filter: &Filter) -> Option<NameCollision> {
+async fn among(dest: &dyn Store, to: Key, comers: Vec<CollisionSource>, filter: &Filter) -> Option<NameCollision> {
     let mut open = VecDeque::from([(to, comers)]);
     while let Some((to, comers)) = open.pop_front() {
         let (dirs, others): (Vec<_>, Vec<_>) = comers.into_iter().partition(|comer| comer.kind == Kind::Dir);
@@ -135,7 +135,7 @@ async fn among(dest: &dyn Store, to: Key, comers: Vec<Comer>, filter: &Filter) -
             let other = others.get(1).or(dirs.first())?;
             return Some(NameCollision { one: one.name(), other: other.name(), name: shown(dest, &to) });
         }
-        let mut names: BTreeMap<Vec<u8>, Vec<Comer>> = BTreeMap::new();
+        let mut names: BTreeMap<Vec<u8>, Vec<CollisionSource>> = BTreeMap::new();
         for dir in dirs {
             for found in dir.contents(filter).await.unwrap_or_default() {
                 names.entry(found.below.name().to_vec()).or_default().push(found);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The retry policy, and the receiver of failed attempts.
 #[derive(Default)]
-pub(crate) struct Again {
+pub(crate) struct RetryPolicy {
     retry: Option<Retry>,
     tell: Option<Box<OnRetry>>,
 }
@@ -14,13 +14,13 @@ pub(crate) struct Again {
 /// Called with the reason and the pause.
 type OnRetry = dyn Fn(&Error, Duration) + Send + Sync;
 
-impl fmt::Debug for Again {
+impl fmt::Debug for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Again").field(&self.retry).finish()
+        f.debug_tuple("RetryPolicy").field(&self.retry).finish()
     }
 }
 
-impl Again {
+impl RetryPolicy {
     /// With the policy `retry`. `tell` receives each failure.
     pub(crate) fn new(retry: Retry, tell: impl Fn(&Error, Duration) + Send + Sync + 'static) -> Self {
         Self { retry: Some(retry), tell: Some(Box::new(tell)) }

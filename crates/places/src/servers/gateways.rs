@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The configured path.
-pub(crate) struct Ways {
+pub(crate) struct GatewayPath {
     settings: Settings,
     /// Whether an option selected it, which counts for all servers; variables may exclude some.
     asked: bool,
@@ -30,13 +30,13 @@ pub(crate) struct Ways {
     paths: Arc<Paths>,
 }
 
-impl fmt::Debug for Ways {
+impl fmt::Debug for GatewayPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ways").field("path", &self.settings.path).finish_non_exhaustive()
+        f.debug_struct("GatewayPath").field("path", &self.settings.path).finish_non_exhaustive()
     }
 }
 
-impl Ways {
+impl GatewayPath {
     /// The gateways in `options`: from `--gateways` or the stack.
     ///
     /// # Errors

@@ -10,9 +10,9 @@ mod paths;
 mod ssh;
 mod stack;
 
-pub(crate) use again::Again;
+pub(crate) use again::RetryPolicy;
 pub use caller::{AgentHandle, Caller, Variable};
-pub(crate) use gateways::Ways;
+pub(crate) use gateways::GatewayPath;
 pub use paths::Paths;
 
 use crate::error::{Error, Result};
@@ -45,8 +45,8 @@ pub(crate) async fn connect(
     far: &Far,
     said: &ServerOptions,
     carried: &Carried,
-    ways: &mut Ways,
-    again: &Again,
+    ways: &mut GatewayPath,
+    again: &RetryPolicy,
 ) -> Result<Remote> {
     let whole = Far { path: Vec::new(), home: false, ..far.clone() }.to_string();
     let mut options = Options::new(whole.trim_end_matches('/'), far.server.clone());

@@ -44,13 +44,13 @@ impl Plan<'_> {
         let builder = std::thread::Builder::new().name(format!("host {name}"));
         std::thread::scope(|scope| {
             let thread =
-                builder.spawn_scoped(scope, || self.furnish(index)).map_err(Error::system("cannot start a thread"))?;
+                builder.spawn_scoped(scope, || self.set_up(index)).map_err(Error::system("cannot start a thread"))?;
             thread.join().unwrap_or_else(|_| Err(Error::scenario(format!("host \"{name}\" could not be built"))))
         })
     }
 
     /// Sets up the host, on the first thread in its namespaces.
-    fn furnish(&self, index: usize) -> Result<(Host, Vec<End>), Error> {
+    fn set_up(&self, index: usize) -> Result<(Host, Vec<End>), Error> {
         let spec = &self.scenario.hosts[index];
         let at = |what: &str| format!("host \"{}\": cannot {what}", spec.name);
         let namespaces = Namespaces::unshare().map_err(Error::system(at("make its namespaces")))?;

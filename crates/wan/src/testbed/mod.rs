@@ -118,7 +118,7 @@ impl Testbed {
         namespace::check_privileges()?;
         let ipv6 = Path::new("/proc/sys/net/ipv6").exists();
         let state = StateDir::create(name)?;
-        match Self::furnish(&state, scenario, ipv6) {
+        match Self::set_up(&state, scenario, ipv6) {
             Ok((hosts, links, sentinel)) => Ok(Self { state, scenario: scenario.clone(), hosts, links, sentinel }),
             Err(error) => {
                 state.abandon();
@@ -127,7 +127,7 @@ impl Testbed {
         }
     }
 
-    fn furnish(
+    fn set_up(
         state: &StateDir,
         scenario: &Scenario,
         ipv6: bool,

@@ -130,7 +130,7 @@ pub fn supervise() -> Result<(), Error> {
         }
     }
     let order: Order = serde_json::from_str(&line).map_err(|error| Error::scenario(error.to_string()))?;
-    match super::gain_privileges().and_then(|()| Stand::build(&order)) {
+    match super::gain_privileges().and_then(|()| SupervisedTestbed::build(&order)) {
         Ok(stand) => stand.keep((!order.stay).then_some(stdin)),
         Err(error) => notify(&Notice::Failed(error.into())),
     }
@@ -138,13 +138,13 @@ pub fn supervise() -> Result<(), Error> {
 }
 
 /// A running testbed with its gateways and control socket.
-struct Stand {
+struct SupervisedTestbed {
     gateways: Gateways,
     listener: UnixListener,
     testbed: Testbed,
 }
 
-impl Stand {
+impl SupervisedTestbed {
     fn build(order: &Order) -> Result<Self, Error> {
         let testbed = match &order.name {
             Some(name) => Testbed::up_as(name, &order.scenario)?,

@@ -43,24 +43,24 @@ pub(super) enum Connection {
     /// A socket of the system.
     Plain(TcpStream),
     /// A stream of a transport, with its runtime.
-    Seam(Stream, Handle),
+    ByTransport(Stream, Handle),
 }
 
 /// A listener, with its runtime if it needs one.
-enum Coming {
+enum ListenerKind {
     Plain(TcpListener),
-    Seam(Box<dyn Listener>, Runtime),
+    ByTransport(Box<dyn Listener>, Runtime),
 }
 
 /// The accepting end.
-pub(super) struct Door {
-    coming: Coming,
+pub(super) struct FlowListener {
+    coming: ListenerKind,
     /// Must live as long as the listener.
     _transport: Option<Arc<dyn Transport>>,
 }
 
 /// The runtime of a connection, and its orderly end.
-pub(super) struct Home {
+pub(super) struct ConnectionCloser {
     runtime: Option<Runtime>,
     ends: Ends,
 }
@@ -97,13 +97,13 @@ impl Carrier {
     }
 
     /// Connects to a sink.
-    pub(super) fn connect(&self, to: SocketAddr) -> anyhow::Result<(Connection, Home)> {
+    pub(super) fn connect(&self, to: SocketAddr) -> anyhow::Result<(Connection, ConnectionCloser)> {
         let cannot = || format!("cannot connect to {to} by {}", self.name);
         if self.is_plain() {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
             control(&socket, self.cc)?;
             socket.connect(&to.into()).with_context(cannot)?;
-            return Ok((Connection::Plain(socket.into()), Home { runtime: None, ends: Ends::ByTheKernel }));
+            return Ok((Connection::Plain(socket.into()), ConnectionCloser { runtime: None, ends: Ends::ByTheKernel }));
         }
         let (runtime, profile) = (runtime()?, self.profile());
         let target = Target { addr: to, name: SINK.into(), early: false };
@@ -126,14 +126,17 @@ impl Carrier {
         });
         let (stream, ends) = opened.with_context(cannot)?;
         note(stream.note());
-        Ok((Connection::Seam(stream, runtime.handle().clone()), Home { runtime: Some(runtime), ends }))
+        Ok((
+            Connection::ByTransport(stream, runtime.handle().clone()),
+            ConnectionCloser { runtime: Some(runtime), ends },
+        ))
     }
 
     /// Listens at `at`.
-    pub(super) fn listen(&self, at: SocketAddr) -> anyhow::Result<Door> {
+    pub(super) fn listen(&self, at: SocketAddr) -> anyhow::Result<FlowListener> {
         if self.is_plain() {
             let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
-            return Ok(Door { coming: Coming::Plain(listener), _transport: None });
+            return Ok(FlowListener { coming: ListenerKind::Plain(listener), _transport: None });
         }
         let runtime = runtime()?;
         let transport: Arc<dyn Transport> = match self.name.as_str() {
@@ -144,7 +147,7 @@ impl Carrier {
         };
         let listener = runtime.block_on(async { transport.listen(at, &self.profile()) })?;
         note(listener.note());
-        Ok(Door { coming: Coming::Seam(listener, runtime), _transport: Some(transport) })
+        Ok(FlowListener { coming: ListenerKind::ByTransport(listener, runtime), _transport: Some(transport) })
     }
 
     /// TCP uses plain kernel sockets, unless the transport must enforce a rate.
@@ -162,12 +165,12 @@ impl Carrier {
     }
 }
 
-impl Door {
+impl FlowListener {
     /// The listening address, with the chosen port instead of 0.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         match &self.coming {
-            Coming::Plain(listener) => listener.local_addr(),
-            Coming::Seam(listener, _) => listener.local_addr(),
+            ListenerKind::Plain(listener) => listener.local_addr(),
+            ListenerKind::ByTransport(listener, _) => listener.local_addr(),
         }
     }
 
@@ -175,13 +178,13 @@ impl Door {
     pub(super) fn serve(&self, serve: fn(&mut Connection) -> anyhow::Result<()>) -> anyhow::Result<()> {
         loop {
             let mut connection = match &self.coming {
-                Coming::Plain(listener) => Connection::Plain(listener.accept().context("cannot accept")?.0),
-                Coming::Seam(listener, runtime) => {
+                ListenerKind::Plain(listener) => Connection::Plain(listener.accept().context("cannot accept")?.0),
+                ListenerKind::ByTransport(listener, runtime) => {
                     let (pending, _) = runtime.block_on(listener.accept()).context("cannot accept")?;
                     match runtime.block_on(pending.handshake()) {
                         Ok(stream) => {
                             stream.widen();
-                            Connection::Seam(stream, runtime.handle().clone())
+                            Connection::ByTransport(stream, runtime.handle().clone())
                         }
                         Err(error) => {
                             eprintln!("a connection failed before it began: {error}");
@@ -204,7 +207,7 @@ impl Connection {
     pub(super) fn control(&self, cc: CongestionControl) -> anyhow::Result<()> {
         match self {
             Self::Plain(stream) => control(&socket2::SockRef::from(stream), Some(cc)),
-            Self::Seam(stream, _) => Ok(stream.set(phoebus_net::transport::Change::CongestionControl(cc))?),
+            Self::ByTransport(stream, _) => Ok(stream.set(phoebus_net::transport::Change::CongestionControl(cc))?),
         }
     }
 
@@ -212,13 +215,13 @@ impl Connection {
     pub(super) fn stats(&self) -> Option<Stats> {
         match self {
             Self::Plain(_) => None,
-            Self::Seam(stream, _) => stream.stats().ok(),
+            Self::ByTransport(stream, _) => stream.stats().ok(),
         }
     }
 
     /// Waits until the peer has closed, for a limited time.
     pub(super) fn part(&mut self) {
-        if let Self::Seam(stream, runtime) = self {
+        if let Self::ByTransport(stream, runtime) = self {
             // Whether it has closed or not, there is nothing left to do.
             let _ = runtime.block_on(async { tokio::time::timeout(FAREWELL, stream.failed()).await });
         }
@@ -226,13 +229,13 @@ impl Connection {
 
     /// From now on, dropping the connection is no failure.
     fn disarm(&self) {
-        if let Self::Seam(stream, _) = self {
+        if let Self::ByTransport(stream, _) = self {
             stream.disarm();
         }
     }
 }
 
-impl Home {
+impl ConnectionCloser {
     /// Closes `connection`, and waits until its peer has been told.
     pub(super) fn leave(self, connection: Connection) {
         connection.disarm();
@@ -261,7 +264,7 @@ impl Read for Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(buffer),
-            Self::Seam(stream, runtime) => loop {
+            Self::ByTransport(stream, runtime) => loop {
                 match stream.try_read(buffer) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => runtime.block_on(stream.readable())?,
                     done => return done,
@@ -275,7 +278,7 @@ impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes),
-            Self::Seam(stream, runtime) => loop {
+            Self::ByTransport(stream, runtime) => loop {
                 match stream.try_write(bytes, false) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => runtime.block_on(stream.writable())?,
                     done => return done,

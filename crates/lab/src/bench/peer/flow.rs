@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What a flow is asked to be.
+/// Options of a flow.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Wanted {
     /// For how long to send.
@@ -85,7 +85,7 @@ struct Request {
 
 /// The last message of a flow, from the server.
 #[derive(Debug, Serialize, Deserialize)]
-struct LastWord {
+struct FinalReport {
     cpu: f64,
     taken: Option<Taken>,
     packets: Option<(u64, u64)>,
@@ -116,7 +116,7 @@ pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &Wanted) -> anyhow:
         send(&mut connection, &request)?;
         (None, None)
     };
-    let last: LastWord = hear(&mut connection).context("the sink's last word")?;
+    let last: FinalReport = hear(&mut connection).context("the sink's last word")?;
     let packets = packets.or(last.packets).or_else(|| packets_of(&connection));
     let (client_cpu, client_memory) = (cpu() - before, memory());
     home.leave(connection);
@@ -147,7 +147,7 @@ fn answer(connection: &mut Connection) -> anyhow::Result<()> {
     } else {
         (Some(take(connection, request.interval)?), None)
     };
-    say(connection, &LastWord { cpu: cpu() - before, taken, packets })?;
+    say(connection, &FinalReport { cpu: cpu() - before, taken, packets })?;
     connection.part();
     Ok(())
 }

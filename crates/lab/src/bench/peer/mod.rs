@@ -54,7 +54,7 @@ pub(crate) enum PeerCommand {
         /// How many times.
         count: u32,
     },
-    /// Receives flows, and sends those that are asked for; says where first.
+    /// Receives flows, and sends flows on request. Prints its address first.
     Flows {
         #[command(flatten)]
         carrier: Carrier,

@@ -35,11 +35,11 @@ impl Outcomes for Counted {
     }
 }
 
-/// All of it, in a word.
+/// The result of a whole move.
 #[derive(Debug, PartialEq, Eq)]
 enum Came {
     Done,
-    /// Some of it is done, and the rest has failed neither since bytes are wrong nor for want of space.
+    /// Some files were moved. The others failed, but not because of wrong bytes or lack of space.
     Partly,
     Failed,
 }
@@ -215,6 +215,31 @@ async fn sources_stay_of_all_files_that_may_have_become_one() {
 }
 
 #[tokio::test]
+async fn empty_directories_stay_that_the_destination_does_not_have() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    fs::create_dir_all(here.path().join("d/full/inner")).unwrap();
+    fs::create_dir_all(here.path().join("d/other/inner")).unwrap();
+    let dest = Server { full_at: Some("full"), ..Server::of(there.path()) };
+    assert_ne!(moves(source, "d", dest, "d").await, Came::Done);
+    assert!(here.path().join("d/full/inner").exists() && !here.path().join("d/other").exists());
+    assert!(there.path().join("d/other/inner").exists());
+}
+
+#[tokio::test]
+async fn empty_directories_stay_that_are_their_own_destination() {
+    for is_local in [true, false] {
+        let dir = tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("d/inner")).unwrap();
+        let source = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
+        let dest = Server { is_local, ..Server::of(dir.path()) };
+        assert_ne!(moves(source, "d", dest, "d").await, Came::Done);
+        assert!(dir.path().join("d/inner").exists(), "{is_local}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+#[tokio::test]
 async fn sources_stay_that_a_file_system_has_put_into_one_file() {
     let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
     let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
@@ -386,7 +411,7 @@ async fn changed_source_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_being_removed_when_a_move_is_interrupted_has_no_hidden_name_in_the_end() {
+async fn interrupted_move_leaves_no_source_under_a_hidden_name() {
     let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
     let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
     for name in &names {

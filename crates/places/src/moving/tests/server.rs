@@ -29,13 +29,14 @@ pub(super) struct Server {
     pub(super) names: Names,
     /// Whether it finds files that were put aside by the names that they had, as from a cache.
     pub(super) remembers: bool,
-    /// For which file there is no room.
+    /// For which file there is no room. A directory of this name cannot be made.
     pub(super) full_at: Option<&'static str>,
-    /// What its listings call directories and is not, if it tells; a name that ends in `?` it does not tell of.
+    /// Symbolic links that listings show as directories. For a name that ends in `?`, the server cannot tell.
+    /// `None`: listings show symbolic links as such.
     pub(super) links: Option<&'static [&'static str]>,
-    /// How many have to read what was put aside before one of them can.
+    /// Readers of files that were put aside wait for each other here.
     pub(super) together: Option<Arc<Barrier>>,
-    /// What is done to a file that has this name, once it was looked at.
+    /// The file with this name is rewritten just before it is renamed.
     pub(super) changes: Option<&'static str>,
     /// Whether a file has another number whenever it is looked at.
     pub(super) renumbers: bool,
@@ -230,6 +231,10 @@ impl Store for Server {
         self.inner.append(key)
     }
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        if self.full_at.is_some_and(|name| key.name() == name.as_bytes()) {
+            let (name, reason) = (self.name(), "refused".to_owned());
+            return Box::pin(async { Err(Error::Store { name, reason, kind: ErrorKind::Denied }) });
+        }
         self.inner.make_dir(key)
     }
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {

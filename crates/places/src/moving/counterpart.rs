@@ -1,0 +1,103 @@
+//! The directories of a moved tree at its destination. A directory of the source is removed only if the destination has
+//! it, too, as another directory.
+
+use super::Carried;
+use crate::place::shown;
+use phoebus_files::key::Key;
+use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Error, ErrorKind, moved_name};
+use std::collections::HashSet;
+
+/// What is known of the directories at the destination.
+pub(super) struct Counterparts<'a> {
+    source: &'a dyn Store,
+    dest: &'a dyn Store,
+    from: &'a Key,
+    to: &'a Key,
+    /// Directories at the destination that have got a file, and those above.
+    filled: HashSet<Key>,
+}
+
+impl<'a> Counterparts<'a> {
+    /// For the tree `from`, of which these files are at their destinations.
+    pub(super) fn new(
+        (source, from): (&'a dyn Store, &'a Key),
+        (dest, to): (&'a dyn Store, &'a Key),
+        moved: &[(Key, Carried)],
+    ) -> Self {
+        let mut filled = HashSet::new();
+        for (file, _) in moved {
+            let mut dir = file.parent();
+            while dir.below(to).is_some() && filled.insert(dir.clone()) && !dir.is_root() {
+                dir = dir.parent();
+            }
+        }
+        Self { source, dest, from, to, filled }
+    }
+
+    /// Whether the destination has the directory `dir` of the source.
+    ///
+    /// # Errors
+    /// It cannot be looked at now.
+    pub(super) async fn has(&self, dir: &Key) -> Result<bool, Error> {
+        let Some(there) = dir.below(self.from).and_then(|rest| match (rest.is_root(), self.to.is_root()) {
+            (true, _) => Some(self.to.clone()),
+            (_, true) => Some(rest),
+            _ => self.to.beneath(&rest).ok(),
+        }) else {
+            return Ok(false);
+        };
+        if self.filled.contains(&there) {
+            return Ok(true);
+        }
+        match self.dest.stat(&there).await {
+            Ok(meta) => Ok(meta.kind == Kind::Dir),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails if both trees are one directory under two names, such as by two addresses of a server. `is_apart`: a file
+    /// of the source was removed, and its copy is still there.
+    ///
+    /// # Errors
+    /// They are one, or nothing tells.
+    pub(super) async fn must_be_two(&self, is_apart: bool) -> Result<(), Error> {
+        if is_apart {
+            return Ok(());
+        }
+        let own = self.source.stat(self.from).await?;
+        let there = match self.dest.stat(self.to).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            there => there?,
+        };
+        if let (Some(own), Some(there)) = (own.identity, there.identity) {
+            let is_one = (own.device, own.number) == (there.device, there.number);
+            return if is_one { Err(self.is_one()) } else { Ok(()) };
+        }
+        // Only a change at one of them shows it.
+        let aside = moved_name(self.from).map_err(|error| self.unknown(&error.to_string()))?;
+        self.source.rename(self.from, &aside, false).await.map_err(|error| self.unknown(&error.to_string()))?;
+        let looked = self.dest.stat(self.to).await;
+        self.source.rename(&aside, self.from, false).await?;
+        match looked {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(self.is_one()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_one(&self) -> Error {
+        self.stays(&format!("{} is the same directory by another name", shown(self.dest, self.to)))
+    }
+
+    fn unknown(&self, reason: &str) -> Error {
+        let to = shown(self.dest, self.to);
+        self.stays(&format!("whether {to} is the same directory by another name cannot be found out ({reason})"))
+    }
+
+    fn stays(&self, reason: &str) -> Error {
+        let reason = format!("{reason}; it stays where it is");
+        Error::Store { name: shown(self.source, self.from), reason, kind: ErrorKind::Request }
+    }
+}
