@@ -94,13 +94,13 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         Err(_) if SocketKind::of(fd) == SocketKind::Datagram => return Step::Take(Course::Real),
         Err(_) => return Step::Take(unknown(config, destination)),
     };
-    if let Some(errno) = refused_family(fd, destination, addr.family()) {
-        return Step::Take(Course::Failed(errno));
-    }
     let state = if SocketKind::of(fd) == SocketKind::Tcp { handshake::tcp_state(fd) } else { None };
     let Some(state) = state else {
         return Step::Take(without_state(fd, cookie, config, destination));
     };
+    if let Some(errno) = refused_family(fd, destination, addr.family()) {
+        return Step::Take(Course::Failed(errno));
+    }
     if !names::selects(config, destination) {
         if state == handshake::TCP_CLOSE {
             report::not_selected(config, destination);
@@ -124,7 +124,8 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
 fn refused_family(fd: c_int, destination: SocketAddr, family: c_int) -> Option<Errno> {
     let own = socket::family(fd)?;
     if own != family {
-        return Some(libc::EAFNOSUPPORT);
+        // An address of IPv4 is too short for IPv6.
+        return Some(if own == libc::AF_INET6 { libc::EINVAL } else { libc::EAFNOSUPPORT });
     }
     let mapped = destination.is_ipv6() && destination.ip().to_canonical().is_ipv4();
     (mapped && socket::is_v6_only(fd)).then_some(libc::ENETUNREACH)

@@ -124,6 +124,33 @@ pub(crate) fn any_interrupting_handler() -> bool {
     (1..=64).any(|signal| handler(signal).is_some_and(|flags| flags & libc::SA_RESTART == 0))
 }
 
+/// The signals whose handlers ask for interrupted calls to be restarted, if the handlers of others do not. If all ask for
+/// it, an interrupted wait can simply go on.
+pub(crate) fn restarting_signals() -> Option<u64> {
+    let (mut restarting, mut interrupting) = (0_u64, false);
+    for signal in 1..=64 {
+        match handler(signal) {
+            Some(flags) if flags & libc::SA_RESTART != 0 => restarting |= 1 << (signal - 1),
+            Some(_) => interrupting = true,
+            None => {}
+        }
+    }
+    Some(restarting).filter(|restarting| interrupting && *restarting != 0)
+}
+
+/// This thread's mask with these signals blocked as well, for a call of the C library.
+pub(crate) fn mask_with(signals: u64) -> libc::sigset_t {
+    let mut current = 0_u64;
+    set_mask(libc::SIG_BLOCK, &0, &raw mut current);
+    let mask = current | signals;
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: zeroed is a valid set; its first eight bytes are the kernel's mask of 64 signals.
+    unsafe {
+        set.as_mut_ptr().cast::<u64>().write(mask);
+        set.assume_init()
+    }
+}
+
 /// The flags of a signal's handler (sigaction(2)), if it has one.
 fn handler(signal: c_int) -> Option<c_int> {
     // struct kernel_sigaction begins with handler and flags on every architecture this builds for but for padding,

@@ -23,6 +23,9 @@ const FAILED: c_short = libc::POLLIN
     | libc::POLLERR
     | libc::POLLHUP;
 
+/// Longest delay of a signal whose handler asks for a restart of the call.
+const HELD_BACK: Duration = Duration::from_millis(20);
+
 /// Marks a program's descriptor, during the call, as a handshake's interest. No event of poll.
 const OURS: c_short = 0x4000;
 
@@ -90,6 +93,10 @@ pub(crate) enum Settled {
 /// signals whose handlers ask for it, unless they have a time limit (signal(7)).
 pub(crate) fn settle(fd: c_int, awaited: &mut Awaited, limit: Option<Duration>) -> Settled {
     let budget = Budget::new(limit);
+    // A restarted call does not return to the program. poll does, so such signals wait for the end of a short one.
+    let held_back = if limit.is_none() { sys::restarting_signals() } else { None };
+    let mask = held_back.map(sys::mask_with);
+    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     loop {
         let (events, until) = match handshake::look_for(fd, awaited) {
             Some(Stage::Waiting { events, until }) => (events, until),
@@ -98,10 +105,11 @@ pub(crate) fn settle(fd: c_int, awaited: &mut Awaited, limit: Option<Duration>) 
             None => return Settled::Gone,
         };
         let time_limit = until.saturating_sub(sys::now()).max(Duration::from_millis(1));
+        let time_limit = if mask.is_null() { time_limit } else { time_limit.min(HELD_BACK) };
         let time = to_timespec(budget.left().map_or(time_limit, |left| left.min(time_limit)));
         let mut waited = pollfd { fd, events, revents: 0 };
         // SAFETY: all pointers are valid for the call, or null.
-        let count = unsafe { real::ppoll(&raw mut waited, 1, &raw const time, std::ptr::null()) };
+        let count = unsafe { real::ppoll(&raw mut waited, 1, &raw const time, mask) };
         if count < 0 && sys::errno() == libc::EINTR && (limit.is_some() || sys::any_interrupting_handler()) {
             return Settled::Interrupted;
         }

@@ -264,6 +264,20 @@ static void untouched(void) {
     FAILS(connect(fd, NULL, sizeof a), EFAULT);
     FAILS(connect(-1, ADDR(a)), EBADF);
     FAILS(connect(pair[0], ADDR(a)), EINVAL);
+    v6 mapped = at6("::ffff:192.0.2.1", ECHO);
+    FAILS(connect(fd, ADDR(mapped)), EAFNOSUPPORT);
+    int six = socket(AF_INET6, SOCK_STREAM, 0), on = 1;
+    FAILS(connect(six, ADDR(a)), EINVAL);
+    OK(setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on));
+    FAILS(connect(six, ADDR(mapped)), ENETUNREACH);
+    close(six);
+    // Such a call connects no datagram socket.
+    int datagrams = socket(AF_INET, SOCK_DGRAM, 0);
+    v4 here = at4("127.0.0.1", 9), peer;
+    socklen_t len = sizeof peer;
+    CHECK(sendto(datagrams, "x", 1, MSG_FASTOPEN, ADDR(here)) == 1);
+    FAILS(getpeername(datagrams, (struct sockaddr *)&peer, &len), ENOTCONN);
+    close(datagrams);
     OK(connect(fd, ADDR(a)));
     echo(fd);
 }
