@@ -401,6 +401,21 @@ static void jumped_out_of_lookup(void) {
     nobody_came();
 }
 
+// A socket of IPv4 cannot be replaced by one of IPv6, for want of a descriptor. That says nothing about the gateway, and so the
+// fallback does not go past it.
+static void without_descriptors(void) {
+    v4 a = listen_at(HELD_HERE + 100);
+    int fd = tcp(0), last = 0;
+    struct rlimit few = {64, 64};
+    OK(setrlimit(RLIMIT_NOFILE, &few));
+    for (int other; (other = dup(fd)) >= 0;) last = other;
+    CHECK(errno == EMFILE);
+    FAILS(connect(fd, ADDR(a)), EMFILE);
+    for (int i = 0; i < 4; i++) close(last - i);
+    is_unconnected(fd);
+    nobody_came();
+}
+
 // The kernel does not tell a socket's state (stateless.c): it is not connected directly.
 static void without_states(void) {
     v4 a = listen_at(HELD_HERE + 100);
@@ -486,7 +501,7 @@ static void rings(void) {
 
 RULES({
     RULE(shut_down), RULE(dissolved), RULE(closed), RULE(replaced), RULE(closed_in_a_range), RULE(closed_of_two),
-    RULE(closed_in_a_table_of_its_own), RULE(number_given_on), RULE(jumped_out_of_lookup), RULE(without_states),
+    RULE(closed_in_a_table_of_its_own), RULE(number_given_on), RULE(jumped_out_of_lookup), RULE(without_states), RULE(without_descriptors),
     RULE(fell_back_elsewhere), RULE(sent_while_it_begins),
     RULE(read_elsewhere), RULE(error_taken), RULE(closed_while_looking_up), RULE(dissolved_elsewhere),
     RULE(fast_open_of_several), RULE(executed), RULE(rings),

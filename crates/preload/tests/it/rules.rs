@@ -105,6 +105,14 @@ fn jumped_out_of_lookup() {
 }
 
 #[test]
+fn without_descriptors() {
+    let peer = Peer::start("::1");
+    let mut command = command(program(), &peer, "without_descriptors");
+    command.env("PHOEBUS_ONLY", "127.0.0.0/8").env("PHOEBUS_FALLBACK", "1");
+    run(&mut command).ok();
+}
+
+#[test]
 fn without_states() {
     let stateless = compile("stateless", &["-shared", "-fPIC"]);
     let mut command = preloaded(program(), "127.0.0.1/1");
