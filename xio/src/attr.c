@@ -31,9 +31,9 @@ globus_result_t px_attr_init(void **out)
         px_attr_destroy(attr);
         return px_no_memory();
     }
-    /* What is wrong with it the options keep. */
+    /* The options keep the first error, and report it when they are used. */
     phoebus_options_load(attr->options);
-    /* XIO cannot open again what it has closed, so a gateway that refuses and names a better one is heard of in the error. */
+    /* XIO cannot open a closed handle again. So a redirect is not followed, and the error names the better gateway. */
     phoebus_options_set(attr->options, "redirects", "0");
     phoebus_options_get(attr->options, "gateway", own, sizeof own);
     if ((attr->own = strdup(own)) == NULL) {

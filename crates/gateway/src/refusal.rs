@@ -1,9 +1,9 @@
-//! A session that is not to be, and why (P10, P18).
+//! Why a session is refused (P10, P18).
 
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Refused, Requirements};
 
-/// REFUSED, owned.
+/// The content of a REFUSED message.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Refusal {
     /// The reason, for machines.
@@ -27,8 +27,8 @@ impl Refusal {
         Self { hop: hop.into(), ..Self::new(code, reason) }
     }
 
-    /// As another gateway has said it. A better gateway is named to whoever asked, which was this one; those before it
-    /// read of it in the reason.
+    /// A refusal that another gateway has sent to this one. If it names a better gateway, only this gateway could follow
+    /// that. The gateways before it get the name in the reason.
     pub(crate) fn passed_on(refused: &Refused<'_>) -> Self {
         let better = refused.redirect.map(|better| format!(" (it names a better gateway: {better})"));
         Self {
