@@ -280,12 +280,13 @@ impl Pool {
             (warm, manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
             heard = self.hear(&mut warm, time_limit).await;
         }
-        heard.map_err(|unheard| match unheard.refusal.code {
+        heard?;
+        let answered = self.answered(warm, request, manner).await;
+        answered.map_err(|refusal| match refusal.code {
             // The peer did receive the request before its connection broke. The client may ask for a new session.
             Code::Duplicate if is_repeated => Unheard::heard(self.failed(&HandshakeError::Closed)),
-            _ => unheard,
-        })?;
-        self.answered(warm, request, manner).await.map_err(Unheard::heard)
+            _ => Unheard::heard(refusal),
+        })
     }
 
     /// Waits for the peer's answer. The peer must acknowledge what was sent within `time_limit`; the answer itself may

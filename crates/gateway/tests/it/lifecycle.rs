@@ -3,8 +3,10 @@
 use crate::support;
 use phoebus_proto::session::Code;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::*;
 
@@ -191,6 +193,59 @@ fn pool_closes_old_connections_and_replaces_dead_ones() {
     drop(second);
     let _second = start_second();
     first.until(|status| status.pools[0].dialled > dialled && status.pools[0].idle == 1, "the dead one was replaced");
+}
+
+/// Forwards connections to `to`. Once `cuts` is set, the next one that sends something is closed when `to` answers.
+fn cutting(to: SocketAddr, cuts: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(to).unwrap());
+            let (cuts, is_cut) = (cuts.clone(), Arc::new(AtomicBool::new(false)));
+            let (cut, mut back) = (is_cut.clone(), [near.try_clone().unwrap(), far.try_clone().unwrap()]);
+            std::thread::spawn(move || {
+                let mut piece = [0; 4096];
+                while let Ok(n @ 1..) = back[1].read(&mut piece) {
+                    if cut.load(Ordering::SeqCst) {
+                        let _ = back[0].shutdown(Shutdown::Both);
+                        return;
+                    }
+                    let _ = back[0].write_all(&piece[..n]);
+                }
+            });
+            std::thread::spawn(move || {
+                let [mut near, mut far] = [near, far];
+                let mut piece = [0; 4096];
+                while let Ok(n @ 1..) = near.read(&mut piece) {
+                    if cuts.swap(false, Ordering::SeqCst) {
+                        is_cut.store(true, Ordering::SeqCst);
+                    }
+                    let _ = far.write_all(&piece[..n]);
+                }
+                let _ = far.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    at
+}
+
+#[test]
+fn request_that_the_peer_has_seen_on_a_broken_connection_fails_as_a_reset() {
+    let (first_addr, second_addr) = (address(), address());
+    let _second = Pg::start_at(second_addr, "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", first_addr, 0)));
+    let cuts = Arc::new(AtomicBool::new(false));
+    let pool = peer("pg2", cutting(second_addr, cuts.clone()), 0);
+    let first = Pg::start_at(first_addr, "pg1", &format!("{pool}[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}"));
+    let (client, server, _) = session(&first, |ask| ask);
+    exchange(client, server, b"up", b"down");
+    first.until(|status| status.pools[0].idle == 1, "the connection was kept");
+    cuts.store(true, Ordering::SeqCst);
+    let (_listener, to) = destination();
+    let no = Ask::to(to).ask(first.addr).unwrap_err();
+    assert_eq!((no.code, no.hop.as_str()), (Code::Reset, "pg2"), "{no:?}");
+    // The client may ask for another session.
+    assert!(Ask::to(to).ask(first.addr).is_ok());
 }
 
 /// Two gateways with a hop of this transport, whose profiles at both ends are called "hop": they set the congestion

@@ -71,6 +71,7 @@ impl Remote {
         if odd.is_empty() || self.has("XDRAFTS") || !is_line(key.as_bytes()) {
             return Ok(());
         }
+        self.path(key)?;
         let altered = |name: &[u8]| {
             let shown = String::from_utf8_lossy(name).escape_debug().to_string();
             senseless(&self.label(key), format!("the server alters such names: it would call it \"{shown}\""))
