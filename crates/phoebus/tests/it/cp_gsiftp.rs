@@ -70,7 +70,8 @@ fn gct_server_without_names() {
 #[test]
 fn our_server_without_names() {
     let (here, serve) = (Here::new(None), Serve::writable());
-    everything(&here, &|path| serve.url(path), &serve.path(""), MODES);
+    // `gridftp::plain` tries every mode with this server.
+    everything(&here, &|path| serve.url(path), &serve.path(""), &[MODES[0], MODES[2]]);
     works("phoebus cp", "phoebus serve", "anonymous", EVERYTHING);
 }
 
@@ -99,7 +100,9 @@ fn our_server_by_certificates() {
     let lab = Lab::new();
     let (here, serve) = (Here::new(Some((&lab, "proxy"))), serve(&lab));
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
-    everything(&here, &url, &serve.path(""), PROTECTED);
+    // Every protection is tried between the toolkit's server and this client, and its client and this server
+    // (`gridftp::gsi`).
+    everything(&here, &url, &serve.path(""), &[PROTECTED[0], PROTECTED[5], PROTECTED[6]]);
     works("phoebus cp", "phoebus serve", "certificate", &format!("{EVERYTHING} safe private"));
 }
 
