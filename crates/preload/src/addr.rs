@@ -68,6 +68,11 @@ impl RawAddr {
         c_int::from(libc::sa_family_t::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
 
+    /// Whether it is as long as an address of IPv6, without the scope at least (RFC 2133).
+    pub(crate) fn is_long_enough_for_v6(&self) -> bool {
+        self.len as usize >= size_of::<sockaddr_in6>() - size_of::<u32>()
+    }
+
     /// The address, if it is one of IPv4 or IPv6 and complete.
     pub(crate) fn socket_addr(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes([self.bytes[2], self.bytes[3]]);
@@ -77,7 +82,7 @@ impl RawAddr {
                 Some(SocketAddr::new(Ipv4Addr::from(octets).into(), port))
             }
             // The kernel accepts addresses without the scope as well (RFC 2133).
-            libc::AF_INET6 if self.len as usize >= size_of::<sockaddr_in6>() - size_of::<u32>() => {
+            libc::AF_INET6 if self.is_long_enough_for_v6() => {
                 let octets: [u8; 16] = self.bytes[8..24].try_into().ok()?;
                 let scope = u32::from_ne_bytes(self.bytes[24..28].try_into().ok()?);
                 let scope = if self.len as usize >= size_of::<sockaddr_in6>() { scope } else { 0 };

@@ -27,14 +27,14 @@ pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> O
     if shares_memory() {
         return None;
     }
-    let mut guard = table::find(fd)?;
+    let mut guard = table::find_to_close(fd)?;
     match guard.state() {
         State::Free | State::Open => None,
         state => {
             if state == State::Failed {
                 // Epoll sets keep the registration for other descriptors of the socket, and nothing can change it after
                 // this call.
-                registrations::show(&mut guard);
+                registrations::show_level_triggered(&mut guard);
             }
             // The socket itself is released after the lock: with SO_LINGER that may block.
             let last = if state == State::Pending { sys::duplicate(fd).ok() } else { None };

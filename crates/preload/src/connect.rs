@@ -50,10 +50,7 @@ enum Step {
 fn step(fd: c_int, addr: &RawAddr) -> Step {
     if let Some(mut guard) = table::find(fd) {
         match (guard.state(), addr.family()) {
-            (State::Open, libc::AF_UNSPEC) => {
-                socket::reset(&mut guard, fd);
-                guard.remove();
-            }
+            (State::Open, libc::AF_UNSPEC) => guard.remove(),
             (State::Open, _) => {
                 if let Some(course) = finish(guard, fd) {
                     return Step::Take(course);
@@ -98,9 +95,6 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     let Some(state) = state else {
         return Step::Take(without_state(fd, cookie, config, destination));
     };
-    if let Some(errno) = refused_family(fd, destination, addr.family()) {
-        return Step::Take(Course::Failed(errno));
-    }
     if !names::selects(config, destination) {
         if state == handshake::TCP_CLOSE {
             report::not_selected(config, destination);
@@ -109,6 +103,9 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     }
     if state != handshake::TCP_CLOSE {
         return Step::Take(Course::InUse);
+    }
+    if let Some(errno) = refused_family(fd, destination, addr) {
+        return Step::Take(Course::Failed(errno));
     }
     if let Some(problem) = &config.problem {
         static TOLD: AtomicBool = AtomicBool::new(false);
@@ -121,11 +118,11 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
 }
 
 /// The error of the kernel for an address of a family that the socket cannot connect to.
-fn refused_family(fd: c_int, destination: SocketAddr, family: c_int) -> Option<Errno> {
+fn refused_family(fd: c_int, destination: SocketAddr, addr: &RawAddr) -> Option<Errno> {
     let own = socket::family(fd)?;
-    if own != family {
-        // An address of IPv4 is too short for IPv6.
-        return Some(if own == libc::AF_INET6 { libc::EINVAL } else { libc::EAFNOSUPPORT });
+    if own != addr.family() {
+        let is_short = own == libc::AF_INET6 && !addr.is_long_enough_for_v6();
+        return Some(if is_short { libc::EINVAL } else { libc::EAFNOSUPPORT });
     }
     let mapped = destination.is_ipv6() && destination.ip().to_canonical().is_ipv4();
     (mapped && socket::is_v6_only(fd)).then_some(libc::ENETUNREACH)
@@ -171,12 +168,17 @@ fn connect_datagrams(fd: c_int, cookie: u64, addr: &RawAddr) -> Errno {
 /// The kernel's answer to a connect on a socket that is connected, connecting or listening: 0 or an error. If another
 /// thread ends that state at this moment, this call still connects nothing. It may block.
 pub(crate) fn in_use(fd: c_int, addr: &RawAddr) -> Errno {
+    // Afterwards nothing tells a connection's own error from that of the address below.
+    let over = handshake::tcp_state(fd).is_none_or(|state| state == handshake::TCP_CLOSE);
     let nowhere = no_destination(addr);
     let (at, len) = nowhere.parts();
     // SAFETY: the address is valid for its length.
     match unsafe { real::connect(fd, at, len) } {
         0 => 0,
-        _ => Some(sys::errno()).filter(|errno| !is_unconnected(*errno)).unwrap_or(GIVEN_UP),
+        _ => match sys::errno() {
+            errno if over && is_unconnected(errno) => GIVEN_UP,
+            errno => errno,
+        },
     }
 }
 

@@ -21,9 +21,8 @@ impl Held {
     pub(crate) fn new(fd: c_int, cookie: u64) -> Result<Self, Errno> {
         let held = match sys::duplicate(fd) {
             Ok(fd) => Self { fd, owned: true },
-            // EINVAL: the limit of descriptors is below the numbers that this library uses.
-            Err(libc::EMFILE | libc::EINVAL) => Self { fd, owned: false },
-            Err(errno) => return Err(errno),
+            Err(libc::EBADF) => return Err(libc::EBADF),
+            Err(_) => Self { fd, owned: false },
         };
         if sys::cookie(held.fd) == Some(cookie) { Ok(held) } else { Err(libc::EBADF) }
     }

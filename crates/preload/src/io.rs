@@ -69,6 +69,11 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
         Course::Real | Course::Datagram(_) => First::Go,
         Course::Connected => First::Connected,
         Course::Failed(errno) => First::Fail(errno),
+        Course::InUse
+            if flags & libc::MSG_DONTWAIT != 0 && handshake::tcp_state(fd) == Some(handshake::TCP_SYN_SENT) =>
+        {
+            First::Fail(connect::under_way(true))
+        }
         Course::InUse => match connect::in_use(fd, &wanted) {
             0 => First::Connected,
             errno => First::Fail(errno),

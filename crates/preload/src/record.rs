@@ -124,6 +124,27 @@ impl Attempt {
         }
     }
 
+    /// Whether no address of the gateway can be reached, so that a direct connection may be made instead. Errors for want
+    /// of something on this host say nothing about the gateway. An address of a family that this host does not have is
+    /// not reachable, and no proof either.
+    pub(crate) fn is_gateway_absent(&self) -> bool {
+        const WANTS: [Errno; 11] = [
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+            libc::ENOBUFS,
+            libc::EBADF,
+            libc::ENOTSOCK,
+            libc::EINVAL,
+            libc::EISCONN,
+            libc::EALREADY,
+            libc::EADDRINUSE,
+            libc::EMSGSIZE,
+        ];
+        let failures = || self.failures.iter().filter(|errno| **errno != 0);
+        failures().any(|errno| *errno != libc::EADDRNOTAVAIL) && failures().all(|errno| !WANTS.contains(errno))
+    }
+
     /// The failed address whose error says most about the gateway, and that error: a refusal shows that the host is
     /// there, while a missing route may be a fault of this host. Among equals, the first.
     pub(crate) fn telling(&self) -> Option<(usize, Errno)> {

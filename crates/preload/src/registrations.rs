@@ -51,6 +51,19 @@ pub(crate) fn show(guard: &mut Guard) {
     });
 }
 
+/// Restores the program's interest before its descriptor is closed, where the kernel would otherwise report the token for
+/// ever. Others report it once at most, and must not be armed again: the program may be done with them.
+pub(crate) fn show_level_triggered(guard: &mut Guard) {
+    each_if(
+        guard,
+        |registration| registration.events & (EDGE | libc::EPOLLONESHOT as u32) == 0,
+        |registration, _| {
+            registration.shown = true;
+            EpollEvent { events: registration.events, u64: registration.data }
+        },
+    );
+}
+
 /// Lets every registration report as the program requested it, so that it reports the failure of a connect.
 pub(crate) fn fail(guard: &mut Guard) {
     each(guard, |registration, token| {
@@ -81,12 +94,24 @@ pub(crate) fn renew(guard: &mut Guard) {
 
 /// Changes every reachable registration that differs from the wanted one.
 fn each(guard: &mut Guard, event: impl Fn(&mut Registration, u64) -> EpollEvent) {
+    each_if(guard, |_| true, event);
+}
+
+/// The same for those that `concerns` selects.
+fn each_if(
+    guard: &mut Guard,
+    concerns: impl Fn(&Registration) -> bool,
+    event: impl Fn(&mut Registration, u64) -> EpollEvent,
+) {
     let cookie = guard.cookie();
     for slot in 0..REGISTRATIONS {
         let token = token(guard, slot);
         let Some(registration) = guard.record().and_then(|record| record.registrations[slot].as_mut()) else {
             continue;
         };
+        if !concerns(registration) {
+            continue;
+        }
         let mut wanted = *registration;
         let event = event(&mut wanted, token);
         let reached = sys::cookie(registration.fd) == Some(cookie);

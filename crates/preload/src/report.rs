@@ -77,24 +77,9 @@ impl Failure {
         }
     }
 
-    /// Whether the gateway is not reachable, so that another address, or a direct connection, may succeed. Errors of
-    /// this host, such as a lack of descriptors or ports, say nothing about the gateway.
+    /// Whether the gateway is not reachable, so that another address may be.
     pub(crate) fn is_unreachable(&self) -> bool {
-        const LOCAL: [Errno; 12] = [
-            libc::EMFILE,
-            libc::ENFILE,
-            libc::ENOMEM,
-            libc::ENOBUFS,
-            libc::EBADF,
-            libc::ENOTSOCK,
-            libc::EINVAL,
-            libc::EISCONN,
-            libc::EALREADY,
-            libc::EADDRINUSE,
-            libc::EADDRNOTAVAIL,
-            libc::EMSGSIZE,
-        ];
-        matches!(self, Self::Connect(errno) if !LOCAL.contains(errno))
+        matches!(self, Self::Connect(_))
     }
 }
 

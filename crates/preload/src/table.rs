@@ -111,6 +111,14 @@ pub(crate) fn find(fd: c_int) -> Option<Guard> {
     (guard.is_of(fd, cookie) && guard.state() != State::Free).then(|| guard.seen_at(fd))
 }
 
+/// The same for a descriptor that is about to be closed. The entry does not note it as the last one seen.
+pub(crate) fn find_to_close(fd: c_int) -> Option<Guard> {
+    let table = table()?;
+    let cookie = sys::cookie(fd)?;
+    let guard = Guard::lock(table.position(cookie)?);
+    (guard.is_of(fd, cookie) && guard.state() != State::Free).then_some(guard)
+}
+
 /// Like [`find`], but only for entries in state Pending or Failed.
 pub(crate) fn find_live(fd: c_int) -> Option<Guard> {
     if is_quiet() {

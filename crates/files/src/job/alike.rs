@@ -18,8 +18,8 @@ pub(super) struct Cases {
     numbers: RandomState,
     /// The first name of each group that some destination takes for one.
     given: HashMap<u64, u64>,
-    /// Groups of which the destination keeps more than one name.
-    apart: HashSet<u64>,
+    /// Names, by group, that the destination keeps apart from those before.
+    apart: HashSet<(u64, u64)>,
 }
 
 impl Cases {
@@ -30,7 +30,7 @@ impl Cases {
         while !part.is_root() {
             let (group, exact) = (self.group(&part), self.numbers.hash_one(part.as_bytes()));
             let first = *self.given.entry(group).or_insert(exact);
-            if first != exact && !self.apart.contains(&group) {
+            if first != exact && !self.apart.contains(&(group, exact)) {
                 met = Some(part.clone());
             }
             part = part.parent();
@@ -41,7 +41,7 @@ impl Cases {
 
     /// Records that the destination distinguishes `key` from the others.
     pub(super) fn are_apart(&mut self, key: &Key) {
-        self.apart.insert(self.group(key));
+        self.apart.insert((self.group(key), self.numbers.hash_one(key.as_bytes())));
     }
 
     fn group(&self, key: &Key) -> u64 {
@@ -85,18 +85,18 @@ pub async fn keeps_apart(dest: &dyn Store, key: &Key) -> Result<(), Error> {
         Err(error) => return Err(error),
     };
     let wanted = common_form(key.name());
-    let alike: Vec<_> = there.keys().filter(|name| common_form(name) == wanted).collect();
-    let [only] = alike[..] else { return Ok(()) };
-    // A destination that keeps names apart does not find another spelling.
-    let others = if only == key.name() { spellings(key) } else { vec![key.clone()] };
-    for other in others {
+    let mut alike = there.keys().filter(|name| common_form(name) == wanted);
+    let Some(first) = alike.next() else { return Ok(()) };
+    // A destination that keeps names apart finds no spelling that it does not list.
+    let all = if there.contains_key(key.name()) { spellings(key) } else { vec![key.clone()] };
+    for other in all.into_iter().filter(|other| !there.contains_key(other.name())) {
         match dest.stat(&other).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
             Ok(_) => {
-                let shown_only = String::from_utf8_lossy(only).escape_debug().to_string();
+                let shown_first = String::from_utf8_lossy(first).escape_debug().to_string();
                 let reason = format!(
-                    "the destination takes several names for one: another source has gone to \"{shown_only}\", and would be \
+                    "the destination takes several names for one: another source has gone to \"{shown_first}\", and would be \
                      lost"
                 );
                 return Err(Error::Store { name: shown(dest, key), reason, kind: ErrorKind::Request });

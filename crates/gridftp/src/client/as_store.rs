@@ -1,7 +1,7 @@
 //! A server as a store.
 
 use super::draft::RemoteDraft;
-use super::error::refused;
+use super::error::{passing, refused};
 use super::listing::RemoteListing;
 use super::object::RemoteObject;
 use super::remote::Remote;
@@ -225,8 +225,18 @@ impl Store for Remote {
         Box::pin(self.remove_partial_dirs())
     }
 
-    /// The server's replies are final, so there is nothing to flush.
+    /// `phoebus serve` syncs the names that were changed. What other servers do cannot be told.
     fn settle(&self) -> Fallible<'_, ()> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            if !self.has("XSYNC") {
+                return Ok(());
+            }
+            let reply = self.ask_all(vec![b"SITE SYNC".to_vec()]).await?.pop();
+            match reply {
+                Some(reply) if reply.is_success() => Ok(()),
+                Some(reply) => Err(refused(&self.name(), "make durable what was changed at", "SITE SYNC", &reply)),
+                None => Err(passing(&self.name(), "the server did not answer")),
+            }
+        })
     }
 }

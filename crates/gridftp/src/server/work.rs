@@ -185,7 +185,7 @@ impl Worker {
             FileTask::Rename(from, to) => nobodys(from).and_then(|()| nobodys(to))?,
             // Names of the server's own drafts can be listed and removed.
             FileTask::Remove(_) | FileTask::Size { .. } | FileTask::Modified(_) => {}
-            FileTask::Facts { .. } | FileTask::List { .. } => {}
+            FileTask::Facts { .. } | FileTask::List { .. } | FileTask::Sync => {}
         }
         let store = self.store()?;
         let done = |text: &str| Reply::new(250, text);
@@ -212,9 +212,12 @@ impl Worker {
             }
             FileTask::Rename(from, to) => {
                 store.rename(&from, &to, true).await?;
-                // A client may remove its source next.
-                store.settle().await?;
+                self.has_changed(&*store).await;
                 done("renamed")
+            }
+            FileTask::Sync => {
+                store.settle().await?;
+                done("all changed names are on disk")
             }
             FileTask::Size { key, ascii } => {
                 let meta = store.stat(&key).await?;

@@ -32,7 +32,7 @@ pub(super) struct Worker {
     pub(super) listens: Option<Counted<u16>>,
     /// The data nodes that work for this session.
     pub(super) stripes: Option<Stripes>,
-    /// Names that were made or removed, and may not be synced to disk.
+    /// Number of changed names that may not be synced to disk.
     pub(super) unsynced: u32,
     /// Bytes of a file that the last transfer sent.
     pub(super) sent: Option<u64>,
@@ -88,8 +88,8 @@ impl Worker {
         (self.channel, self.listens) = (None, None);
     }
 
-    /// Notes that the client has made or removed a name. Nobody is told that this is durable. It is synced with the
-    /// next file, after some more changes, or at the end of the connection.
+    /// Notes that the client has made, renamed or removed a name. Nobody is told that this is durable. It is synced on
+    /// request, with the next file, after some more changes, or at the end of the connection.
     pub(super) async fn has_changed(&mut self, store: &dyn Store) {
         self.unsynced += 1;
         if self.unsynced >= UNSYNCED {
@@ -107,9 +107,9 @@ impl Worker {
     }
 
     async fn sync(&mut self, store: &dyn Store) {
-        self.unsynced = 0;
-        if let Err(error) = store.settle().await {
-            tracing::warn!(peer = %self.peer, %error, "changed names are not synced to disk");
+        match store.settle().await {
+            Ok(()) => self.unsynced = 0,
+            Err(error) => tracing::warn!(peer = %self.peer, %error, "changed names are not synced to disk"),
         }
     }
 

@@ -154,18 +154,6 @@ out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() =
     assert_eq!(serve.hidden(), Vec::<String>::new());
 }
 
-/// A client removes its own copy once the server has confirmed the rename.
-#[test]
-fn rename_is_synced_before_it_is_confirmed() {
-    let serve = Serve::writable();
-    ok(&python(&serve, "f = login(); f.storbinary('STOR a', io.BytesIO(b'x'))\n"));
-    let log = serve.local().join("calls");
-    let watch = Watch::begin(&log);
-    ok(&python(&serve, "f = login(); f.rename('a', 'b')\n"));
-    let calls = watch.calls(&serve.path(""));
-    assert!(calls.keys().any(|(name, _)| name == "fsync"), "{calls:?}");
-}
-
 /// A directory that a user may write to and not read: each upload of the server syncs the directories in which names
 /// have changed.
 #[test]

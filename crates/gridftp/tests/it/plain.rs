@@ -15,6 +15,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
+use support::credentials::Watch;
 use support::{Serve, bytes, ok, python, run};
 
 /// Odd, and long enough for pipes, for several blocks and for all streams.
@@ -215,6 +216,26 @@ fn every_client_and_mode_carries_the_same_bytes() {
             }
         }
     }
+}
+
+/// A client that moves a file removes its own copy next.
+#[test]
+fn renames_are_synced_on_request() {
+    let serve = Serve::writable();
+    fs::write(serve.path("a"), "x").unwrap();
+    let log = serve.local().join("calls");
+    let watch = Watch::begin(&log);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let remote = runtime.block_on(async {
+        let remote = Remote::connect(options(&serve, None)).await.unwrap();
+        let [from, to] = ["a", "b"].map(|name| remote.home().join(name.as_bytes()).unwrap());
+        remote.rename(&from, &to, true).await.unwrap();
+        remote.settle().await.unwrap();
+        remote
+    });
+    let calls = watch.calls(&serve.path(""));
+    assert!(calls.keys().any(|(name, _)| name == "fsync"), "{calls:?}");
+    drop(remote);
 }
 
 #[test]

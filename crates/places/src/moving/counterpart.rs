@@ -7,11 +7,13 @@ use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, ErrorKind, moved_name};
 use std::collections::HashSet;
+use std::sync::Arc;
+use tokio::sync::RwLock;
 
 /// What is known of the directories at the destination.
 pub(super) struct Counterparts<'a> {
-    source: &'a dyn Store,
-    dest: &'a dyn Store,
+    source: &'a Arc<dyn Store>,
+    dest: &'a Arc<dyn Store>,
     from: &'a Key,
     to: &'a Key,
     /// Directories at the destination that have got a file, and those above.
@@ -21,8 +23,8 @@ pub(super) struct Counterparts<'a> {
 impl<'a> Counterparts<'a> {
     /// For the tree `from`, of which these files are at their destinations.
     pub(super) fn new(
-        (source, from): (&'a dyn Store, &'a Key),
-        (dest, to): (&'a dyn Store, &'a Key),
+        (source, from): (&'a Arc<dyn Store>, &'a Key),
+        (dest, to): (&'a Arc<dyn Store>, &'a Key),
         moved: &[(Key, Carried)],
     ) -> Self {
         let mut filled = HashSet::new();
@@ -58,11 +60,12 @@ impl<'a> Counterparts<'a> {
     }
 
     /// Fails if both trees are one directory under two names, such as by two addresses of a server. `is_apart`: a file
-    /// of the source was removed, and its copy is still there.
+    /// of the source was removed, and its copy is still there. Holds `leaving` for reading until nothing of the question
+    /// is left, also after this is dropped.
     ///
     /// # Errors
     /// They are one, or nothing tells.
-    pub(super) async fn must_be_two(&self, is_apart: bool) -> Result<(), Error> {
+    pub(super) async fn must_be_two(&self, is_apart: bool, leaving: &Arc<RwLock<()>>) -> Result<(), Error> {
         if is_apart {
             return Ok(());
         }
@@ -71,33 +74,48 @@ impl<'a> Counterparts<'a> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             there => there?,
         };
-        if let (Some(own), Some(there)) = (own.identity, there.identity) {
-            let is_one = (own.device, own.number) == (there.device, there.number);
-            return if is_one { Err(self.is_one()) } else { Ok(()) };
+        // One directory may have two device numbers, by two mounts.
+        if let (Some(own), Some(there)) = (own.identity, there.identity)
+            && own.device == there.device
+        {
+            return if own.number == there.number { Err(self.is_one()) } else { Ok(()) };
         }
-        // Only a change at one of them shows it.
-        let aside = moved_name(self.from).map_err(|error| self.unknown(&error.to_string()))?;
-        self.source.rename(self.from, &aside, false).await.map_err(|error| self.unknown(&error.to_string()))?;
-        let looked = self.dest.stat(self.to).await;
-        self.source.rename(&aside, self.from, false).await?;
-        match looked {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(self.is_one()),
-            Err(error) => Err(error),
+        let marker = moved_name(self.from).map_err(|error| self.unknown(&error.to_string()))?;
+        let unknown = |error: &dyn std::fmt::Display| self.unknown(&error.to_string());
+        let [here, at] = [self.from, self.to].map(|dir| dir.join(marker.name()));
+        let (here, at) = (here.map_err(|error| unknown(&error))?, at.map_err(|error| unknown(&error))?);
+        let (source, dest, gate) = (self.source.clone(), self.dest.clone(), leaving.clone().read_owned().await);
+        let asked = tokio::spawn(async move {
+            let _gate = gate;
+            // An empty directory at one of them shows at the other, if they are one.
+            source.make_dir(&here).await?;
+            let looked = dest.stat(&at).await;
+            source.remove_dir(&here).await?;
+            match looked {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        match asked.await {
+            Ok(Ok(false)) => Ok(()),
+            Ok(Ok(true)) => Err(self.is_one()),
+            Ok(Err(error)) => Err(unknown(&error)),
+            Err(error) => Err(unknown(&error)),
         }
     }
 
     fn is_one(&self) -> Error {
-        self.stays(&format!("{} is the same directory by another name", shown(self.dest, self.to)))
+        self.stays(&format!("{} is the same directory by another name", shown(&**self.dest, self.to)))
     }
 
     fn unknown(&self, reason: &str) -> Error {
-        let to = shown(self.dest, self.to);
+        let to = shown(&**self.dest, self.to);
         self.stays(&format!("whether {to} is the same directory by another name cannot be found out ({reason})"))
     }
 
     fn stays(&self, reason: &str) -> Error {
         let reason = format!("{reason}; it stays where it is");
-        Error::Store { name: shown(self.source, self.from), reason, kind: ErrorKind::Request }
+        Error::Store { name: shown(&**self.source, self.from), reason, kind: ErrorKind::Request }
     }
 }

@@ -110,13 +110,14 @@ pub async fn move_by_copy(
         outcomes.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, kind: ErrorKind::Other }));
         return;
     }
-    let counterparts = Counterparts::new((&**source, from), (&**dest, to), &moved);
+    let counterparts = Counterparts::new((source, from), (dest, to), &moved);
     // The question whether a directory is a link removes an empty one, which would be removed at the end anyway.
     if matches!(own, Ok(DirNature::Likely)) && !moved.iter().any(|(_, carried)| carried.from == *from) {
         if moved.is_empty() && outcomes.has_failed() {
             return;
         }
-        let two = counterparts.must_be_two(false).await;
+        // The question removes no directory with something in it.
+        let two = counterparts.must_be_two(!moved.is_empty(), leaving).await;
         let has = two.and(counterparts.has(from).await);
         match outcomes.check(has) {
             Some(true) => {}
@@ -167,7 +168,10 @@ pub async fn move_by_copy(
     Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(own, leaving, left).await;
     match source.stat(from).await {
         Ok(meta) if meta.kind == Kind::Dir => {
-            if outcomes.check(counterparts.must_be_two(is_apart).await).is_some() {
+            let has = counterparts.has(from).await;
+            let has = if has.is_ok_and(|has| has) { Ok(()) } else { Err(not_there(&**source, from)) };
+            let two = if has.is_ok() { counterparts.must_be_two(is_apart, leaving).await } else { has };
+            if outcomes.check(two).is_some() {
                 remove_dirs(&**source, from, &counterparts, &mut behind, outcomes).await;
             }
         }

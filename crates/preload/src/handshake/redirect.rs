@@ -21,7 +21,7 @@ pub(super) fn next(guard: &mut Guard, config: &Config, failure: &Failure) -> Nex
     let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
     let better = refused.and_then(|refused| refused.redirect).filter(|better| better.socket_addr().is_some());
     let failure = match failure {
-        failure if failure.is_unreachable() => plan::Failure::Absent,
+        Failure::Connect(_) if attempt.is_gateway_absent() => plan::Failure::Absent,
         Failure::Refused(_) => plan::Failure::Refused(better),
         _ => plan::Failure::Broken,
     };

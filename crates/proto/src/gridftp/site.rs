@@ -35,6 +35,8 @@ pub enum Site {
     ClientInfo(String),
     /// Lists the partial files that interrupted transfers have left in a directory. An extension of Phoebus.
     Drafts(Option<Path>),
+    /// Makes the names that the user has changed durable. An extension of Phoebus.
+    Sync,
     /// Requests the local user to whom the client is mapped.
     WhoAmI,
     /// Requests the server's version.
@@ -99,6 +101,7 @@ impl Site {
             "CLIENTINFO" => Self::ClientInfo(text(rest).ok_or_else(|| syntax("information about the client"))?),
             "DRAFTS" if rest.is_empty() => Self::Drafts(None),
             "DRAFTS" => Self::Drafts(Some(path("SITE", rest)?)),
+            "SYNC" => Self::Sync,
             "WHOAMI" => Self::WhoAmI,
             "VERSION" => Self::Version,
             "" => return Err(syntax("a command of this site")),
@@ -132,6 +135,7 @@ impl Site {
             Self::Truncate(length, name) => both("TRNC", &length.to_string(), name),
             Self::TaskId(task) => with("TASKID", task.as_bytes()),
             Self::ClientInfo(info) => with("CLIENTINFO", info.as_bytes()),
+            Self::Sync => b"SYNC".to_vec(),
             Self::Drafts(None) => b"DRAFTS".to_vec(),
             Self::Drafts(Some(name)) => with("DRAFTS", name),
             Self::WhoAmI => b"WHOAMI".to_vec(),

@@ -117,8 +117,8 @@ pub(super) const TOKENS: &[Entry] = &[entry("ADAT", "token", Nothing, No)];
 pub(super) const GSI: &[Entry] = &[entry("DCAU", "N|A|S subject", Nothing, Is("DCAU"))];
 
 /// Features without a command. XDRAFTS is Phoebus's own: an upload has no name before it is complete, and REST at data
-/// that the server does not have is refused.
-pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS"];
+/// that the server does not have is refused. XSYNC says that there is SITE SYNC.
+pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS", "XSYNC"];
 
 /// Subcommands of SITE, in the order of `SITE HELP`.
 pub(super) const SITE: &[Entry] = &[
@@ -132,6 +132,7 @@ pub(super) const SITE: &[Entry] = &[
     entry("TASKID", "task", Login, No),
     entry("CLIENTINFO", "name=value;...", Nothing, No),
     entry("DRAFTS", "[path]", Login, No),
+    entry("SYNC", "", Login, No),
     entry("WHOAMI", "", Login, No),
     entry("VERSION", "", Login, No),
 ];
@@ -149,7 +150,7 @@ pub(super) fn needs_of_site(site: &Site) -> Needs {
     match site {
         Site::Chmod(..) | Site::Utime(..) => Writing,
         Site::NetStack(_) | Site::Buffer(..) | Site::TaskId(_) => Login,
-        Site::Drafts(_) | Site::WhoAmI | Site::Version => Login,
+        Site::Drafts(_) | Site::Sync | Site::WhoAmI | Site::Version => Login,
         _ => Nothing,
     }
 }

@@ -1,6 +1,6 @@
 //! SITE: commands without a standard, under GCT's names.
 
-use super::task::{Confirmation, FileTask};
+use super::task::{Confirmation, FileTask, Task};
 use super::{Session, Step};
 use crate::server::CLIENT_SAYS;
 use phoebus_files::store::{Attributes, Time};
@@ -33,6 +33,7 @@ impl Session {
                 Step::say(250, "noted")
             }
             Site::Drafts(path) => self.drafts(path.as_deref()),
+            Site::Sync => Step::task(Task::File(FileTask::Sync)),
             Site::WhoAmI => Step::say(200, self.account().map_or("", |account| account.name.as_str())),
             Site::Version => Step::say(200, concat!("Phoebus ", env!("CARGO_PKG_VERSION"))),
             _ => Step::say(502, "this SITE command is not implemented here"),

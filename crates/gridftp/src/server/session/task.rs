@@ -91,6 +91,8 @@ pub(crate) enum FileTask {
     RemoveDir(Key),
     Remove(Key),
     Rename(Key, Key),
+    /// Makes the changed names of the user durable.
+    Sync,
     Size {
         key: Key,
         ascii: bool,

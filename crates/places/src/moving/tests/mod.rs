@@ -227,6 +227,23 @@ async fn empty_directories_stay_that_the_destination_does_not_have() {
 }
 
 #[tokio::test]
+async fn empty_directory_stays_that_cannot_be_made_at_the_destination() {
+    for there_is_a_file in [false, true] {
+        let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+        let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+        fs::create_dir(here.path().join("d")).unwrap();
+        if there_is_a_file {
+            fs::write(there.path().join("d"), "a file").unwrap();
+        }
+        for is_local in [true, false] {
+            let dest = Server { full_at: Some("d"), is_local, ..Server::of(there.path()) };
+            assert_ne!(moves(source.clone(), "d", dest, "d").await, Came::Done);
+            assert!(here.path().join("d").exists(), "{there_is_a_file} {is_local}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn empty_directories_stay_that_are_their_own_destination() {
     for is_local in [true, false] {
         let dir = tempdir().unwrap();

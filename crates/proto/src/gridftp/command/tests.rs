@@ -53,6 +53,7 @@ const LINES: &[&str] = &[
     "SITE TRNC 5 /a",
     "SITE CLIENTINFO scheme=ftp;appname=\"globus-url-copy\";",
     "SITE DRAFTS",
+    "SITE SYNC",
     "SITE DRAFTS /a b",
     "SITE WHOAMI",
     "SITE STORATTR x=1;",
