@@ -82,6 +82,7 @@ impl Run<'_> {
                 self.closed.insert(key, error.kind());
                 return Err(error);
             }
+            self.must_be_apart(&key).await?;
             let open = self.ensure_dir(&key, self.private_mode(&meta)).await?;
             self.dirs.push((key.clone(), attributes));
             self.report.modes_unknown += u64::from(meta.mode.is_none() && self.new.contains(&key));

@@ -170,13 +170,8 @@ impl Run<'_> {
         if let Some(error) = self.is_in_closed(&one.to) {
             return self.failed(one.to, error);
         }
-        if let Some(met) = self.cases.give(&one.to).filter(|_| !self.job.dry_run) {
-            // An object that exists by then is complete.
-            while self.join().await {}
-            match keeps_apart(&*self.job.dest, &met).await {
-                Ok(()) => self.cases.are_apart(&met),
-                Err(error) => return self.failed(one.to, error),
-            }
+        if let Err(error) = self.must_be_apart(&one.to).await {
+            return self.failed(one.to, error);
         }
         // A short object takes one unit, a long one several, according to the limits.
         let (long, short) = (self.job.files.max(1), self.job.short.max(1));
@@ -192,6 +187,16 @@ impl Run<'_> {
                 (key, cost, came)
             });
         }
+    }
+
+    /// Fails if the destination takes `key`, or a directory above it, for another name that was given to it.
+    async fn must_be_apart(&mut self, key: &Key) -> Result<(), Error> {
+        let Some(met) = self.cases.give(key).filter(|_| !self.job.dry_run) else { return Ok(()) };
+        // An object that exists by then is complete.
+        while self.join().await {}
+        keeps_apart(&*self.job.dest, &met).await?;
+        self.cases.are_apart(&met);
+        Ok(())
     }
 
     /// Metadata of `key` at a remote destination, from a listing of its directory.

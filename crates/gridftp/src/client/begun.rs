@@ -136,8 +136,9 @@ async fn forget(remote: &Remote, part: &Key) -> Result<(), Error> {
     gone(remote.discard(part, None).await)
 }
 
-/// The tag in a draft's name, which differs for each source, and for uploads in extended blocks.
-pub(super) fn tag(spec: &Spec, in_blocks: bool) -> String {
+/// The tag in the name of a draft of `dest`. It differs for each source, user of this machine, spelling of the
+/// destination, and for uploads in extended blocks: two uploads with the same tag exclude each other by their lock.
+pub(super) fn tag(dest: &str, spec: &Spec, in_blocks: bool) -> String {
     let Some((source, modified)) = &spec.source else {
         // Such a draft cannot be resumed, and others may write one at the same time.
         let mut random = [0; 8];
@@ -146,7 +147,8 @@ pub(super) fn tag(spec: &Spec, in_blocks: bool) -> String {
     };
     let here = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let blocks = if in_blocks { "\nin blocks" } else { "" };
-    let what = format!("{source}\n{modified:?}\n{:?}\n{here}{blocks}", spec.size);
+    let user = rustix::process::geteuid().as_raw();
+    let what = format!("{source}\n{modified:?}\n{:?}\n{here}\n{user}\n{dest}{blocks}", spec.size);
     hex(&ring::digest::digest(&ring::digest::SHA256, what.as_bytes()).as_ref()[..8])
 }
 

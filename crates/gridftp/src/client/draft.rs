@@ -105,20 +105,26 @@ impl RemoteDraft {
                 Err(error) => return Err(error),
             }
         }
-        let (streams, part, marks) = match device || remote.options().in_place {
+        let (lock, (streams, part, marks)) = match device || remote.options().in_place {
             true => {
                 let streams = remote.streams_to_write(spec.size);
-                (streams, key.clone(), streams.and_then(|_| marks_of(&remote, &key, &spec)))
+                let marks = streams.and_then(|_| marks_of(&remote, &key, &spec));
+                (if device { None } else { lock(&remote, &key, &key)? }, (streams, key.clone(), marks))
             }
             false => {
-                let way = way(&remote, &key, &spec).await?;
-                if remote.options().partial_dir.is_some() {
-                    remote.make_partial_dir(&way.1.parent()).await?;
+                let mut draft = way(&remote, &key, &spec).await?;
+                let lock = lock(&remote, &key, &draft.1)?;
+                if lock.is_none() && spec.source.is_some() {
+                    // Without a lock, another run could write to a draft of that name: this one gets a random name.
+                    spec.source = None;
+                    draft = way(&remote, &key, &spec).await?;
                 }
-                way
+                if remote.options().partial_dir.is_some() {
+                    remote.make_partial_dir(&draft.1.parent()).await?;
+                }
+                (lock, draft)
             }
         };
-        let lock = if device { None } else { lock(&remote, &key, &part)? };
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
         let begun = match Begun::of_draft(&remote, &key, &spec).filter(|_| part != key) {
             Some(begun) if is_long(&spec) => {

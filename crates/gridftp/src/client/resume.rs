@@ -60,7 +60,7 @@ pub(super) async fn way(
     let named = |in_blocks| {
         let failed = |error: KeyError| senseless(&remote.label(key), error.to_string());
         let home = draft_home(key, remote.options().partial_dir.as_ref());
-        home.and_then(|home| part_of(&home, &tag(spec, in_blocks))).map_err(failed)
+        home.and_then(|home| part_of(&home, &tag(&remote.label(key), spec, in_blocks))).map_err(failed)
     };
     let (stream, blocks) = (named(false)?, named(true)?);
     let marks = marks_of(remote, &blocks, spec);

@@ -93,7 +93,9 @@ impl FarArgs {
     /// Options of servers, from the command line and the environment.
     fn options(&self) -> ServerOptions {
         let home = home();
-        let state = path_of("XDG_STATE_HOME").or_else(|| Some(home.as_ref()?.join(".local/state")));
+        // Services often run without HOME.
+        let state_home = home.clone().or_else(env::home_dir);
+        let state = path_of("XDG_STATE_HOME").or_else(|| Some(state_home?.join(".local/state")));
         let netrc = env::var_os("NETRC").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(".netrc")));
         let uid = rustix::process::getuid().as_raw();
         ServerOptions {

@@ -4,7 +4,7 @@
 use super::Carried;
 use crate::place::shown;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Kind, Store};
+use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::{Error, ErrorKind, moved_name};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl<'a> Counterparts<'a> {
         Self { source, dest, from, to, filled }
     }
 
-    /// Whether the destination has the directory `dir` of the source.
+    /// Whether the destination has the directory `dir` of the source, as another directory.
     ///
     /// # Errors
     /// It cannot be looked at now.
@@ -53,6 +53,11 @@ impl<'a> Counterparts<'a> {
             return Ok(true);
         }
         match self.dest.stat(&there).await {
+            // A link at the destination may lead back into the source.
+            Ok(meta) if meta.identity.is_some() => {
+                let numbers = |meta: Meta| meta.identity.map(|identity| (identity.device, identity.number));
+                Ok(meta.kind == Kind::Dir && numbers(self.source.stat(dir).await?) != numbers(meta))
+            }
             Ok(meta) => Ok(meta.kind == Kind::Dir),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),

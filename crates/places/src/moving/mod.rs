@@ -345,7 +345,7 @@ async fn remove_dirs(
 
 /// The failure of a directory that the destination does not have.
 fn not_there(store: &dyn Store, dir: &Key) -> Error {
-    let reason = "the destination has no such directory; it stays where it is".to_owned();
+    let reason = "the destination has no other directory of that name; it stays where it is".to_owned();
     Error::Store { name: shown(store, dir), reason, kind: ErrorKind::Other }
 }
 
