@@ -18,14 +18,17 @@ pub(super) struct Counterparts<'a> {
     to: &'a Key,
     /// Directories at the destination that have got a file, and those above.
     filled: HashSet<Key>,
+    /// What could not be carried, by its name at the destination, where something else may have that name.
+    failed: HashSet<Key>,
 }
 
 impl<'a> Counterparts<'a> {
-    /// For the tree `from`, of which these files are at their destinations.
+    /// For the tree `from`, of which `moved` are at their destinations, and `failed` are not.
     pub(super) fn new(
         (source, from): (&'a Arc<dyn Store>, &'a Key),
         (dest, to): (&'a Arc<dyn Store>, &'a Key),
         moved: &[(Key, Carried)],
+        failed: HashSet<Key>,
     ) -> Self {
         let mut filled = HashSet::new();
         for (file, _) in moved {
@@ -34,7 +37,7 @@ impl<'a> Counterparts<'a> {
                 dir = dir.parent();
             }
         }
-        Self { source, dest, from, to, filled }
+        Self { source, dest, from, to, filled, failed }
     }
 
     /// Whether the destination has the directory `dir` of the source, as another directory.
@@ -49,6 +52,9 @@ impl<'a> Counterparts<'a> {
         }) else {
             return Ok(false);
         };
+        if self.failed.contains(&there) {
+            return Ok(false);
+        }
         if self.filled.contains(&there) {
             return Ok(true);
         }

@@ -110,7 +110,7 @@ pub async fn move_by_copy(
         outcomes.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, kind: ErrorKind::Other }));
         return;
     }
-    let counterparts = Counterparts::new((source, from), (dest, to), &moved);
+    let counterparts = Counterparts::new((source, from), (dest, to), &moved, failed.clone());
     // The question whether a directory is a link removes an empty one, which would be removed at the end anyway.
     if matches!(own, Ok(DirNature::Likely)) && !moved.iter().any(|(_, carried)| carried.from == *from) {
         if moved.is_empty() && outcomes.has_failed() {

@@ -119,6 +119,12 @@ fn server_that_ignores_case() {
     apart(&["one/", "two/"], "both/", 1);
     assert_eq!(fs::read_dir(ftp.path("both")).unwrap().count(), 1);
     assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
+    // A move keeps the second of two directories, even if nothing is in them.
+    for name in ["em/Name", "em/nAME"] {
+        fs::create_dir_all(here.path(name)).unwrap();
+    }
+    here.fails(4, "takes several names for one", &["mv", "-T", "em", &ftp.url("ftp", "em")]);
+    assert_eq!(fs::read_dir(here.path("em")).unwrap().count(), 1);
     // Elsewhere all of them are there.
     let all = Ftp::pyftpdlib();
     for _ in 0..2 {
