@@ -112,12 +112,11 @@ impl RemoteDraft {
                 (if device { None } else { lock(&remote, &key, &key)? }, (streams, key.clone(), marks))
             }
             false => {
-                let mut draft = way(&remote, &key, &spec).await?;
+                let mut draft = way(&remote, &key, &spec, "").await?;
                 let lock = lock(&remote, &key, &draft.1)?;
-                if lock.is_none() && spec.source.is_some() {
-                    // Without a lock, another run could write to a draft of that name: this one gets a random name.
-                    spec.source = None;
-                    draft = way(&remote, &key, &spec).await?;
+                if lock.is_none() {
+                    // Without a lock, another run could write to a draft of that name. This one's are its own.
+                    draft = way(&remote, &key, &spec, &remote.0.run).await?;
                 }
                 if remote.options().partial_dir.is_some() {
                     remote.make_partial_dir(&draft.1.parent()).await?;

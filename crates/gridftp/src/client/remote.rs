@@ -18,6 +18,8 @@ use phoebus_files::{Error, ErrorKind};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
+use phoebus_proto::hex::hex;
+use ring::rand::SecureRandom;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -81,6 +83,8 @@ pub(super) struct Inner {
     pub(super) partial_dirs: PartialDirs,
     /// New files that are written in place.
     pub(super) new_in_place: New,
+    /// Random text that no other run has.
+    pub(super) run: String,
     /// Renames that may or may not have happened.
     pub(super) unsure: Mutex<Vec<Unsure>>,
     /// Whether it refuses to resume uploads.
@@ -155,6 +159,7 @@ impl Remote {
             lists: Mutex::default(),
             partial_dirs: PartialDirs::default(),
             new_in_place: New::default(),
+            run: random_text(),
             unsure: Mutex::default(),
             restartless,
             whole_alone,
@@ -309,4 +314,11 @@ impl Remote {
         }
         Ok(path)
     }
+}
+
+/// Eight random bytes in hexadecimal digits.
+fn random_text() -> String {
+    let mut random = [0; 8];
+    let _ = ring::rand::SystemRandom::new().fill(&mut random);
+    hex(&random)
 }

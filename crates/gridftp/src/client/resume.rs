@@ -51,16 +51,19 @@ pub(super) fn is_long(spec: &Spec) -> bool {
 
 /// The draft of an upload: connections of extended blocks (if it uses them), name, and record of what is synced.
 /// Extended blocks leave gaps that the size does not show, so a stream cannot resume them, and the two have different
-/// names. If this end chooses, it resumes the form of the existing draft.
+/// names. If this end chooses, it resumes the form of the existing draft. With `run`, no other run has a draft of that
+/// name.
 pub(super) async fn way(
     remote: &Remote,
     key: &Key,
     spec: &Spec,
+    run: &str,
 ) -> Result<(Option<u32>, Key, Option<UploadJournal>), Error> {
     let named = |in_blocks| {
         let failed = |error: KeyError| senseless(&remote.label(key), error.to_string());
         let home = draft_home(key, remote.options().partial_dir.as_ref());
-        home.and_then(|home| part_of(&home, &tag(&remote.label(key), spec, in_blocks))).map_err(failed)
+        home.and_then(|home| part_of(&home, &tag(&format!("{}{run}", remote.label(key)), spec, in_blocks)))
+            .map_err(failed)
     };
     let (stream, blocks) = (named(false)?, named(true)?);
     let marks = marks_of(remote, &blocks, spec);
