@@ -122,6 +122,12 @@ impl End {
         }
     }
 
+    /// Sends all messages, and waits until the peer has received them and closes.
+    fn deliver_all(&mut self, options: MessageOptions, what: &str) {
+        self.to_send = (0..COUNT).map(|number| (number, options)).collect();
+        self.run(what, |end, connection| end.to_send.is_empty() && connection.closed().is_some());
+    }
+
     /// Sends all messages, and closes when the peer's UDT has acknowledged them.
     fn deliver(&mut self, options: MessageOptions, what: &str) {
         self.to_send = (0..COUNT).map(|number| (number, options)).collect();
@@ -184,14 +190,14 @@ fn messages_reach_libudt_whichever_side_connects() {
         let ip = address();
         let mut end = End::new(ip);
         let mut libudt = peer("receive-messages", "connect", end.listen(), &[]);
-        end.deliver(options, "to a client");
+        end.deliver_all(options, "to a client");
         check(printed_numbers(&mut libudt), is_ordered, "to a client");
         libudt.succeeds();
 
         let mut libudt = peer("receive-messages", "listen", SocketAddr::new(ip.into(), 0), &[]);
         let mut end = End::new(ip);
         end.connect(SocketAddr::new(ip.into(), libudt.libudt_port()));
-        end.deliver(options, "to a server");
+        end.deliver_all(options, "to a server");
         let mut rest = printed_numbers(&mut libudt);
         check(std::mem::take(&mut rest), is_ordered, "to a server");
         libudt.succeeds();

@@ -174,10 +174,13 @@ void send_messages(UDTSOCKET socket, const std::vector<char>& bytes, uint32_t co
 }
 
 // Until the sender closes.
-void receive_messages(UDTSOCKET socket, const std::vector<char>& bytes) {
+// Ends with the last message, or with the connection. A blocked call of libudt fails when the connection ends, even if it
+// has just got a message, or more are there.
+void receive_messages(UDTSOCKET socket, const std::vector<char>& bytes, uint32_t total) {
     std::vector<char> buffer(1 << 20);
-    for (;;) {
+    for (uint32_t count = 0; count < total; count++) {
         int len = UDT::recvmsg(socket, buffer.data(), int(buffer.size()));
+        if (len == UDT::ERROR) len = UDT::recvmsg(socket, buffer.data(), int(buffer.size()));
         if (len == UDT::ERROR) return;
         const unsigned char* head = reinterpret_cast<unsigned char*>(buffer.data());
         uint32_t n = uint32_t(head[0]) << 24 | uint32_t(head[1]) << 16 | uint32_t(head[2]) << 8 | head[3];
@@ -205,7 +208,7 @@ int main(int argc, char** argv) {
         bool ordered = argc > 6 && std::string(argv[6]) == "ordered";
         send_messages(socket, pattern(), uint32_t(total), ordered, argc > 7 ? atoi(argv[7]) : -1);
     } else if (what == "receive-messages") {
-        receive_messages(socket, pattern());
+        receive_messages(socket, pattern(), uint32_t(total));
         fflush(stdout);
     } else if (what == "send-file") {
         send_file(socket, pattern(), total);
