@@ -78,6 +78,8 @@ pub(crate) struct Attempt {
     pub(crate) untuned: bool,
     /// Whether IPV6_V6ONLY was cleared, to reach a gateway over IPv4.
     pub(crate) widened: bool,
+    /// Whether the IPv6 socket was connected to an IPv4 address. Linux does not connect it to IPv6 addresses any more.
+    pub(crate) mapped: bool,
 }
 
 /// The state machine of the handshake; its buffers are in the record's mapping.

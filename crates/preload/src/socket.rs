@@ -136,8 +136,16 @@ fn set_congestion_control(fd: c_int, name: &[u8]) -> Result<(), Errno> {
 pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<RawAddr, Errno> {
     let family = family(fd).ok_or(libc::ENOTSOCK)?;
     match (family, gateway) {
+        (libc::AF_INET6, SocketAddr::V6(_)) if was_mapped(guard) => {
+            replace(guard, fd, libc::AF_INET6)?;
+            registrations::hide(guard);
+        }
         (libc::AF_INET, SocketAddr::V4(_)) | (libc::AF_INET6, SocketAddr::V6(_)) => {}
-        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {}
+        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {
+            if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+                attempt.mapped = true;
+            }
+        }
         (libc::AF_INET6, SocketAddr::V4(_)) => {
             replace(guard, fd, libc::AF_INET)?;
             registrations::hide(guard);
@@ -150,6 +158,11 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
         (_, SocketAddr::V4(_)) => return Err(libc::EAFNOSUPPORT),
     }
     Ok(RawAddr::new(gateway, if gateway.is_ipv6() { libc::AF_INET6 } else { family }))
+}
+
+/// Whether an IPv6 socket was connected to an IPv4 address. The caller replaces it, so that the answer is given once.
+fn was_mapped(guard: &mut Guard) -> bool {
+    guard.record().and_then(|record| record.attempt.as_mut()).is_some_and(|attempt| std::mem::take(&mut attempt.mapped))
 }
 
 /// Lets an IPv6 socket connect to IPv4 addresses, if it is not bound to an address of its own.
@@ -229,6 +242,14 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
         // Without descriptors or memory for that, the program keeps this socket. Only its next connect can fail because
         // of it, and reports so (EINVAL or EAFNOSUPPORT).
         let _ = replace(guard, fd, wanted);
+    }
+}
+
+/// Prepares the socket to connect directly to `destination`, after it was connected to gateways.
+pub(crate) fn fit_directly(guard: &mut Guard, fd: c_int, destination: SocketAddr) {
+    if destination.ip().to_canonical().is_ipv6() && was_mapped(guard) {
+        // As in `reset`.
+        let _ = replace(guard, fd, libc::AF_INET6);
     }
 }
 

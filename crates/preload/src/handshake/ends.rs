@@ -31,6 +31,9 @@ pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &F
         gateways::nobody_answered();
     }
     socket::reset(guard, fd);
+    if let Some(to) = destination.socket_addr().filter(|_| direct) {
+        socket::fit_directly(guard, fd, to);
+    }
     let outcome = match direct {
         true => socket::start_plain(fd, &destination).err().map_or(Outcome::Direct, Outcome::Failed),
         false => Outcome::Failed(failure.errno()),

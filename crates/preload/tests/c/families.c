@@ -149,9 +149,37 @@ static void four(void) {
     echo(fd);
 }
 
+// A gateway of IPv4 that is not there, and a destination of IPv6 that is: the fallback connects to it directly.
+static void six_falls_back(void) {
+    int listener = socket(AF_INET6, SOCK_STREAM, 0);
+    v6 a = at6("::1", 0), got;
+    socklen_t len = sizeof a;
+    OK(bind(listener, ADDR(a)));
+    OK(listen(listener, 8));
+    OK(getsockname(listener, (struct sockaddr *)&a, &len));
+    for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
+        int fd = socket(AF_INET6, SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0), 0);
+        if (nonblocking) {
+            int result = connect(fd, ADDR(a));
+            CHECK(result == 0 || errno == EINPROGRESS);
+            CHECK(polled(fd, POLLOUT, 5000) == POLLOUT);
+        } else {
+            OK(connect(fd, ADDR(a)));
+        }
+        len = sizeof got;
+        OK(getpeername(fd, (struct sockaddr *)&got, &len));
+        CHECK(got.sin6_port == a.sin6_port);
+        close(fd);
+    }
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    close(listener);
+    FAILS(connect(fd, ADDR(a)), ECONNREFUSED);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     if (strcmp(argv[1], "four") == 0) four();
     else if (strcmp(argv[1], "six") == 0) six();
+    else if (strcmp(argv[1], "six_falls_back") == 0) six_falls_back();
     else CHECK(!"a rule of this name");
 }

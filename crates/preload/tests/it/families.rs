@@ -39,3 +39,10 @@ fn ipv6_sockets_and_an_ipv4_gateway() {
 fn ipv6_sockets_and_an_ipv6_gateway() {
     check("six", "::1");
 }
+
+#[test]
+fn fallback_reaches_ipv6_after_an_ipv4_gateway() {
+    let mut command = preloaded(program(), "127.0.0.1/1");
+    command.env("PHOEBUS_ONLY", "127.0.0.0/8,::1").env("PHOEBUS_FALLBACK", "1");
+    run(command.arg("six_falls_back")).ok();
+}
