@@ -1,7 +1,8 @@
 //! An upload in progress: a file on the server under a hidden name, until it is complete and verified.
 //!
-//! The name has a tag of the source, its modification time, its size and this machine. So a repeated command finds its
-//! draft, and no other command takes it for its own.
+//! The name has a tag of the source, its modification time, its size, this machine, its user, and the destination. So a
+//! repeated command finds its draft, and no other command takes it for its own. A lock on this machine keeps two runs of
+//! one command apart.
 
 use super::begun::Begun;
 use super::error::{bare, passing};
