@@ -136,9 +136,10 @@ async fn forget(remote: &Remote, part: &Key) -> Result<(), Error> {
     gone(remote.discard(part, None).await)
 }
 
-/// The tag in the name of a draft of `dest`. It differs for each source, user of this machine, spelling of the
-/// destination, and for uploads in extended blocks: two uploads with the same tag exclude each other by their lock.
-pub(super) fn tag(dest: &str, spec: &Spec, in_blocks: bool) -> String {
+/// The tag in the name of a draft of `dest`. It differs for each source, user of this machine, directory `state` of the
+/// user's records, spelling of the destination, and for uploads in extended blocks: two uploads with the same tag
+/// exclude each other by their lock, which is among the records.
+pub(super) fn tag(dest: &str, spec: &Spec, in_blocks: bool, state: Option<&Path>) -> String {
     let Some((source, modified)) = &spec.source else {
         // Such a draft cannot be resumed, and others may write one at the same time.
         let mut random = [0; 8];
@@ -148,13 +149,23 @@ pub(super) fn tag(dest: &str, spec: &Spec, in_blocks: bool) -> String {
     let here = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let blocks = if in_blocks { "\nin blocks" } else { "" };
     let user = rustix::process::geteuid().as_raw();
-    let what = format!("{source}\n{modified:?}\n{:?}\n{here}\n{user}\n{dest}{blocks}", spec.size);
+    let what = format!("{source}\n{modified:?}\n{:?}\n{here}\n{user}\n{state:?}\n{dest}{blocks}", spec.size);
     hex(&ring::digest::digest(&ring::digest::SHA256, what.as_bytes()).as_ref()[..8])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drafts_without_a_common_lock_have_names_of_their_own() {
+        let spec = Spec { source: Some(("file:///x".to_owned(), None)), ..Spec::default() };
+        let tags: std::collections::HashSet<String> =
+            [(false, Some("/home/a")), (true, Some("/home/a")), (false, Some("/home/b")), (false, None)]
+                .map(|(in_blocks, state)| tag("ftp://h/x", &spec, in_blocks, state.map(Path::new)))
+                .into();
+        assert_eq!(tags.len(), 4);
+    }
 
     #[test]
     fn journal_reads_back_exactly_what_was_noted() {

@@ -62,8 +62,9 @@ pub(super) async fn way(
     let named = |in_blocks| {
         let failed = |error: KeyError| senseless(&remote.label(key), error.to_string());
         let home = draft_home(key, remote.options().partial_dir.as_ref());
-        home.and_then(|home| part_of(&home, &tag(&format!("{}{run}", remote.label(key)), spec, in_blocks)))
-            .map_err(failed)
+        let state = remote.options().state.as_deref();
+        let tag = tag(&format!("{}{run}", remote.label(key)), spec, in_blocks, state);
+        home.and_then(|home| part_of(&home, &tag)).map_err(failed)
     };
     let (stream, blocks) = (named(false)?, named(true)?);
     let marks = marks_of(remote, &blocks, spec);

@@ -15,7 +15,7 @@ use crate::listing;
 use crate::outcomes::Outcomes;
 use crate::place::shown;
 use behind::SymlinkDetector;
-use counterpart::Counterparts;
+use counterpart::{Counterparts, is_marker, not_there};
 use leave::{Leaving, Stays};
 use open::Open;
 use phoebus_files::job::{Event, Job, Watcher};
@@ -110,22 +110,15 @@ pub async fn move_by_copy(
         outcomes.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, kind: ErrorKind::Other }));
         return;
     }
-    let counterparts = Counterparts::new((source, from), (dest, to), &moved, failed.clone());
+    let mut counterparts = Counterparts::new((source, from), (dest, to), &moved, failed.clone(), leaving);
     // The question whether a directory is a link removes an empty one, which would be removed at the end anyway.
     if matches!(own, Ok(DirNature::Likely)) && !moved.iter().any(|(_, carried)| carried.from == *from) {
         if moved.is_empty() && outcomes.has_failed() {
             return;
         }
         // The question removes no directory with something in it.
-        let two = counterparts.must_be_two(!moved.is_empty(), leaving).await;
-        let has = two.and(counterparts.has(from).await);
-        match outcomes.check(has) {
-            Some(true) => {}
-            Some(false) => {
-                outcomes.check::<()>(Err(not_there(&**source, from)));
-                return;
-            }
-            None => return,
+        if outcomes.check(counterparts.must_be_two(!moved.is_empty()).await).is_none() {
+            return;
         }
         let name = shown(&**source, from);
         let stays = match source.try_dir(from).await {
@@ -168,16 +161,16 @@ pub async fn move_by_copy(
     Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(own, leaving, left).await;
     match source.stat(from).await {
         Ok(meta) if meta.kind == Kind::Dir => {
-            let has = counterparts.has(from).await;
-            let has = if has.is_ok_and(|has| has) { Ok(()) } else { Err(not_there(&**source, from)) };
-            let two = if has.is_ok() { counterparts.must_be_two(is_apart, leaving).await } else { has };
-            if outcomes.check(two).is_some() {
-                remove_dirs(&**source, from, &counterparts, &mut behind, outcomes).await;
+            if outcomes.check(counterparts.must_be_two(is_apart).await).is_some() {
+                remove_dirs(&**source, from, &mut counterparts, &mut behind, outcomes).await;
             }
         }
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => drop(outcomes.check::<()>(Err(error))),
+    }
+    for error in counterparts.restore().await {
+        outcomes.check::<()>(Err(error));
     }
     for error in behind.stays {
         outcomes.check::<()>(Err(error));
@@ -282,7 +275,7 @@ struct Emptied {
 async fn remove_dirs(
     store: &dyn Store,
     top: &Key,
-    counterparts: &Counterparts<'_>,
+    counterparts: &mut Counterparts<'_>,
     behind: &mut SymlinkDetector,
     outcomes: &mut impl Outcomes,
 ) {
@@ -301,6 +294,7 @@ async fn remove_dirs(
         for entry in entries {
             let Some(key) = outcomes.check(listing::join(store, &dir, &entry)) else { continue };
             match entry.meta.kind {
+                Kind::Dir if is_marker(&dir, &entry.name) && store.remove_dir(&key).await.is_ok() => {}
                 Kind::Dir => {
                     let has = outcomes.check(counterparts.has(&key).await);
                     if has == Some(true) && behind.is_own(&key).await {
@@ -341,12 +335,6 @@ async fn remove_dirs(
         }
         outcomes.note(removed);
     }
-}
-
-/// The failure of a directory that the destination does not have.
-fn not_there(store: &dyn Store, dir: &Key) -> Error {
-    let reason = "the destination has no other directory of that name; it stays where it is".to_owned();
-    Error::Store { name: shown(store, dir), reason, kind: ErrorKind::Other }
 }
 
 #[cfg(test)]

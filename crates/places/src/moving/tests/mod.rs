@@ -63,6 +63,11 @@ async fn moves(source: Arc<dyn Store>, from: &str, dest: Server, to: &str) -> Ca
     counted.came()
 }
 
+/// The directory `dir` as a file system of this machine, or as a server has it.
+fn store(dir: &Path, is_local: bool) -> Arc<dyn Store> {
+    if is_local { Arc::new(Local::new(dir, Links::Beneath).unwrap()) } else { Arc::new(Server::of(dir)) }
+}
+
 #[tokio::test]
 async fn source_stays_if_its_copy_is_not_durable() {
     let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
@@ -307,6 +312,50 @@ async fn names_put_aside_by_a_cut_move_are_restored() {
     fs::write(here.path().join(".x.0123456789abcdef.phoebus-moved"), "x").unwrap();
     assert_eq!(moves(source, "x", Server::of(there.path()), "x").await, Came::Done);
     assert!(names(here.path()).is_empty() && there.path().join("x").exists());
+}
+
+#[tokio::test]
+async fn empty_directory_stays_that_the_destination_has_by_a_link() {
+    let dir = tempdir().unwrap();
+    let path = |path: &str| dir.path().join(path);
+    // One file system, and two addresses of a server.
+    for is_local in [true, false] {
+        let dest = || Server { is_local, ..Server::of(dir.path()) };
+        for (at, target) in [("e", "../lx/e"), ("deep/e", "../../lx/deep/e"), ("d", "../lx/e")] {
+            for made in ["lx/e", "lx/deep/e", "lx/d", "ly/deep"] {
+                fs::create_dir_all(path(made)).unwrap();
+            }
+            fs::write(path("lx/z"), "z").unwrap();
+            std::os::unix::fs::symlink(target, path("ly").join(at)).unwrap();
+            assert_eq!(moves(store(dir.path(), is_local), "lx", dest(), "ly").await, Came::Partly, "{at}");
+            assert!(path("lx").join(at).is_dir() && path("ly/z").is_file() && !path("lx/z").exists(), "{at}");
+            for made in ["e", "deep/e", "d"] {
+                assert!(path("ly").join(made).is_dir() || path("lx").join(made).is_dir(), "{at} {made}");
+            }
+            fs::remove_dir_all(path("lx")).unwrap();
+            fs::remove_dir_all(path("ly")).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn question_of_a_killed_move_does_not_stay() {
+    let here = tempdir().unwrap();
+    for is_local in [true, false] {
+        let (source, there) = (store(here.path(), is_local), tempdir().unwrap());
+        fs::create_dir_all(here.path().join("d/.d.0123456789abcdef.phoebus-moved")).unwrap();
+        fs::create_dir_all(here.path().join("d/e/.e.0123456789abcdef.phoebus-moved")).unwrap();
+        fs::write(here.path().join("d/f"), "f").unwrap();
+        assert_eq!(moves(source.clone(), "d", Server::of(there.path()), "d").await, Came::Done);
+        assert!(!here.path().join("d").exists());
+        assert_eq!(fs::read_dir(there.path().join("d/e")).unwrap().count(), 0);
+        // Those of others stay.
+        fs::create_dir_all(here.path().join("d/.other.0123456789abcdef.phoebus-moved")).unwrap();
+        fs::create_dir_all(here.path().join("d/.d.0123456789abcdef.phoebus-moved/f")).unwrap();
+        assert_ne!(moves(source, "d", Server::of(there.path()), "d").await, Came::Done);
+        assert_eq!(fs::read_dir(here.path().join("d")).unwrap().count(), 2);
+        fs::remove_dir_all(here.path().join("d")).unwrap();
+    }
 }
 
 #[tokio::test]
