@@ -7,29 +7,12 @@
 use super::{Disk, DiskFile, Stat};
 use crate::key::Key;
 use crate::meta::{Attributes, Kind, Time};
+use phoebus_wan::model::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SECTOR: usize = 512;
-
-/// Deterministic pseudo-random numbers (splitmix64).
-#[derive(Debug, Clone)]
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 /// The disk. Clones share it.
 #[derive(Clone)]
@@ -51,7 +34,7 @@ struct Inner {
     shared: bool,
     /// Whether writes to journals fail for lack of space.
     full: bool,
-    dice: Dice,
+    dice: Rng,
 }
 
 /// What a lying disk claims to have synced.
@@ -101,7 +84,7 @@ impl Sim {
             lie: None,
             shared: false,
             full: false,
-            dice: Dice(seed),
+            dice: Rng::new(seed),
         })))
     }
 
@@ -226,7 +209,7 @@ impl Inode {
         self.changes.push(change);
     }
 
-    fn lose_power(&mut self, dice: &mut Dice) {
+    fn lose_power(&mut self, dice: &mut Rng) {
         for change in std::mem::take(&mut self.changes) {
             match change {
                 Change::Len(_) if dice.below(2) == 0 => carry_out(&mut self.safe, &change),
@@ -237,7 +220,7 @@ impl Inode {
                         match dice.below(3) {
                             0 => carry_out(&mut self.safe, &Change::Bytes(at, sector.to_vec())),
                             1 => {
-                                let rubbish = sector.iter().map(|_| dice.next() as u8).collect();
+                                let rubbish = sector.iter().map(|_| dice.next_u64() as u8).collect();
                                 carry_out(&mut self.safe, &Change::Bytes(at, rubbish));
                             }
                             _ => {}

@@ -1,9 +1,10 @@
 //! Simulates drafts on a disk that fails at every possible step, with and without power.
 
 use super::*;
-use crate::disk::sim::{Dice, Lie, Sim};
+use crate::disk::sim::{Lie, Sim};
 use crate::store::{Attributes, Time};
 use crate::sum::{Algorithm, Combining};
+use phoebus_wan::model::Rng;
 
 const BLOCK: u64 = 700;
 const SIZE: u64 = 24 * BLOCK - 13;
@@ -13,9 +14,9 @@ fn key(name: &str) -> Key {
 }
 
 fn content(seed: u64) -> Vec<u8> {
-    let mut dice = Dice(seed);
+    let mut dice = Rng::new(seed);
     // Test data with zeros, which may become holes.
-    (0..SIZE).map(|i| if i / 5000 % 2 == seed / 1000 % 2 { 0 } else { dice.next() as u8 }).collect()
+    (0..SIZE).map(|i| if i / 5000 % 2 == seed / 1000 % 2 { 0 } else { dice.next_u64() as u8 }).collect()
 }
 
 fn spec(version: i64) -> Spec {
@@ -46,7 +47,7 @@ struct Seen {
 }
 
 /// One attempt to write `bytes`: blocks in random order, occasional checkpoints, verified, published, settled.
-fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut Dice) -> (Seen, Result<(), Error>) {
+fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut Rng) -> (Seen, Result<(), Error>) {
     let mut seen = Seen::default();
     let result = (|| {
         let disk = Arc::new(disk.clone());
@@ -84,7 +85,7 @@ fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut 
 fn story(seed: u64, steps: &[u64], power: bool, journal_from: u64, source_changes: bool, lie: Option<Lie>) -> bool {
     let (old, mut new, mut version) = (b"old".to_vec(), content(seed), 0);
     let mut allowed = vec![old.clone(), new.clone()];
-    let (disk, mut dice) = (Sim::new(seed), Dice(!seed));
+    let (disk, mut dice) = (Sim::new(seed), Rng::new(!seed));
     disk.put(&key("d/out"), &old);
     if seed % 2 == 1 && journal_from == 0 {
         // Drafts too small to resume are found by nobody.
@@ -130,7 +131,7 @@ fn story(seed: u64, steps: &[u64], power: bool, journal_from: u64, source_change
 
 /// Each step of the first attempt is the last one once. Later attempts fail at random.
 fn every_step(power: bool, journal_from: u64, source_changes: bool) {
-    let mut dice = Dice(7);
+    let mut dice = Rng::new(7);
     for seed in 0..4 {
         let mut steps = 0;
         while story(seed, &[steps, dice.below(60), dice.below(60)], power, journal_from, source_changes, None)
@@ -155,7 +156,7 @@ fn power_loss_anywhere_leaves_the_whole_file_or_none() {
 #[test]
 fn simulation_detects_a_disk_that_lies_about_syncing() {
     for lie in [Lie::Drafts, Lie::Journals, Lie::Names] {
-        let mut dice = Dice(3);
+        let mut dice = Rng::new(3);
         let found = (0..4000).any(|seed| {
             let steps = [dice.below(60), dice.below(60)];
             std::panic::catch_unwind(|| story(seed, &steps, true, 0, false, Some(lie))).is_err()

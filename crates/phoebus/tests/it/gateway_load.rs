@@ -5,6 +5,7 @@ use crate::support;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::Hello;
+use phoebus_wan::model::Rng;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,26 +20,14 @@ const SESSIONS: u64 = 2000;
 /// Changes every session's plan; printed when one fails.
 const SEED: u64 = 0x5eed_0001;
 
-/// SplitMix64: both ends derive the same plan and the same bytes from a session's number.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+/// The next `len` bytes. Both ends derive the same plan and the same bytes from a session's number.
+fn bytes_of(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
     }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len + 8);
-        while bytes.len() < len {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(len);
-        bytes
-    }
+    bytes.truncate(len);
+    bytes
 }
 
 /// Who cuts a session short, after having sent how much.
@@ -61,20 +50,20 @@ struct Plan {
 
 impl Plan {
     fn of(number: u64) -> Self {
-        let mut rng = Rng(SEED ^ number.wrapping_mul(0x9e37_79b9));
+        let mut rng = Rng::new(SEED ^ number.wrapping_mul(0x9e37_79b9));
         // Mostly small, sometimes large: 0 to 255 bytes, to 16 KiB, to 256 KiB.
         let mut size = || {
-            let bits = [8, 14, 18][(rng.next() % 3) as usize];
-            (rng.next() % (1 << bits)) as usize
+            let bits = [8, 14, 18][rng.below(3) as usize];
+            rng.below(1 << bits) as usize
         };
         let (up, down) = (size(), size());
-        let cut = match rng.next() % 8 {
-            0 if up > 0 => Cut::Client((rng.next() % up as u64) as usize),
-            1 if down > 0 => Cut::Destination((rng.next() % down as u64) as usize),
+        let cut = match rng.below(8) {
+            0 if up > 0 => Cut::Client(rng.below(up as u64) as usize),
+            1 if down > 0 => Cut::Destination(rng.below(down as u64) as usize),
             _ => Cut::None,
         };
-        let answer_after_request = cut == Cut::None && rng.next().is_multiple_of(2);
-        Self { up: rng.bytes(up), down: rng.bytes(down), answer_after_request, cut }
+        let answer_after_request = cut == Cut::None && rng.next_u64().is_multiple_of(2);
+        Self { up: bytes_of(&mut rng, up), down: bytes_of(&mut rng, down), answer_after_request, cut }
     }
 }
 

@@ -23,6 +23,14 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// A number in `0..n`, nearly uniformly distributed: for an `n` far below 2⁶⁴.
+    ///
+    /// # Panics
+    /// `n` is 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next_u64() % n
+    }
+
     /// A uniformly distributed number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
         // A float represents 53 bits exactly.
