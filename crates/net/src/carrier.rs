@@ -222,5 +222,6 @@ fn splice_in(from: &Stream, pipe: &Pipe, max: usize) -> io::Result<usize> {
 
 fn splice_out(to: &Stream, pipe: &Pipe, len: usize) -> io::Result<usize> {
     let Some(socket) = to.socket() else { return Err(io::ErrorKind::Unsupported.into()) };
+    let len = to.room(len)?;
     socket.try_io(Interest::WRITABLE, || Ok(rustix::pipe::splice(&pipe.read, None, socket, None, len, SPLICE)?))
 }

@@ -87,6 +87,15 @@ pub trait DuplexIo: Debug + Send + Sync {
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
+
+    /// How many of `wanted` bytes may go to [`socket`](Self::socket) now: a low rate bounds what waits in the kernel.
+    /// [`try_write`](Self::try_write) asks by itself.
+    ///
+    /// # Errors
+    /// `WouldBlock` for none; otherwise the connection has failed.
+    fn room(&self, wanted: usize) -> io::Result<usize> {
+        Ok(wanted)
+    }
 }
 
 /// The state of a connection: settings, failure, and the way in which it ends.

@@ -133,6 +133,11 @@ impl Stream {
         self.0.socket()
     }
 
+    /// How many of `wanted` bytes may be spliced to the [`socket`](Self::socket) now.
+    pub(crate) fn room(&self, wanted: usize) -> io::Result<usize> {
+        self.0.room(wanted)
+    }
+
     /// Ready when a read may succeed. Only one task at a time may wait.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_read_ready(cx)

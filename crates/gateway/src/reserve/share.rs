@@ -15,15 +15,24 @@ pub(super) struct Claim {
 /// The fraction of a rate reserved for connections that currently need nothing, so that they can start.
 const KEPT: f64 = 0.01;
 
+/// The rate, in bits per second, at which a connection can start: a packet in a quarter of a second. A smaller part of
+/// a low rate would delay its first packets by seconds.
+const START: f64 = 50_000.0;
+
+/// The fraction of a low rate that is reserved at most, unless it is promised.
+const MOST_KEPT: f64 = 0.25;
+
 /// The shares of `claims` in `rate`. Their sum never exceeds the rate, and equals it unless the connections were all
 /// promised less.
 pub(super) fn divide(rate: f64, claims: &[Claim]) -> Vec<f64> {
     let count = claims.len().max(1) as f64;
     let most = |claim: &Claim| claim.booked.unwrap_or(f64::INFINITY);
-    let mut shares: Vec<f64> = claims.iter().map(|claim| most(claim).min(rate * KEPT / count)).collect();
+    let promised = |claim: &Claim| claim.booked.map_or(0.0, |booked| booked.min(claim.wants));
+    let promises: f64 = claims.iter().map(promised).sum();
+    let kept = (rate * KEPT).max((START * count).min(rate * MOST_KEPT).min(rate - promises)) / count;
+    let mut shares: Vec<f64> = claims.iter().map(|claim| most(claim).min(kept)).collect();
     let mut left = rate - shares.iter().sum::<f64>();
     // Promises first, then the needs of the others; the rest goes to all that may have more.
-    let promised = |claim: &Claim| claim.booked.map_or(0.0, |booked| booked.min(claim.wants));
     let needed = |claim: &Claim| most(claim).min(claim.wants);
     for upto in [&promised as &dyn Fn(&Claim) -> f64, &needed, &most] {
         let limits: Vec<f64> = claims.iter().map(upto).collect();
@@ -92,10 +101,14 @@ mod tests {
 
     const ALL: f64 = f64::INFINITY;
 
+    /// All in Mbit/s.
     fn shares(rate: f64, wants: &[f64], booked: &[f64]) -> Vec<u64> {
-        let claim = |(wants, booked): (&f64, &f64)| Claim { wants: *wants, booked: (*booked > 0.0).then_some(*booked) };
+        let claim = |(wants, booked): (&f64, &f64)| Claim {
+            wants: *wants * 1e6,
+            booked: (*booked > 0.0).then_some(*booked * 1e6),
+        };
         let claims: Vec<_> = wants.iter().zip(booked.iter().chain(std::iter::repeat(&0.0))).map(claim).collect();
-        divide(rate, &claims).iter().map(|share| share.round() as u64).collect()
+        divide(rate * 1e6, &claims).iter().map(|share| (share / 1e6).round() as u64).collect()
     }
 
     #[test]
@@ -106,6 +119,20 @@ mod tests {
         assert_eq!(shares(1000.0, &[ALL, 105.0, ALL], &[]), [448, 105, 448]);
         // No connection needs everything: the rest is spread, in case one needs more before the next check.
         assert_eq!(shares(1000.0, &[100.0, 200.0], &[]), [450, 550]);
+    }
+
+    #[test]
+    fn idle_connections_can_start_at_a_low_rate() {
+        let idle = |rate, wants: &[f64]| {
+            let claims: Vec<_> = wants.iter().map(|wants| Claim { wants: *wants, booked: None }).collect();
+            divide(rate, &claims)
+        };
+        assert_eq!(idle(1e6, &[ALL, 0.0, 0.0, 0.0]), [850e3, 50e3, 50e3, 50e3]);
+        // A quarter is left for a hundred of them.
+        let mut many = vec![0.0; 100];
+        many[0] = ALL;
+        let shares = idle(1e6, &many);
+        assert!(shares[0] > 750e3 && (shares[1] - 2500.0).abs() < 1.0, "{shares:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::info;
 use super::socket::{self, Note};
+use super::unsent::UnsentBound;
 use crate::duplex::OtherEnd;
 use crate::stats::Stats;
 use crate::sys;
@@ -11,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -20,11 +21,12 @@ use tokio::net::TcpStream;
 pub(crate) struct Connection {
     io: TcpStream,
     note: Note,
+    unsent: UnsentBound,
 }
 
 impl Connection {
     pub(crate) fn new(io: TcpStream, note: Note) -> Self {
-        Self { io, note }
+        Self { io, note, unsent: UnsentBound::default() }
     }
 }
 
@@ -34,6 +36,7 @@ impl DuplexIo for Connection {
     }
 
     fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        let bytes = &bytes[..self.room(bytes.len())?];
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         self.io.try_io(Interest::WRITABLE, || Ok(rustix::net::send(&self.io, bytes, flags)?))
     }
@@ -43,7 +46,8 @@ impl DuplexIo for Connection {
     }
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_write_ready(cx)
+        ready!(self.io.poll_write_ready(cx))?;
+        self.unsent.poll_room(&self.io, cx)
     }
 
     fn is_quiet(&self) -> io::Result<bool> {
@@ -67,6 +71,10 @@ impl DuplexIo for Connection {
 
     fn socket(&self) -> Option<&TcpStream> {
         Some(&self.io)
+    }
+
+    fn room(&self, wanted: usize) -> io::Result<usize> {
+        self.unsent.room(&self.io, wanted)
     }
 }
 
@@ -106,7 +114,11 @@ impl DuplexControl for Connection {
     fn set(&self, change: Change) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match change {
-            Change::Rate(rate) => socket::set_rate(&socket, rate, self.io.local_addr()?.is_ipv6()),
+            Change::Rate(rate) => {
+                socket::set_rate(&socket, rate, self.io.local_addr()?.is_ipv6())?;
+                self.unsent.set(rate);
+                Ok(())
+            }
             Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
             // 0 selects the host's default limit.
             Change::Unsent(most) => {
@@ -122,7 +134,8 @@ impl DuplexControl for Connection {
     }
 
     fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        Ok(Box::new(Self { io: TcpStream::from_std(self.io.into_std()?)?, note: self.note }))
+        let Self { io, note, unsent } = *self;
+        Ok(Box::new(Self { io: TcpStream::from_std(io.into_std()?)?, note, unsent: unsent.moved() }))
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
         segments_sent: info.u32(156).into(),
         lost: info.u32(32),
         in_flight: info.u32(24),
-        unsent: info.u32(144),
+        unsent: info.u32(UNSENT),
         rtt_us: info.u32(68).into(),
         rtt_var_us: info.u32(72).into(),
         min_rtt_us: match info.u32(148) {
@@ -44,6 +44,14 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     })
 }
 
+/// Bytes that wait to be sent for the first time; `None` if the connection is closed.
+pub(super) fn unsent(socket: &impl AsFd) -> io::Result<Option<u32>> {
+    let mut bytes = [0; 256];
+    let len = sys::tcp_info(socket.as_fd(), &mut bytes)?;
+    let info = Info(&bytes[..len.min(bytes.len())]);
+    Ok((info.0.first() != Some(&TCP_CLOSE)).then(|| info.u32(UNSENT)))
+}
+
 /// Number of unanswered zero-window probes from which on the peer counts as silent. The kernel probes at
 /// growing intervals (up to two minutes), so the time since the last answer means nothing while only the
 /// newest probe is open.
@@ -60,6 +68,9 @@ pub(super) fn congestion_control(socket: &socket2::Socket) -> String {
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()
 }
+
+/// Offset of `tcpi_notsent_bytes`.
+const UNSENT: usize = 144;
 
 /// `struct tcp_info` by offset (`include/uapi/linux/tcp.h`): the structure only ever grows at its end.
 struct Info<'a>(&'a [u8]);

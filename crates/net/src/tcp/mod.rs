@@ -2,13 +2,15 @@
 //!
 //! - [`Tcp`] is the transport; [`connect`], [`connect_with_data`] and [`listen`] are for callers that need TCP in particular.
 //! - [`Plain`] is a connection of an application, without a runtime.
-//! - `socket` applies a profile to a socket, `connection` operates an open one, `info` reads the kernel's statistics.
+//! - `socket` applies a profile to a socket, `connection` operates an open one, `info` reads the kernel's statistics,
+//!   `unsent` keeps its queue short at low rates.
 
 mod connection;
 mod info;
 mod listener;
 mod plain;
 mod socket;
+mod unsent;
 
 pub use listener::{Accepted, Listener, listen};
 pub use plain::Plain;

@@ -265,6 +265,10 @@ impl DuplexIo for Connection {
             None
         }
     }
+
+    fn room(&self, wanted: usize) -> io::Result<usize> {
+        self.shared.io.room(wanted)
+    }
 }
 
 impl DuplexControl for Connection {

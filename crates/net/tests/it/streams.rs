@@ -334,6 +334,42 @@ async fn settings_change_while_bytes_are_under_way() {
     stream.delivered(PATIENCE).await.unwrap();
 }
 
+/// What the kernel sends at once it waits for afterwards, by the rate of that moment.
+#[tokio::test]
+async fn little_waits_unsent_at_a_low_rate() {
+    const MOST: u32 = 1448;
+    let (stream, peer) = connected(&Profile::default()).await;
+    let (source, mut feeder) = connected(&Profile::default()).await;
+    stream.set(Change::Rate(Some(BitRate(1_000_000)))).unwrap();
+    // By copying, and by splicing.
+    loop {
+        match stream.try_write(&[7; 100_000], false) {
+            Ok(n) => assert!(n > 0 && stream.stats().unwrap().unsent <= MOST, "{:?}", stream.stats()),
+            Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    feeder.write_all(&[8; 60_000]).unwrap();
+    source.readable().await.unwrap();
+    let mut carrier = PipePool::new(1, 64 << 10).carrier(&source, &stream);
+    carrier.fill(&source, 60_000).unwrap();
+    let mut spliced = 0;
+    while spliced < 10_000 {
+        stream.writable().await.unwrap();
+        spliced += carrier.drain(&stream).unwrap();
+        assert!(stream.stats().unwrap().unsent <= MOST, "{:?}", stream.stats());
+    }
+    // Without the rate, all goes at once.
+    stream.set(Change::Rate(None)).unwrap();
+    assert_eq!(stream.try_write(&[7; 50_000], false).unwrap(), 50_000);
+    // A writer that waits learns of a reset.
+    stream.set(Change::Rate(Some(BitRate(10_000)))).unwrap();
+    while stream.try_write(&[7; 1000], false).is_ok() {}
+    // Closing resets what was not read.
+    drop(peer);
+    tokio::time::timeout(PATIENCE, stream.writable()).await.unwrap().unwrap();
+    assert_eq!(stream.try_write(&[7; 1000], false).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
 #[tokio::test]
 async fn listen_error_names_the_address() {
     let first = tcp::listen(loopback(), &Profile::default()).unwrap();
