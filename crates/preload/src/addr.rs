@@ -54,7 +54,9 @@ impl RawAddr {
     /// # Safety
     /// `addr` is null or valid for `len` bytes.
     pub(crate) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Option<Self> {
-        if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        let shortest = size_of::<libc::sa_family_t>();
+        // The kernel refuses other lengths.
+        if addr.is_null() || !(shortest..=size_of::<libc::sockaddr_storage>()).contains(&(len as usize)) {
             return None;
         }
         let mut raw = Self { bytes: [0; Self::ROOM], len };

@@ -272,9 +272,25 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
     })
 }
 
+/// Gives a socket that was connected to an IPv4 gateway before a fresh one, if the kernel is to connect it to IPv6.
+fn refresh(fd: c_int, addr: &RawAddr) -> Result<(), Errno> {
+    let Some(destination) = addr.socket_addr().filter(|_| socket::is_mapped(fd)) else { return Ok(()) };
+    if handshake::tcp_state(fd) != Some(handshake::TCP_CLOSE) {
+        return Ok(());
+    }
+    let mut guard = table::enter(fd, libc::AF_INET6).ok_or(libc::ENOBUFS)?;
+    guard.facts().fd = fd;
+    let is_idle = matches!(guard.state(), State::Watched | State::Failed);
+    let fitted = if is_idle { socket::fit_directly(&mut guard, fd, destination) } else { Ok(()) };
+    if guard.is_new() {
+        guard.remove();
+    }
+    fitted
+}
+
 /// Decides how a socket connects. Every call that connects uses this.
 pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
-    let course = loop {
+    let mut course = loop {
         match no_unwind(|| step(fd, addr)) {
             Step::Take(course) => break course,
             Step::Open(..) if gateways::is_looking() => break Course::Real,
@@ -285,6 +301,11 @@ pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
             }
         }
     };
+    if matches!(course, Course::Real)
+        && let Err(errno) = no_unwind(|| refresh(fd, addr))
+    {
+        course = Course::Failed(errno);
+    }
     if matches!(course, Course::Real) && !table::is_empty() {
         // A socket that connects directly needs no entry.
         no_unwind(|| match table::find(fd) {

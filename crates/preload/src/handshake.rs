@@ -122,7 +122,7 @@ pub(crate) fn begin(
         congestion_control: [0; 16],
         untuned: false,
         widened: false,
-        mapped: false,
+        original: None,
     };
     guard.make_record()?.attempt = Some(attempt);
     guard.facts().fd = fd;

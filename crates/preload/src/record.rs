@@ -5,6 +5,7 @@
 //! already has. The kernel frees the memory when the last process releases it. Untouched pages cost nothing.
 
 use crate::asked::Asked;
+use crate::socket::OfFamily;
 use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_config::agent::Running;
@@ -78,8 +79,8 @@ pub(crate) struct Attempt {
     pub(crate) untuned: bool,
     /// Whether IPV6_V6ONLY was cleared, to reach a gateway over IPv4.
     pub(crate) widened: bool,
-    /// Whether the IPv6 socket was connected to an IPv4 address. Linux does not connect it to IPv6 addresses any more.
-    pub(crate) mapped: bool,
+    /// What the program's socket had before one of another family replaced it.
+    pub(crate) original: Option<OfFamily>,
 }
 
 /// The state machine of the handshake; its buffers are in the record's mapping.

@@ -1,5 +1,9 @@
 //! Prepares the program's socket for the way to the gateway, and restores it if it does not go there.
 
+mod copy;
+
+pub(crate) use copy::OfFamily;
+
 use crate::addr::RawAddr;
 use crate::process::Locked;
 use crate::record::Attempt;
@@ -11,9 +15,38 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Number of remembered sockets, by cookie, whose congestion control the program chose itself.
-static CHOSEN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Sockets whose congestion control the program chose itself.
+static CHOSEN: Cookies<256> = Cookies::new();
+
+/// IPv6 sockets that were connected to an IPv4 address. Linux does not connect them to IPv6 addresses any more: what it
+/// sends goes to the IPv4 address.
+static MAPPED: Cookies<1024> = Cookies::new();
+
+/// The last sockets with a property, by cookie.
+struct Cookies<const KEPT: usize> {
+    known: [AtomicU64; KEPT],
+    next: AtomicUsize,
+}
+
+impl<const KEPT: usize> Cookies<KEPT> {
+    const fn new() -> Self {
+        Self { known: [const { AtomicU64::new(0) }; KEPT], next: AtomicUsize::new(0) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.next.load(Ordering::Relaxed) == 0
+    }
+
+    fn contains(&self, cookie: u64) -> bool {
+        !self.is_empty() && self.known.iter().any(|known| known.load(Ordering::Relaxed) == cookie)
+    }
+
+    fn note(&self, fd: c_int) {
+        if let Some(cookie) = sys::cookie(fd).filter(|cookie| !self.contains(*cookie)) {
+            self.known[self.next.fetch_add(1, Ordering::Relaxed) % KEPT].store(cookie, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Number of remembered sockets that have replaced others. A thread that waits for an attempt asks every few
 /// milliseconds.
@@ -21,44 +54,6 @@ const SUCCESSORS_KEPT: usize = 256;
 
 /// Their attempts and cookies, and the next index.
 static SUCCESSORS: Locked<(usize, [(u64, u64); SUCCESSORS_KEPT])> = Locked::new((0, [(0, 0); SUCCESSORS_KEPT]));
-
-/// SO_BUF_LOCK of Linux 5.14: which buffer sizes were set, and so are not automatic.
-const SO_BUF_LOCK: c_int = 72;
-const SNDBUF_LOCKED: c_int = 1;
-const RCVBUF_LOCKED: c_int = 2;
-
-/// Options copied unchanged from one socket to another.
-const OPTIONS: [(c_int, c_int); 29] = [
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (libc::SOL_SOCKET, libc::SO_LINGER),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
-    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY),
-    (libc::SOL_SOCKET, libc::SO_MARK),
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
-    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
-    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
-    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-    (libc::IPPROTO_TCP, libc::TCP_CORK),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
-    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
-    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
-    (libc::IPPROTO_TCP, libc::TCP_TIMESTAMP),
-    (libc::IPPROTO_TCP, libc::TCP_QUICKACK),
-    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
-];
 
 /// The kind of the socket behind `fd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,13 +98,11 @@ pub(crate) fn time_limit(fd: c_int, name: c_int) -> Option<Duration> {
 
 /// Records that the program has chosen a congestion control for the socket behind `fd`.
 pub(crate) fn chosen(fd: c_int) {
-    if let Some(cookie) = sys::cookie(fd).filter(|cookie| !is_chosen(*cookie)) {
-        CHOSEN[NEXT.fetch_add(1, Ordering::Relaxed) % CHOSEN.len()].store(cookie, Ordering::Relaxed);
-    }
+    CHOSEN.note(fd);
 }
 
 fn is_chosen(cookie: u64) -> bool {
-    CHOSEN.iter().any(|known| known.load(Ordering::Relaxed) == cookie)
+    CHOSEN.contains(cookie)
 }
 
 /// Asks for the congestion control of the settings, unless the program chose one. The report tells the result.
@@ -136,16 +129,12 @@ fn set_congestion_control(fd: c_int, name: &[u8]) -> Result<(), Errno> {
 pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<RawAddr, Errno> {
     let family = family(fd).ok_or(libc::ENOTSOCK)?;
     match (family, gateway) {
-        (libc::AF_INET6, SocketAddr::V6(_)) if was_mapped(guard) => {
+        (libc::AF_INET6, SocketAddr::V6(_)) if is_mapped(fd) => {
             replace(guard, fd, libc::AF_INET6)?;
             registrations::hide(guard);
         }
         (libc::AF_INET, SocketAddr::V4(_)) | (libc::AF_INET6, SocketAddr::V6(_)) => {}
-        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {
-            if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
-                attempt.mapped = true;
-            }
-        }
+        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => MAPPED.note(fd),
         (libc::AF_INET6, SocketAddr::V4(_)) => {
             replace(guard, fd, libc::AF_INET)?;
             registrations::hide(guard);
@@ -160,9 +149,9 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
     Ok(RawAddr::new(gateway, if gateway.is_ipv6() { libc::AF_INET6 } else { family }))
 }
 
-/// Whether an IPv6 socket was connected to an IPv4 address. The caller replaces it, so that the answer is given once.
-fn was_mapped(guard: &mut Guard) -> bool {
-    guard.record().and_then(|record| record.attempt.as_mut()).is_some_and(|attempt| std::mem::take(&mut attempt.mapped))
+/// Whether an IPv6 socket was connected to an IPv4 address.
+pub(crate) fn is_mapped(fd: c_int) -> bool {
+    !MAPPED.is_empty() && sys::cookie(fd).is_some_and(|cookie| MAPPED.contains(cookie))
 }
 
 /// Lets an IPv6 socket connect to IPv4 addresses, if it is not bound to an address of its own.
@@ -246,26 +235,28 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
 }
 
 /// Prepares the socket to connect directly to `destination`, after it was connected to gateways.
-pub(crate) fn fit_directly(guard: &mut Guard, fd: c_int, destination: SocketAddr) {
-    if destination.ip().to_canonical().is_ipv6() && was_mapped(guard) {
-        // As in `reset`.
-        let _ = replace(guard, fd, libc::AF_INET6);
+///
+/// # Errors
+/// There is no descriptor or memory for it, or the socket's own address cannot be kept.
+pub(crate) fn fit_directly(guard: &mut Guard, fd: c_int, destination: SocketAddr) -> Result<(), Errno> {
+    if destination.ip().to_canonical().is_ipv6() && is_mapped(fd) {
+        replace(guard, fd, libc::AF_INET6)?;
     }
+    Ok(())
 }
 
-/// Replaces the socket behind `fd` by one of another family, with its options and flags, in the same epoll sets; also
-/// behind the program's descriptor, if `fd` is one of this library's. Other descriptors of the old socket, made by dup
-/// or fork, stay unchanged.
+/// Replaces the socket behind `fd` by a fresh one of this family, with its options and flags, in the same epoll sets;
+/// also behind the program's descriptor, if `fd` is one of this library's. Other descriptors of the old socket, made by
+/// dup or fork, stay unchanged.
 fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
-    copy_options(fd, new);
+    copy::options(fd, new);
     let program = guard.descriptor();
     // The table knows it before it is visible, so that other threads wait for the result.
-    let result = guard.successor(new).and_then(|place| {
-        let put = sys::status_flags(fd)
-            .and_then(|flags| sys::set_status_flags(new, flags))
+    let result = pass_on(guard, fd, new).and_then(|()| guard.successor(new)).and_then(|place| {
+        let put = copy::flags(fd, new)
             .and_then(|()| if sys::cookie(program) == Some(guard.cookie()) { Ok(()) } else { Err(libc::EBADF) })
             .and_then(|()| sys::dup3(new, program, sys::is_cloexec(program)))
             .and_then(|()| if fd == program { Ok(()) } else { sys::dup3(new, fd, true) });
@@ -288,6 +279,28 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Gives `new` the address of the socket behind `old`, and the options of its family. A socket of another family keeps
+/// the port, if it can; the rest is kept for the next one of the first family.
+fn pass_on(guard: &mut Guard, old: c_int, new: c_int) -> Result<(), Errno> {
+    let family = family(new).ok_or(libc::ENOTSOCK)?;
+    let own = OfFamily::of(old).ok_or(libc::ENOTSOCK)?;
+    if own.family() == family {
+        return own.apply(old, new);
+    }
+    let port = own.port();
+    let attempt = guard.record().and_then(|record| record.attempt.as_mut());
+    if let Some(original) = attempt.and_then(|attempt| attempt.original.replace(own)).filter(|it| it.family() == family)
+    {
+        return original.apply(old, new);
+    }
+    if port != 0 {
+        let any: SocketAddr = if family == libc::AF_INET { ([0; 4], port).into() } else { ([0_u16; 8], port).into() };
+        // The first hop can begin at another port.
+        let _ = copy::bind(old, new, &RawAddr::new(any, family));
+    }
+    Ok(())
+}
+
 /// Records that the socket of `guard` has replaced another, for a thread that waits for the attempt on that one.
 fn note_successor(guard: &Guard) {
     SUCCESSORS.with(|(next, known)| {
@@ -299,38 +312,4 @@ fn note_successor(guard: &Guard) {
 /// Whether the socket with this cookie has replaced the one with which the attempt began.
 pub(crate) fn took_its_place(attempt: u64, cookie: u64) -> bool {
     SUCCESSORS.with(|(_, known)| attempt != 0 && known.contains(&(attempt, cookie)))
-}
-
-fn copy_options(from: c_int, to: c_int) {
-    let copy = |(level, name): (c_int, c_int), (to_level, to_name): (c_int, c_int)| {
-        let mut value = [0; 32];
-        // Options that cannot be read or set here were not set there, or need a privilege that this process does not
-        // have.
-        if let Ok(len @ 1..) = sys::get_bytes(from, level, name, &mut value) {
-            let _ = sys::set_bytes(to, to_level, to_name, &value[..len]);
-        }
-    };
-    OPTIONS.iter().for_each(|option| copy(*option, *option));
-    let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-    for (four, six) in [(libc::IP_TOS, libc::IPV6_TCLASS), (libc::IP_TTL, libc::IPV6_UNICAST_HOPS)] {
-        copy((v4, four), (v6, six));
-        copy((v6, six), (v4, four));
-    }
-    let locked = sys::get::<c_int>(from, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
-    for (bit, name) in [(SNDBUF_LOCKED, libc::SO_SNDBUF), (RCVBUF_LOCKED, libc::SO_RCVBUF)] {
-        // The kernel reports twice the value that was set.
-        if let Some(size) = sys::get::<c_int>(from, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0) {
-            let _ = sys::set_bytes(to, libc::SOL_SOCKET, name, &(size / 2).to_ne_bytes());
-        }
-    }
-    let bound = sys::getsockname(from).and_then(|own| own.socket_addr()).filter(|own| own.port() != 0);
-    if let (Some(own), Some(family)) = (bound, family(to)) {
-        let any: SocketAddr = match family {
-            libc::AF_INET => ([0; 4], own.port()).into(),
-            _ => ([0_u16; 8], own.port()).into(),
-        };
-        // The port is taken while the old socket exists, unless both may share it.
-        let _ = sys::set_bytes(to, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes());
-        let _ = sys::bind(to, &RawAddr::new(any, family));
-    }
 }

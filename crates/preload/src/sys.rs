@@ -301,6 +301,29 @@ pub(crate) fn set_status_flags(fd: c_int, flags: c_int) -> Result<(), Errno> {
     unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_SETFL as usize, flags as usize]) }.map(|_| ())
 }
 
+/// Copies who gets the signals of input and output, and which (F_SETOWN, F_SETSIG).
+pub(crate) fn copy_signal_owner(from: c_int, to: c_int) {
+    // `struct f_owner_ex`: a kind and a number.
+    let mut owner = [0_i32; 2];
+    let at = owner.as_mut_ptr() as usize;
+    // SAFETY: the kernel writes and reads the two integers; the other calls have no pointers.
+    unsafe {
+        let owned = call(libc::SYS_fcntl, [from as usize, F_GETOWN_EX as usize, at]).is_ok();
+        if owned && owner[1] != 0 {
+            let _ = call(libc::SYS_fcntl, [to as usize, F_SETOWN_EX as usize, at]);
+        }
+        if let Ok(signal @ 1..) = call(libc::SYS_fcntl, [from as usize, F_GETSIG as usize]) {
+            let _ = call(libc::SYS_fcntl, [to as usize, F_SETSIG as usize, signal]);
+        }
+    }
+}
+
+/// Of `fcntl.h`, which libc does not have.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+
 /// Whether the descriptor is closed on exec.
 pub(crate) fn is_cloexec(fd: c_int) -> bool {
     // SAFETY: no pointers.

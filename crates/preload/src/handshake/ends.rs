@@ -31,12 +31,11 @@ pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &F
         gateways::nobody_answered();
     }
     socket::reset(guard, fd);
-    if let Some(to) = destination.socket_addr().filter(|_| direct) {
-        socket::fit_directly(guard, fd, to);
-    }
-    let outcome = match direct {
-        true => socket::start_plain(fd, &destination).err().map_or(Outcome::Direct, Outcome::Failed),
-        false => Outcome::Failed(failure.errno()),
+    let outcome = match destination.socket_addr().filter(|_| direct) {
+        Some(to) => socket::fit_directly(guard, fd, to)
+            .and_then(|()| socket::start_plain(fd, &destination))
+            .map_or_else(Outcome::Failed, |()| Outcome::Direct),
+        None => Outcome::Failed(failure.errno()),
     };
     if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
         attempt.outcome = outcome;

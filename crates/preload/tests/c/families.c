@@ -37,8 +37,47 @@ static void own_is(int fd, int mapped) {
     CHECK(!IN6_IS_ADDR_V4MAPPED(&own.sin6_addr) == !mapped);
 }
 
+static int listen6(v6 *a) {
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    socklen_t len = sizeof *a;
+    *a = at6("::1", 0);
+    OK(bind(fd, ADDR(*a)));
+    OK(listen(fd, 8));
+    OK(getsockname(fd, (struct sockaddr *)a, &len));
+    return fd;
+}
+
+// The socket connects to an address of this host, past the gateway.
+static void connects_directly(int fd, v6 a) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    int result = connect(fd, ADDR(a));
+    CHECK(result == 0 || errno == EINPROGRESS);
+    CHECK(polled(fd, POLLOUT, 10000) == POLLOUT && so_error(fd) == 0);
+    v6_peer_is(fd, a);
+    own_is(fd, 0);
+}
+
+// A socket that was connected to a gateway of IPv4 connects to IPv6 afterwards.
+static void six_again(void) {
+    v6 near, a = at6("2001:db8::7", REFUSED);
+    int listener = listen6(&near);
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    FAILS(connect(fd, ADDR(a)), ECONNREFUSED);
+    connects_directly(fd, near);
+    close(fd);
+    fd = socket(AF_INET6, SOCK_STREAM, 0);
+    a = at6("2001:db8::7", ECHO);
+    OK(connect(fd, ADDR(a)));
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    OK(connect(fd, &none, sizeof none));
+    connects_directly(fd, near);
+    close(fd);
+    close(listener);
+}
+
 // An IPv6 socket, whatever the gateway has.
 static void six(void) {
+    six_again();
     for (int only = 0; only < 2; only++) {
         int fd = socket(AF_INET6, SOCK_STREAM, 0);
         set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, only);
@@ -149,14 +188,55 @@ static void four(void) {
     echo(fd);
 }
 
+// What the program has set is still set when the fallback has replaced the socket.
+static void six_keeps(v6 a, int is_bound) {
+    static const int options[][3] = {
+        {IPPROTO_IPV6, IPV6_TCLASS, 40}, {IPPROTO_IPV6, IPV6_UNICAST_HOPS, 255}, {IPPROTO_IPV6, IPV6_V6ONLY, 1},
+        {IPPROTO_IPV6, IPV6_RECVERR, 1}, {IPPROTO_IPV6, IPV6_DONTFRAG, 1}, {IPPROTO_IPV6, IPV6_RECVPKTINFO, 1},
+        {IPPROTO_IPV6, IPV6_FREEBIND, 1}, {IPPROTO_TCP, TCP_NODELAY, 1}, {SOL_SOCKET, SO_PRIORITY, 3},
+    };
+    int fd = socket(AF_INET6, SOCK_STREAM, 0), usual = option(fd, IPPROTO_IP, IP_TOS);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) set_option(fd, options[i][0], options[i][1], options[i][2]);
+    struct f_owner_ex owner = {F_OWNER_PID, getppid()}, owned;
+    OK(fcntl(fd, F_SETOWN_EX, &owner));
+    OK(fcntl(fd, F_SETSIG, SIGWINCH));
+    v6 own = at6(is_bound ? "::1" : "::", 0), got;
+    socklen_t len = sizeof own;
+    OK(bind(fd, ADDR(own)));
+    OK(getsockname(fd, (struct sockaddr *)&own, &len));
+    CHECK(own.sin6_port != 0);
+    connects_directly(fd, a);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) CHECK(option(fd, options[i][0], options[i][1]) == options[i][2]);
+    CHECK(option(fd, IPPROTO_IP, IP_TOS) == usual && option(fd, SOL_SOCKET, SO_REUSEADDR) == 0);
+    OK(fcntl(fd, F_GETOWN_EX, &owned));
+    CHECK(owned.type == owner.type && owned.pid == owner.pid && fcntl(fd, F_GETSIG) == SIGWINCH);
+    OK(getsockname(fd, (struct sockaddr *)&got, &len));
+    CHECK(got.sin6_port == own.sin6_port);
+    close(fd);
+}
+
+// Without a descriptor for another socket, the fallback is an error. It does not connect the socket that is there.
+static void six_has_no_descriptor(v6 a) {
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    struct rlimit had, none;
+    OK(getrlimit(RLIMIT_NOFILE, &had));
+    none = had;
+    none.rlim_cur = fd + 1;
+    OK(setrlimit(RLIMIT_NOFILE, &none));
+    FAILS(connect(fd, ADDR(a)), EMFILE);
+    OK(setrlimit(RLIMIT_NOFILE, &had));
+    connects_directly(fd, a);
+    close(fd);
+}
+
 // A gateway of IPv4 that is not there, and a destination of IPv6 that is: the fallback connects to it directly.
 static void six_falls_back(void) {
-    int listener = socket(AF_INET6, SOCK_STREAM, 0);
-    v6 a = at6("::1", 0), got;
+    v6 a, got;
     socklen_t len = sizeof a;
-    OK(bind(listener, ADDR(a)));
-    OK(listen(listener, 8));
-    OK(getsockname(listener, (struct sockaddr *)&a, &len));
+    int listener = listen6(&a);
+    six_keeps(a, 0);
+    six_keeps(a, 1);
+    six_has_no_descriptor(a);
     for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
         int fd = socket(AF_INET6, SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0), 0);
         if (nonblocking) {

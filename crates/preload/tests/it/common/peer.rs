@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Opens at once.
 pub const ECHO: u16 = 7;
@@ -88,6 +89,15 @@ impl Peer {
             }
         });
         peer
+    }
+
+    /// Waits until something was asked for: who gives up a request may have ended before it is read.
+    pub fn wait_until_asked(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.asked().is_empty() {
+            assert!(Instant::now() < end, "nothing was asked for");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// What was asked for so far.
