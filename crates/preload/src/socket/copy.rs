@@ -50,6 +50,13 @@ const OPTIONS: &[(c_int, c_int)] = &[
     (libc::SOL_SOCKET, SO_PREFER_BUSY_POLL),
 ];
 
+/// Those of [`OPTIONS`] that exclude each other.
+const TIME_STAMPS: [(c_int, c_int); 3] = [
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+];
+
 /// Options of IPv4. They also apply to the packets of IPv4 of an IPv6 socket.
 const OPTIONS_4: [c_int; 10] = [
     libc::IP_TOS,
@@ -148,9 +155,10 @@ impl OfFamily {
 pub(super) fn options(from: c_int, to: c_int) {
     let copy = |(level, name): (c_int, c_int), (to_level, to_name): (c_int, c_int)| {
         let mut value = [0; 32];
-        // Options that cannot be read or set here were not set there, or need a privilege that this process does not
-        // have.
-        if let Ok(len @ 1..) = sys::get_bytes(from, level, name, &mut value) {
+        let Ok(len @ 1..) = sys::get_bytes(from, level, name, &mut value) else { return };
+        // Clearing one kind of time stamps clears the others.
+        if !TIME_STAMPS.contains(&(level, name)) || value != [0; 32] {
+            // Options that cannot be read or set were not set there, or need a privilege that this process lacks.
             let _ = sys::set_bytes(to, to_level, to_name, &value[..len]);
         }
     };

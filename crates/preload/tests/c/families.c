@@ -194,6 +194,7 @@ static void six_keeps(v6 a, int is_bound) {
         {IPPROTO_IPV6, IPV6_TCLASS, 40}, {IPPROTO_IPV6, IPV6_UNICAST_HOPS, 255}, {IPPROTO_IPV6, IPV6_V6ONLY, 1},
         {IPPROTO_IPV6, IPV6_RECVERR, 1}, {IPPROTO_IPV6, IPV6_DONTFRAG, 1}, {IPPROTO_IPV6, IPV6_RECVPKTINFO, 1},
         {IPPROTO_IPV6, IPV6_FREEBIND, 1}, {IPPROTO_TCP, TCP_NODELAY, 1}, {SOL_SOCKET, SO_PRIORITY, 3},
+        {SOL_SOCKET, SO_TIMESTAMP, 1},
     };
     int fd = socket(AF_INET6, SOCK_STREAM, 0), usual = option(fd, IPPROTO_IP, IP_TOS);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) set_option(fd, options[i][0], options[i][1], options[i][2]);
