@@ -119,7 +119,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
 
 /// The error of the kernel for an address of a family that the socket cannot connect to.
 fn refused_family(fd: c_int, destination: SocketAddr, addr: &RawAddr) -> Option<Errno> {
-    let own = socket::family(fd)?;
+    let own = sys::family(fd)?;
     if own != addr.family() {
         let is_short = own == libc::AF_INET6 && !addr.is_long_enough_for_v6();
         return Some(if is_short { libc::EINVAL } else { libc::EAFNOSUPPORT });
@@ -250,7 +250,7 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
             report::bypassed(config, destination, rtt);
             return Some(direct());
         }
-        let Some(mut guard) = socket::family(fd).and_then(|family| table::enter(fd, family)) else {
+        let Some(mut guard) = sys::family(fd).and_then(|family| table::enter(fd, family)) else {
             return Some(Course::Failed(if same() { libc::ENOBUFS } else { GIVEN_UP }));
         };
         let held = Held::new(fd, cookie).ok().filter(|_| guard.cookie() == cookie);

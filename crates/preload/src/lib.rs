@@ -71,6 +71,7 @@ mod report;
 mod rings;
 mod select;
 mod socket;
+mod socket_options;
 mod sys;
 mod table;
 mod wait;

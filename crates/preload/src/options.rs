@@ -41,7 +41,7 @@ fn peer(fd: c_int) -> Option<Result<RawAddr, Errno>> {
 /// The family that the program believes its socket has, if another socket has replaced it.
 fn believed_family(fd: c_int) -> Option<c_int> {
     let believed = table::find(fd)?.facts().family;
-    (socket::family(fd)? != believed).then_some(believed)
+    (sys::family(fd)? != believed).then_some(believed)
 }
 
 /// The own address of a session's socket, if the first hop has another address family than the destination. The program
@@ -55,7 +55,7 @@ fn own_address(fd: c_int) -> Option<RawAddr> {
     let own = sys::getsockname(fd)?.socket_addr()?;
     let is_v4 = |address: SocketAddr| address.ip().to_canonical().is_ipv4();
     let wants_v4 = family == libc::AF_INET || destination.is_some_and(is_v4);
-    if socket::family(fd)? == family && (destination.is_none() || is_v4(own) == wants_v4 || is_any(own)) {
+    if sys::family(fd)? == family && (destination.is_none() || is_v4(own) == wants_v4 || is_any(own)) {
         return None;
     }
     let none: IpAddr = if wants_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -5,7 +5,7 @@
 //! already has. The kernel frees the memory when the last process releases it. Untouched pages cost nothing.
 
 use crate::asked::Asked;
-use crate::socket::OfFamily;
+use crate::socket_options::OfFamily;
 use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_config::agent::Running;

@@ -1,12 +1,9 @@
 //! Prepares the program's socket for the way to the gateway, and restores it if it does not go there.
 
-mod copy;
-
-pub(crate) use copy::OfFamily;
-
 use crate::addr::RawAddr;
 use crate::process::Locked;
 use crate::record::Attempt;
+use crate::socket_options::{self, OfFamily};
 use crate::sys::{self, Errno};
 use crate::table::Guard;
 use crate::{config, registrations};
@@ -79,11 +76,6 @@ impl SocketKind {
     }
 }
 
-/// The address family of the socket behind `fd`.
-pub(crate) fn family(fd: c_int) -> Option<c_int> {
-    sys::get(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
-}
-
 /// Whether calls on the descriptor do not block.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     sys::status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
@@ -127,7 +119,7 @@ fn set_congestion_control(fd: c_int, name: &[u8]) -> Result<(), Errno> {
 /// Prepares the socket to reach `gateway`, and returns the address to connect to. An IPv6 socket reaches IPv4 by a
 /// mapped address. If neither family fits, another socket replaces it.
 pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<RawAddr, Errno> {
-    let family = family(fd).ok_or(libc::ENOTSOCK)?;
+    let family = sys::family(fd).ok_or(libc::ENOTSOCK)?;
     match (family, gateway) {
         (libc::AF_INET6, SocketAddr::V6(_)) if is_mapped(fd) => {
             replace(guard, fd, libc::AF_INET6)?;
@@ -227,7 +219,7 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
         }
     }
     let wanted = guard.facts().family;
-    if family(fd).is_some_and(|family| family != wanted) {
+    if sys::family(fd).is_some_and(|family| family != wanted) {
         // Without descriptors or memory for that, the program keeps this socket. Only its next connect can fail because
         // of it, and reports so (EINVAL or EAFNOSUPPORT).
         let _ = replace(guard, fd, wanted);
@@ -252,11 +244,11 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
-    copy::options(fd, new);
+    socket_options::copy(fd, new);
     let program = guard.descriptor();
     // The table knows it before it is visible, so that other threads wait for the result.
     let result = pass_on(guard, fd, new).and_then(|()| guard.successor(new)).and_then(|place| {
-        let put = copy::flags(fd, new)
+        let put = socket_options::copy_flags(fd, new)
             .and_then(|()| if sys::cookie(program) == Some(guard.cookie()) { Ok(()) } else { Err(libc::EBADF) })
             .and_then(|()| sys::dup3(new, program, sys::is_cloexec(program)))
             .and_then(|()| if fd == program { Ok(()) } else { sys::dup3(new, fd, true) });
@@ -282,7 +274,7 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
 /// Gives `new` the address of the socket behind `old`, and the options of its family. A socket of another family keeps
 /// the port, if it can; the rest is kept for the next one of the first family.
 fn pass_on(guard: &mut Guard, old: c_int, new: c_int) -> Result<(), Errno> {
-    let family = family(new).ok_or(libc::ENOTSOCK)?;
+    let family = sys::family(new).ok_or(libc::ENOTSOCK)?;
     let own = OfFamily::of(old).ok_or(libc::ENOTSOCK)?;
     if own.family() == family {
         return own.apply(old, new);
@@ -296,7 +288,7 @@ fn pass_on(guard: &mut Guard, old: c_int, new: c_int) -> Result<(), Errno> {
     if port != 0 {
         let any: SocketAddr = if family == libc::AF_INET { ([0; 4], port).into() } else { ([0_u16; 8], port).into() };
         // The first hop can begin at another port.
-        let _ = copy::bind(old, new, &RawAddr::new(any, family));
+        let _ = socket_options::bind_to_same(old, new, &RawAddr::new(any, family));
     }
     Ok(())
 }

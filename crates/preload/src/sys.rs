@@ -206,6 +206,11 @@ pub(crate) fn cookie(fd: c_int) -> Option<u64> {
     try_cookie(fd).ok()
 }
 
+/// The address family of the socket behind `fd`.
+pub(crate) fn family(fd: c_int) -> Option<c_int> {
+    get(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
+}
+
 /// A socket option of a plain type.
 pub(crate) fn get<T: Plain>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     let mut value = T::default();

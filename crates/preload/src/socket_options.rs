@@ -1,6 +1,5 @@
 //! Copies what a program has set on a socket to the socket that replaces it.
 
-use super::family;
 use crate::addr::RawAddr;
 use crate::sys::{self, Errno};
 use libc::c_int;
@@ -109,22 +108,22 @@ pub(crate) struct OfFamily {
 
 impl OfFamily {
     /// What the socket behind `fd` has.
-    pub(super) fn of(fd: c_int) -> Option<Self> {
+    pub(crate) fn of(fd: c_int) -> Option<Self> {
         let own = sys::getsockname(fd).and_then(|own| own.socket_addr());
         Some(Self {
-            family: family(fd)?,
+            family: sys::family(fd)?,
             bound: own.filter(|own| own.port() != 0 || !own.ip().is_unspecified()),
             four: OPTIONS_4.map(|name| sys::get(fd, libc::IPPROTO_IP, name)),
             six: OPTIONS_6.map(|name| sys::get(fd, libc::IPPROTO_IPV6, name)),
         })
     }
 
-    pub(super) fn family(&self) -> c_int {
+    pub(crate) fn family(&self) -> c_int {
         self.family
     }
 
     /// The port that it is bound to; 0 for none.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.bound.map_or(0, |own| own.port())
     }
 
@@ -132,7 +131,7 @@ impl OfFamily {
     ///
     /// # Errors
     /// The address cannot be had again.
-    pub(super) fn apply(&self, from: c_int, to: c_int) -> Result<(), Errno> {
+    pub(crate) fn apply(&self, from: c_int, to: c_int) -> Result<(), Errno> {
         // IP_TOS changes it.
         let priority = sys::get::<c_int>(to, libc::SOL_SOCKET, libc::SO_PRIORITY);
         let set = |level, names: &[c_int], values: &[Option<c_int>]| {
@@ -147,13 +146,13 @@ impl OfFamily {
         if let Some(priority) = priority {
             let _ = sys::set_bytes(to, libc::SOL_SOCKET, libc::SO_PRIORITY, &priority.to_ne_bytes());
         }
-        self.bound.map_or(Ok(()), |own| bind(from, to, &RawAddr::new(own, self.family)))
+        self.bound.map_or(Ok(()), |own| bind_to_same(from, to, &RawAddr::new(own, self.family)))
     }
 }
 
 /// Copies the options that sockets of any family have. Those of the other family get the nearest of this one.
-pub(super) fn options(from: c_int, to: c_int) {
-    let copy = |(level, name): (c_int, c_int), (to_level, to_name): (c_int, c_int)| {
+pub(crate) fn copy(from: c_int, to: c_int) {
+    let copy_one = |(level, name): (c_int, c_int), (to_level, to_name): (c_int, c_int)| {
         let mut value = [0; 32];
         let Ok(len @ 1..) = sys::get_bytes(from, level, name, &mut value) else { return };
         // Clearing one kind of time stamps clears the others.
@@ -165,12 +164,12 @@ pub(super) fn options(from: c_int, to: c_int) {
     let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
     // IP_TOS changes SO_PRIORITY, which is copied after it.
     for (four, six) in [(libc::IP_TOS, libc::IPV6_TCLASS), (libc::IP_TTL, libc::IPV6_UNICAST_HOPS)] {
-        if family(from) != family(to) {
-            copy((v4, four), (v6, six));
-            copy((v6, six), (v4, four));
+        if sys::family(from) != sys::family(to) {
+            copy_one((v4, four), (v6, six));
+            copy_one((v6, six), (v4, four));
         }
     }
-    OPTIONS.iter().for_each(|option| copy(*option, *option));
+    OPTIONS.iter().for_each(|option| copy_one(*option, *option));
     let locked = sys::get::<c_int>(from, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
     for (bit, name) in [(SNDBUF_LOCKED, libc::SO_SNDBUF), (RCVBUF_LOCKED, libc::SO_RCVBUF)] {
         // The kernel reports twice the value that was set.
@@ -181,13 +180,13 @@ pub(super) fn options(from: c_int, to: c_int) {
 }
 
 /// Copies O_NONBLOCK, O_ASYNC and the receiver of signals.
-pub(super) fn flags(from: c_int, to: c_int) -> Result<(), Errno> {
+pub(crate) fn copy_flags(from: c_int, to: c_int) -> Result<(), Errno> {
     sys::copy_signal_owner(from, to);
     sys::status_flags(from).and_then(|flags| sys::set_status_flags(to, flags))
 }
 
 /// Binds `to` to an address that the socket `from` may still have: both may share it for this moment.
-pub(super) fn bind(from: c_int, to: c_int, addr: &RawAddr) -> Result<(), Errno> {
+pub(crate) fn bind_to_same(from: c_int, to: c_int, addr: &RawAddr) -> Result<(), Errno> {
     let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
     let before = [from, to].map(|fd| sys::get::<c_int>(fd, level, name));
     let set = |fd, value: c_int| {
