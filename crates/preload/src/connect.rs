@@ -307,14 +307,16 @@ pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
         course = Course::Failed(errno);
     }
     if matches!(course, Course::Real) && !table::is_empty() {
-        // A socket that connects directly needs no entry.
-        no_unwind(|| match table::find(fd) {
-            Some(guard) if guard.state() == State::Watched => guard.remove(),
-            Some(mut guard) if guard.state() == State::Failed => {
+        no_unwind(|| {
+            let Some(mut guard) = table::find(fd) else { return };
+            if guard.state() == State::Failed {
                 handshake::abandon(&mut guard, fd);
+            }
+            // A socket that connects directly needs no entry, unless epoll sets have it: its next connect may be a
+            // session.
+            if guard.state() == State::Watched && !guard.record().is_some_and(|record| record.is_watched()) {
                 guard.remove();
             }
-            _ => {}
         });
     }
     course

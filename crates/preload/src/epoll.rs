@@ -29,8 +29,9 @@ const STALE_PAUSE: Duration = Duration::from_millis(5);
 /// What epoll_ctl(2) does to a socket of interest; `None` for others.
 fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Option<Result<(), Errno>> {
     let mut guard = if operation == libc::EPOLL_CTL_ADD {
-        // Most registered descriptors are no TCP sockets, or are accepted or connected already.
-        let unconnected = handshake::tcp_state(fd)? == handshake::TCP_CLOSE;
+        // Most registered descriptors are no TCP sockets, or are accepted or connected already. One that is being
+        // connected directly may fail, and connect again.
+        let unconnected = matches!(handshake::tcp_state(fd)?, handshake::TCP_CLOSE | handshake::TCP_SYN_SENT);
         if !unconnected && table::is_quiet() {
             return None;
         }

@@ -107,12 +107,13 @@ pub(crate) struct OfFamily {
 }
 
 impl OfFamily {
-    /// What the socket behind `fd` has.
+    /// What the socket behind `fd` has, which will be replaced.
     pub(crate) fn of(fd: c_int) -> Option<Self> {
+        let family = sys::family(fd)?;
         let own = sys::getsockname(fd).and_then(|own| own.socket_addr());
         Some(Self {
-            family: sys::family(fd)?,
-            bound: own.filter(|own| own.port() != 0 || !own.ip().is_unspecified()),
+            family,
+            bound: own.and_then(|own| bound(fd, family, own)),
             four: OPTIONS_4.map(|name| sys::get(fd, libc::IPPROTO_IP, name)),
             six: OPTIONS_6.map(|name| sys::get(fd, libc::IPPROTO_IPV6, name)),
         })
@@ -148,6 +149,19 @@ impl OfFamily {
         }
         self.bound.map_or(Ok(()), |own| bind_to_same(from, to, &RawAddr::new(own, self.family)))
     }
+}
+
+/// What the socket behind `fd`, whose address is `own`, is bound to. A failed connect leaves the port that the kernel
+/// chose in the address, and the socket without a port. Such a socket, which will be replaced, has another port
+/// afterwards.
+fn bound(fd: c_int, family: c_int, own: SocketAddr) -> Option<SocketAddr> {
+    let any: SocketAddr = if family == libc::AF_INET { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+    let mut own = own;
+    // The kernel refuses it for a socket that has a port.
+    if own.port() != 0 && sys::bind(fd, &RawAddr::new(any, family)).is_ok() {
+        own.set_port(0);
+    }
+    (own.port() != 0 || !own.ip().is_unspecified()).then_some(own)
 }
 
 /// Copies the options that sockets of any family have. Those of the other family get the nearest of this one.

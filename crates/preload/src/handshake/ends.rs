@@ -65,14 +65,13 @@ pub(super) fn settle(guard: &mut Guard, state: State) -> Stage {
             Stage::Failed
         }
         _ => {
-            registrations::show(guard);
-            guard.forget();
+            withdraw(guard);
             Stage::Plain
         }
     }
 }
 
-/// Leaves in the table only the epoll sets of an unconnected socket.
+/// Leaves in the table only the epoll sets of a socket without a session.
 pub(super) fn withdraw(guard: &mut Guard) {
     registrations::show(guard);
     if let Some(record) = guard.record().filter(|record| record.is_watched()) {

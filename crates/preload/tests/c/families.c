@@ -201,9 +201,12 @@ static void six_keeps(v6 a, int is_bound) {
     struct f_owner_ex owner = {F_OWNER_PID, getppid()}, owned;
     OK(fcntl(fd, F_SETOWN_EX, &owner));
     OK(fcntl(fd, F_SETSIG, SIGWINCH));
+    // Of the ports below those that the kernel gives out.
     v6 own = at6(is_bound ? "::1" : "::", 0), got;
     socklen_t len = sizeof own;
-    OK(bind(fd, ADDR(own)));
+    int port = 20000 + getpid() % 10000;
+    do own.sin6_port = htons(port++);
+    while (bind(fd, ADDR(own)) != 0 && errno == EADDRINUSE && port < 32000);
     OK(getsockname(fd, (struct sockaddr *)&own, &len));
     CHECK(own.sin6_port != 0);
     connects_directly(fd, a);
@@ -230,6 +233,33 @@ static void six_has_no_descriptor(v6 a) {
     close(fd);
 }
 
+// An epoll set has a socket through all its connects.
+static void six_stays_registered(v6 near) {
+    for (int late = 0; late < 2; late++) {
+        int set = epoll_create1(0), fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        struct epoll_event e = {.events = EPOLLOUT, .data.u64 = 5};
+        if (!late) OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+        v6 nobody = at6("::1", 1);
+        for (int i = 0; i < 4; i++) {
+            v6 a = i == 3 ? near : nobody;
+            int result = connect(fd, ADDR(a));
+            CHECK(result == 0 || errno == EINPROGRESS || errno == ECONNREFUSED || errno == ECONNABORTED);
+            if (late && i == 0) OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+            if (i < 3) {
+                while (polled(fd, POLLOUT, 10000) == POLLOUT) {}
+                so_error(fd);
+            }
+        }
+        do {
+            CHECK(epoll_wait(set, &e, 1, 10000) == 1 && e.data.u64 == 5);
+        } while (e.events & EPOLLHUP);
+        CHECK(e.events == EPOLLOUT && so_error(fd) == 0);
+        v6_peer_is(fd, near);
+        close(fd);
+        close(set);
+    }
+}
+
 // A gateway of IPv4 that is not there, and a destination of IPv6 that is: the fallback connects to it directly.
 static void six_falls_back(void) {
     v6 a, got;
@@ -238,6 +268,7 @@ static void six_falls_back(void) {
     six_keeps(a, 0);
     six_keeps(a, 1);
     six_has_no_descriptor(a);
+    six_stays_registered(a);
     for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
         int fd = socket(AF_INET6, SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0), 0);
         if (nonblocking) {
