@@ -270,9 +270,9 @@ impl Shared {
     fn look(&mut self, now: Instant) {
         let passed = self.looked.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         for member in &mut self.members {
-            let sent = member.stream.upgrade().and_then(|stream| stream.stats().ok()).map(|stats| stats.bytes_sent);
-            if let Some(sent) = sent {
-                member.meter.look(sent, passed, member.share);
+            let stats = member.stream.upgrade().and_then(|stream| stream.stats().ok());
+            if let Some(stats) = stats {
+                member.meter.look(stats.bytes_sent, stats.unsent > 0, passed, member.share);
             }
         }
     }

@@ -19,6 +19,9 @@ const KEPT: f64 = 0.01;
 /// a low rate would delay its first packets by seconds.
 const START: f64 = 50_000.0;
 
+/// A packet at Ethernet's usual MTU, in bits.
+const PACKET: f64 = 12_000.0;
+
 /// The fraction of a low rate that is reserved at most, unless it is promised.
 const MOST_KEPT: f64 = 0.25;
 
@@ -64,6 +67,8 @@ pub(super) struct Meter {
     /// Recent use, in bits per second.
     used: f64,
     wants: f64,
+    /// How long it has sent nothing.
+    still: Duration,
 }
 
 impl Meter {
@@ -74,10 +79,12 @@ impl Meter {
     /// The fraction of a need that remains from check to check while nothing is sent, so that a bursty sender keeps its
     /// share.
     const MEMORY: f64 = 0.8;
+    /// After this time without a packet, in seconds, what waits does not wait for its share: the receiver takes nothing.
+    const PATIENCE: f64 = 5.0;
 
     /// For a connection that may be about to send.
     pub(super) fn new() -> Self {
-        Self { sent: None, used: 0.0, wants: f64::INFINITY }
+        Self { sent: None, used: 0.0, wants: f64::INFINITY, still: Duration::ZERO }
     }
 
     pub(super) fn wants(&self) -> f64 {
@@ -85,12 +92,16 @@ impl Meter {
     }
 
     /// Records that `sent` bytes (without headers) were sent so far, `passed` after the last check, under `share`.
-    pub(super) fn look(&mut self, sent: u64, passed: Duration, share: f64) {
+    /// `waits`: more wait to be sent.
+    pub(super) fn look(&mut self, sent: u64, waits: bool, passed: Duration, share: f64) {
         let before = self.sent.replace(sent);
         let Some(before) = before.filter(|_| !passed.is_zero()) else { return };
         let now = sent.saturating_sub(before) as f64 * 8.0 / passed.as_secs_f64();
+        self.still = if sent == before { self.still.saturating_add(passed) } else { Duration::ZERO };
         self.used = now.max(self.used * Self::MEMORY);
-        self.wants = if now >= share * Self::HUNGRY { f64::INFINITY } else { self.used * Self::GROWTH };
+        // At a low share, several checks pass between two packets.
+        let is_paced = waits && self.still.as_secs_f64() < (2.0 * PACKET / share).min(Self::PATIENCE);
+        self.wants = if is_paced || now >= share * Self::HUNGRY { f64::INFINITY } else { self.used * Self::GROWTH };
     }
 }
 
@@ -181,7 +192,7 @@ mod tests {
         let mut last = Vec::new();
         for _ in 0..looks {
             for ((meter, sent), share) in meters.iter_mut().zip(&sent).zip(&shares) {
-                meter.look(*sent as u64, passed, *share);
+                meter.look(*sent as u64, false, passed, *share);
             }
             let claims: Vec<_> = meters.iter().map(|meter| Claim { wants: meter.wants(), booked: None }).collect();
             shares = divide(rate, &claims);
@@ -205,12 +216,28 @@ mod tests {
     fn meter_notices_new_sender_at_next_check() {
         let mut meter = Meter::new();
         let passed = Duration::from_millis(20);
-        meter.look(0, passed, 0.0);
+        meter.look(0, false, passed, 0.0);
         for _ in 0..100 {
-            meter.look(0, passed, 1e6);
+            meter.look(0, false, passed, 1e6);
         }
         assert!(meter.wants() < 1.0);
-        meter.look(2_500, passed, 1e6);
+        meter.look(2_500, false, passed, 1e6);
         assert_eq!(meter.wants(), ALL);
+    }
+    #[test]
+    fn packet_in_a_second_keeps_its_share_while_more_wait() {
+        let (mut meter, passed, share) = (Meter::new(), Duration::from_millis(20), 15e3);
+        let mut sent = 0;
+        meter.look(sent, true, passed, share);
+        for look in 0..200 {
+            sent += if look % 40 == 0 { 1448 } else { 0 };
+            meter.look(sent, true, passed, share);
+            assert_eq!(meter.wants(), ALL, "{look}");
+        }
+        // The receiver has stopped.
+        for _ in 0..100 {
+            meter.look(sent, true, passed, share);
+        }
+        assert!(meter.wants() < 1.0);
     }
 }

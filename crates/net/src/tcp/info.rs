@@ -18,7 +18,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
         bytes_received: info.u64(128),
         bytes_retransmitted: info.u64(208),
         retransmits: info.u32(100).into(),
-        segments_sent: info.u32(156).into(),
+        segments_sent: info.u32(SEGMENTS_SENT).into(),
         lost: info.u32(32),
         in_flight: info.u32(24),
         unsent: info.u32(UNSENT),
@@ -29,7 +29,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
             us => us.into(),
         },
         delivery_rate: info.u64(160),
-        pacing_rate: match info.u64(104) {
+        pacing_rate: match info.u64(PACING_RATE) {
             u64::MAX => 0,
             rate => rate,
         },
@@ -44,12 +44,24 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     })
 }
 
-/// Bytes that wait to be sent for the first time; `None` if the connection is closed.
-pub(super) fn unsent(socket: &impl AsFd) -> io::Result<Option<u32>> {
+/// What the kernel has to send.
+pub(super) struct Queue {
+    /// Bytes that wait to be sent for the first time.
+    pub(super) unsent: u32,
+    /// In bytes per second; `u64::MAX` if unlimited.
+    pub(super) pacing_rate: u64,
+    /// Segments with data, retransmitted ones too.
+    pub(super) segments_sent: u32,
+}
+
+/// What the connection has to send; `None` if it is closed.
+pub(super) fn queue(socket: &impl AsFd) -> io::Result<Option<Queue>> {
     let mut bytes = [0; 256];
     let len = sys::tcp_info(socket.as_fd(), &mut bytes)?;
     let info = Info(&bytes[..len.min(bytes.len())]);
-    Ok((info.0.first() != Some(&TCP_CLOSE)).then(|| info.u32(UNSENT)))
+    let queue =
+        Queue { unsent: info.u32(UNSENT), pacing_rate: info.u64(PACING_RATE), segments_sent: info.u32(SEGMENTS_SENT) };
+    Ok((info.0.first() != Some(&TCP_CLOSE)).then_some(queue))
 }
 
 /// Number of unanswered zero-window probes from which on the peer counts as silent. The kernel probes at
@@ -69,8 +81,12 @@ pub(super) fn congestion_control(socket: &socket2::Socket) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
+/// Offset of `tcpi_pacing_rate`.
+const PACING_RATE: usize = 104;
 /// Offset of `tcpi_notsent_bytes`.
 const UNSENT: usize = 144;
+/// Offset of `tcpi_data_segs_out`.
+const SEGMENTS_SENT: usize = 156;
 
 /// `struct tcp_info` by offset (`include/uapi/linux/tcp.h`): the structure only ever grows at its end.
 struct Info<'a>(&'a [u8]);

@@ -9,10 +9,10 @@ use phoebus_proto::units::BitRate;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
@@ -25,30 +25,30 @@ const LEAST: u64 = 1448;
 /// The kernel's own bound of a burst, in bytes.
 const KERNEL_BURST: u64 = 64 << 10;
 
+/// Number of segments at the beginning of a connection that the kernel does not pace.
+const UNPACED: u32 = 10;
+
 /// Bounds of the pause between two looks: the time in which half of the bound is sent.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// The bound of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UnsentBound {
-    /// In bytes per second; `u64::MAX` for none, or for one that needs no bound.
-    rate: AtomicU64,
+    /// Whether it holds. It does until the kernel's own rate is high: that follows a higher limit only after the next
+    /// acknowledgement.
+    holds: AtomicBool,
+    /// Until when the first segments wait, which the kernel does not pace.
+    begin: Mutex<Option<Instant>>,
     /// The pause of a writer.
     pause: Mutex<Option<Pin<Box<Sleep>>>>,
 }
 
-impl Default for UnsentBound {
-    fn default() -> Self {
-        Self { rate: AtomicU64::new(u64::MAX), pause: Mutex::default() }
-    }
-}
-
 impl UnsentBound {
-    /// Sets the rate of the connection.
+    /// Sets the limit of the connection's rate.
     pub(super) fn set(&self, rate: Option<BitRate>) {
-        let rate = rate.map_or(u64::MAX, |rate| rate.0 / 8);
-        let is_low = bytes_in(rate, BURST) < KERNEL_BURST;
-        self.rate.store(if is_low { rate } else { u64::MAX }, Ordering::Relaxed);
+        if rate.is_some_and(|rate| is_low(rate.0 / 8)) {
+            self.holds.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The same bound in another runtime.
@@ -61,40 +61,69 @@ impl UnsentBound {
     /// # Errors
     /// `WouldBlock` for none.
     pub(super) fn room(&self, socket: &TcpStream, wanted: usize) -> io::Result<usize> {
-        let rate = self.rate.load(Ordering::Relaxed);
-        if rate == u64::MAX {
+        if !self.holds.load(Ordering::Relaxed) {
             return Ok(wanted);
         }
-        let most = bytes_in(rate, BURST).max(LEAST);
         // A write to a closed connection tells why it was closed.
-        let unsent = info::unsent(socket)?.unwrap_or(0);
-        match most.saturating_sub(unsent.into()) {
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            room => Ok(wanted.min(usize::try_from(room).unwrap_or(usize::MAX))),
+        let Some(queue) = info::queue(socket)? else { return Ok(wanted) };
+        if !is_low(queue.pacing_rate) {
+            self.holds.store(false, Ordering::Relaxed);
+            return Ok(wanted);
         }
+        let most = bytes_in(queue.pacing_rate, BURST).max(LEAST);
+        let room = most.saturating_sub(queue.unsent.into());
+        let mut begin = lock(&self.begin);
+        if room == 0 || begin.is_some_and(|begin| Instant::now() < begin) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let granted = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
+        *begin = (queue.segments_sent < UNPACED)
+            .then(|| Instant::now() + time_of(granted.min(LEAST as usize) as u64, queue.pacing_rate));
+        Ok(granted)
     }
 
     /// Ready when something may be written.
     pub(super) fn poll_room(&self, socket: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Err(error) = self.room(socket, usize::MAX) {
-            if error.kind() != io::ErrorKind::WouldBlock {
-                return Poll::Ready(Err(error));
-            }
-            let rate = self.rate.load(Ordering::Relaxed);
-            let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
-            let sleep = pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause_at(rate))));
+        loop {
+            let pause = match self.is_full(socket) {
+                Ok(None) => return Poll::Ready(Ok(())),
+                Ok(Some(pause)) => pause,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            let mut waiting = lock(&self.pause);
+            let sleep = waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause)));
             ready!(sleep.as_mut().poll(cx));
-            *pause = None;
+            *waiting = None;
         }
-        Poll::Ready(Ok(()))
     }
+
+    /// After which time to look again, if nothing may be written now.
+    fn is_full(&self, socket: &TcpStream) -> io::Result<Option<Duration>> {
+        if !self.holds.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(queue) = info::queue(socket)? else { return Ok(None) };
+        let most = bytes_in(queue.pacing_rate, BURST).max(LEAST);
+        let begin = lock(&self.begin).map_or(Duration::ZERO, |begin| begin.saturating_duration_since(Instant::now()));
+        let is_free = !is_low(queue.pacing_rate) || u64::from(queue.unsent) < most && begin.is_zero();
+        let pause = time_of(most / 2, queue.pacing_rate).max(begin).clamp(PAUSE[0], PAUSE[1]);
+        Ok((!is_free).then_some(pause))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether `rate`, in bytes per second, needs the bound: the kernel's own bound of a burst is longer.
+fn is_low(rate: u64) -> bool {
+    bytes_in(rate, BURST) < KERNEL_BURST
 }
 
 fn bytes_in(rate: u64, time: Duration) -> u64 {
     (rate as f64 * time.as_secs_f64()) as u64
 }
 
-fn pause_at(rate: u64) -> Duration {
-    let half = bytes_in(rate, BURST).max(LEAST) as f64 / 2.0;
-    Duration::from_secs_f64(half / rate.max(1) as f64).clamp(PAUSE[0], PAUSE[1])
+fn time_of(bytes: u64, rate: u64) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64)
 }

@@ -79,7 +79,9 @@ impl PortThread {
             }
             self.check_timers();
             self.send();
-            if self.due.is_empty() && !self.may_receive || self.held.is_some() {
+            // The bell has rung for the stop, and does not ring again.
+            let may_end = self.stop && self.links.is_empty();
+            if !may_end && (self.due.is_empty() && !self.may_receive || self.held.is_some()) {
                 self.sleep();
             }
         }

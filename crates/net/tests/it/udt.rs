@@ -198,6 +198,23 @@ async fn disarmed_stream_delivers_what_was_written() {
 }
 
 #[tokio::test]
+async fn idle_port_is_free_after_it_was_dropped() {
+    for _ in 0..20 {
+        let port = Port::bind(loopback()).unwrap();
+        let addr = port.local_addr();
+        // Its thread goes to sleep meanwhile.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        drop(port);
+        in_time(async {
+            while std::net::UdpSocket::bind(addr).is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn unaccepted_connection_is_closed() {
     let listener = listen();
     let client = Port::bind(loopback()).unwrap();
