@@ -19,9 +19,6 @@ const KEPT: f64 = 0.01;
 /// a low rate would delay its first packets by seconds.
 const START: f64 = 50_000.0;
 
-/// A packet at Ethernet's usual MTU, in bits.
-const PACKET: f64 = 12_000.0;
-
 /// The fraction of a low rate that is reserved at most, unless it is promised.
 const MOST_KEPT: f64 = 0.25;
 
@@ -79,8 +76,10 @@ impl Meter {
     /// The fraction of a need that remains from check to check while nothing is sent, so that a bursty sender keeps its
     /// share.
     const MEMORY: f64 = 0.8;
-    /// After this time without a packet, in seconds, what waits does not wait for its share: the receiver takes nothing.
-    const PATIENCE: f64 = 5.0;
+    /// A share, in bits per second, at which packets are more than a check apart.
+    const LOW: f64 = 1e6;
+    /// After this time without a packet, what waits does not wait for its share: the receiver takes nothing.
+    const PATIENCE: Duration = Duration::from_secs(5);
 
     /// For a connection that may be about to send.
     pub(super) fn new() -> Self {
@@ -99,8 +98,9 @@ impl Meter {
         let now = sent.saturating_sub(before) as f64 * 8.0 / passed.as_secs_f64();
         self.still = if sent == before { self.still.saturating_add(passed) } else { Duration::ZERO };
         self.used = now.max(self.used * Self::MEMORY);
-        // At a low share, several checks pass between two packets.
-        let is_paced = waits && self.still.as_secs_f64() < (2.0 * PACKET / share).min(Self::PATIENCE);
+        // At a low share, many checks pass between two packets. After a higher share, too: the kernel waits as long as
+        // the lower one demanded.
+        let is_paced = waits && share < Self::LOW && self.still < Self::PATIENCE;
         self.wants = if is_paced || now >= share * Self::HUNGRY { f64::INFINITY } else { self.used * Self::GROWTH };
     }
 }
@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(meter.wants(), ALL, "{look}");
         }
         // The receiver has stopped.
-        for _ in 0..100 {
+        for _ in 0..300 {
             meter.look(sent, true, passed, share);
         }
         assert!(meter.wants() < 1.0);
