@@ -4,7 +4,7 @@ use super::{Local, UserFile};
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile, Linux, LinuxFile};
 use crate::draft::{MAX_GAPS, Work};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
 use crate::store::{Boxed, Capabilities, DirectWriter, Draft, Fallible, Kind, TakeHole};
@@ -153,6 +153,7 @@ impl fmt::Debug for LocalDraft {
 #[derive(Debug, Clone)]
 pub(super) struct Edit {
     store: Local,
+    key: Key,
     label: Arc<str>,
     file: LinuxFile,
     /// The same for direct writers.
@@ -162,9 +163,27 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    pub(super) fn new(store: Local, label: String, file: LinuxFile, kind: Kind) -> Self {
-        let shared = store.user_file(&file);
-        Self { store, label: label.into(), file, shared, kind, written: Arc::default() }
+    fn new(store: Local, key: Key, file: LinuxFile, kind: Kind) -> Self {
+        let (shared, label) = (store.user_file(&file), store.label(&key));
+        Self { store, key, label: label.into(), file, shared, kind, written: Arc::default() }
+    }
+
+    /// Fails if somebody has removed the file, or given its name to another.
+    async fn must_have_its_name(&self) -> Result<(), Error> {
+        let (file, key) = (self.file.clone(), self.key.clone());
+        let call = move |store: &Local| {
+            let failed = |error| store.error(&key, "look at", error);
+            let own = file.stat().map_err(failed)?;
+            match store.0.disk.stat(&key, true) {
+                Ok(there) if (there.device, there.id) == (own.device, own.id) => Ok(()),
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+                _ => {
+                    let reason = "it was removed or replaced while it was written".to_owned();
+                    Err(Error::Store { name: store.label(&key), reason, kind: ErrorKind::Other })
+                }
+            }
+        };
+        self.store.run(call).await
     }
 
     fn run<T: Send + 'static>(
@@ -214,7 +233,7 @@ impl Local {
         });
         let (kind, file, size) = opened.await?;
         self.changed(key.parent());
-        Ok((Edit::new(self.clone(), self.label(key), file, kind), size))
+        Ok((Edit::new(self.clone(), key.clone(), file, kind), size))
     }
 }
 
@@ -252,11 +271,13 @@ impl Draft for Edit {
         Box::pin(async { Ok(()) })
     }
 
+    /// The file must still have its name.
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
         Box::pin(async move {
             let written = self.written();
             if self.kind == Kind::File {
                 self.run("sync", DiskFile::sync).await?;
+                self.must_have_its_name().await?;
             }
             Ok(written)
         })

@@ -20,7 +20,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(3);
 /// as many again for losses.
 const GRACE_TRIPS: u32 = 8;
 /// Extra time for a busy host.
-const GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_millis(500);
 /// The assumed round trip where none was measured: the initial value of a QUIC handshake, which sends again after three
 /// of these. The time of the refusal is no measure: anyone on the path may have sent it.
 const TRIP_UNKNOWN: Duration = Duration::from_millis(333);

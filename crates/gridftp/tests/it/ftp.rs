@@ -116,6 +116,10 @@ g.makepasv(); said = refused(g, 'APPE log', '450'); assert 'log' in said, said
 first.close(); assert f.voidresp().startswith('226')
 g.storbinary('APPE log', io.BytesIO(b'second '))
 f.storbinary('APPE log', io.BytesIO(b'third'))
+taken = f.transfercmd('APPE taken'); taken.sendall(b'bytes'); g.delete('taken'); taken.close()
+try: f.voidresp(); assert False, 'the bytes have no name'
+except ftplib.error_perm as e: assert 'removed or replaced' in str(e), e
+except ftplib.error_temp as e: assert 'removed or replaced' in str(e), e
 out = io.BytesIO(); f.retrbinary('RETR log', out.write); assert out.getvalue() == b'begin first second third', out.getvalue()
 "#;
     ok(&python(&serve, script));

@@ -160,11 +160,10 @@ pub async fn move_by_copy(
     };
     Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(own, leaving, left).await;
     match source.stat(from).await {
-        Ok(meta) if meta.kind == Kind::Dir => {
-            if outcomes.check(counterparts.must_be_two(is_apart).await).is_some() {
-                remove_dirs(&**source, from, &mut counterparts, &mut behind, outcomes).await;
-            }
-        }
+        Ok(meta) if meta.kind == Kind::Dir => match outcomes.check(counterparts.must_be_two(is_apart).await) {
+            Some(()) => remove_dirs(&**source, from, &mut counterparts, &mut behind, outcomes).await,
+            None => remove_markers(&**source, from).await,
+        },
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => drop(outcomes.check::<()>(Err(error))),
@@ -306,6 +305,7 @@ async fn remove_dirs(
                     // Another reason has been reported.
                     if has == Some(false) {
                         outcomes.check::<()>(Err(not_there(store, &key)));
+                        remove_markers(store, &key).await;
                     }
                     emptied.alone = false;
                     staying.insert(dir.clone());
@@ -334,6 +334,19 @@ async fn remove_dirs(
             staying.insert(dir.key.parent());
         }
         outcomes.note(removed);
+    }
+}
+
+/// Removes what the questions of killed moves have left in `dir`, which stays.
+async fn remove_markers(store: &dyn Store, dir: &Key) {
+    // It is no more than an empty directory too many.
+    for entry in listing::entries(store, dir, true).await.unwrap_or_default() {
+        if entry.meta.kind == Kind::Dir
+            && is_marker(dir, &entry.name)
+            && let Ok(key) = dir.join(&entry.name)
+        {
+            let _ = store.remove_dir(&key).await;
+        }
     }
 }
 

@@ -327,8 +327,12 @@ async fn empty_directory_stays_that_the_destination_has_by_a_link() {
             }
             fs::write(path("lx/z"), "z").unwrap();
             std::os::unix::fs::symlink(target, path("ly").join(at)).unwrap();
+            // A killed move has left it.
+            let marker = path("lx/e/.e.0123456789abcdef.phoebus-moved");
+            fs::create_dir(&marker).unwrap();
             assert_eq!(moves(store(dir.path(), is_local), "lx", dest(), "ly").await, Came::Partly, "{at}");
             assert!(path("lx").join(at).is_dir() && path("ly/z").is_file() && !path("lx/z").exists(), "{at}");
+            assert!(!marker.exists(), "{at}");
             for made in ["e", "deep/e", "d"] {
                 assert!(path("ly").join(made).is_dir() || path("lx").join(made).is_dir(), "{at} {made}");
             }
