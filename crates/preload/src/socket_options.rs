@@ -89,7 +89,7 @@ const OPTIONS_6: [c_int; 15] = [
     IPV6_UNICAST_IF,
 ];
 
-/// Of Linux's headers, which libc does not have.
+/// Options of Linux that the crate `libc` does not define.
 const IP_UNICAST_IF: c_int = 50;
 const IP_LOCAL_PORT_RANGE: c_int = 51;
 const IPV6_UNICAST_IF: c_int = 76;

@@ -79,7 +79,7 @@ impl PortThread {
             }
             self.check_timers();
             self.send();
-            // The bell has rung for the stop, and does not ring again.
+            // The owner rings once when it is dropped. Nothing else would wake this thread.
             let may_end = self.stop && self.links.is_empty();
             if !may_end && (self.due.is_empty() && !self.may_receive || self.held.is_some()) {
                 self.sleep();

@@ -21,7 +21,7 @@ pub(super) struct Counterparts<'a> {
     filled: HashSet<Key>,
     /// What could not be carried, by its name at the destination, where something else may have that name.
     failed: HashSet<Key>,
-    /// Held for reading until nothing of a question is left, also after this is dropped.
+    /// Held for reading while a marker exists, also after this is dropped.
     leaving: &'a Arc<RwLock<()>>,
     /// Directories that got no file, and were other directories at the destination. Each with its name there.
     unfilled: Vec<(Key, Key)>,
@@ -131,7 +131,8 @@ impl<'a> Counterparts<'a> {
         let asked = tokio::spawn(async move {
             let _gate = gate;
             match source.make_dir(&here).await {
-                // Nothing in it can be removed by this user, and itself only if it is empty: `restore` looks again.
+                // This user cannot remove anything in `dir`, and `dir` itself only if it is empty: `restore` then looks
+                // again.
                 Err(error) if error.kind() == ErrorKind::Denied && !source.is_far() => return Ok(false),
                 made => made?,
             }
@@ -189,12 +190,13 @@ pub(super) fn not_there(source: &dyn Store, dir: &Key) -> Error {
     Error::Store { name: shown(source, dir), reason, kind: ErrorKind::Other }
 }
 
-/// A new name in `dir` for a directory that asks a question. A killed move may leave it.
+/// A new name for a marker in `dir`: an empty directory that shows whether two names lead to one directory. A killed
+/// move may leave it.
 fn marker_in(dir: &Key) -> io::Result<Key> {
     moved_name(&dir.join(own_name(dir)).map_err(io::Error::other)?)
 }
 
-/// Whether `name`, a directory in `dir`, is such a one.
+/// Whether the directory `name` in `dir` is a marker.
 pub(super) fn is_marker(dir: &Key, name: &[u8]) -> bool {
     moved_from(name) == Some(&moved_stem(own_name(dir))[..])
 }

@@ -337,9 +337,9 @@ async fn remove_dirs(
     }
 }
 
-/// Removes what the questions of killed moves have left in `dir`, which stays.
+/// Removes the markers of killed moves in `dir`, which stays.
 async fn remove_markers(store: &dyn Store, dir: &Key) {
-    // It is no more than an empty directory too many.
+    // A marker that stays is an empty directory, which does no harm.
     for entry in listing::entries(store, dir, true).await.unwrap_or_default() {
         if entry.meta.kind == Kind::Dir
             && is_marker(dir, &entry.name)

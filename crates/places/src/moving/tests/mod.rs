@@ -343,7 +343,7 @@ async fn empty_directory_stays_that_the_destination_has_by_a_link() {
 }
 
 #[tokio::test]
-async fn question_of_a_killed_move_does_not_stay() {
+async fn marker_of_a_killed_move_is_removed() {
     let here = tempdir().unwrap();
     for is_local in [true, false] {
         let (source, there) = (store(here.path(), is_local), tempdir().unwrap());
