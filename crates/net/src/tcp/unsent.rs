@@ -4,7 +4,7 @@
 //! rate, and a higher rate does not shorten the wait. With a short round trip one burst may have 64 KiB, which at the
 //! share of an idle session takes a minute. A burst is no longer than what waits to be sent.
 
-use super::info;
+use super::info::{self, Queue};
 use phoebus_proto::units::BitRate;
 use std::future::Future;
 use std::io;
@@ -61,33 +61,24 @@ impl UnsentBound {
     /// # Errors
     /// `WouldBlock` for none.
     pub(super) fn room(&self, socket: &TcpStream, wanted: usize) -> io::Result<usize> {
-        if !self.holds.load(Ordering::Relaxed) {
-            return Ok(wanted);
+        match self.look(socket)? {
+            Room::Unbounded => Ok(wanted),
+            Room::Full { .. } => Err(io::ErrorKind::WouldBlock.into()),
+            Room::Bytes { most, queue } => {
+                let granted = wanted.min(usize::try_from(most).unwrap_or(usize::MAX));
+                *lock(&self.begin) = (queue.segments_sent < UNPACED)
+                    .then(|| Instant::now() + time_of(granted.min(LEAST as usize) as u64, queue.pacing_rate));
+                Ok(granted)
+            }
         }
-        // A write to a closed connection tells why it was closed.
-        let Some(queue) = info::queue(socket)? else { return Ok(wanted) };
-        if !is_low(queue.pacing_rate) {
-            self.holds.store(false, Ordering::Relaxed);
-            return Ok(wanted);
-        }
-        let most = bytes_in(queue.pacing_rate, BURST).max(LEAST);
-        let room = most.saturating_sub(queue.unsent.into());
-        let mut begin = lock(&self.begin);
-        if room == 0 || begin.is_some_and(|begin| Instant::now() < begin) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let granted = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
-        *begin = (queue.segments_sent < UNPACED)
-            .then(|| Instant::now() + time_of(granted.min(LEAST as usize) as u64, queue.pacing_rate));
-        Ok(granted)
     }
 
     /// Ready when something may be written.
     pub(super) fn poll_room(&self, socket: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let pause = match self.is_full(socket) {
-                Ok(None) => return Poll::Ready(Ok(())),
-                Ok(Some(pause)) => pause,
+            let pause = match self.look(socket) {
+                Ok(Room::Full { pause }) => pause,
+                Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) => return Poll::Ready(Err(error)),
             };
             let mut waiting = lock(&self.pause);
@@ -97,18 +88,37 @@ impl UnsentBound {
         }
     }
 
-    /// After which time to look again, if nothing may be written now.
-    fn is_full(&self, socket: &TcpStream) -> io::Result<Option<Duration>> {
+    /// What `socket` has room for.
+    fn look(&self, socket: &TcpStream) -> io::Result<Room> {
         if !self.holds.load(Ordering::Relaxed) {
-            return Ok(None);
+            return Ok(Room::Unbounded);
         }
-        let Some(queue) = info::queue(socket)? else { return Ok(None) };
-        let most = bytes_in(queue.pacing_rate, BURST).max(LEAST);
+        // A write to a closed connection tells why it was closed.
+        let Some(queue) = info::queue(socket)? else { return Ok(Room::Unbounded) };
+        if !is_low(queue.pacing_rate) {
+            self.holds.store(false, Ordering::Relaxed);
+            return Ok(Room::Unbounded);
+        }
+        let bound = bytes_in(queue.pacing_rate, BURST).max(LEAST);
         let begin = lock(&self.begin).map_or(Duration::ZERO, |begin| begin.saturating_duration_since(Instant::now()));
-        let is_free = !is_low(queue.pacing_rate) || u64::from(queue.unsent) < most && begin.is_zero();
-        let pause = time_of(most / 2, queue.pacing_rate).max(begin).clamp(PAUSE[0], PAUSE[1]);
-        Ok((!is_free).then_some(pause))
+        match bound.saturating_sub(queue.unsent.into()) {
+            most @ 1.. if begin.is_zero() => Ok(Room::Bytes { most, queue }),
+            _ => {
+                let pause = time_of(bound / 2, queue.pacing_rate).max(begin).clamp(PAUSE[0], PAUSE[1]);
+                Ok(Room::Full { pause })
+            }
+        }
     }
+}
+
+/// What a connection has room for.
+enum Room {
+    /// No bound holds.
+    Unbounded,
+    /// At most this many bytes.
+    Bytes { most: u64, queue: Queue },
+    /// Nothing, before `pause` has passed.
+    Full { pause: Duration },
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
