@@ -154,7 +154,7 @@ impl Bed {
 
     /// Sets the environment of `command`, which runs at `src`, to go this way: through Phoebus, the two variables of
     /// P32, and the first hop's congestion control.
-    pub(crate) fn lead(&mut self, command: &mut Command, way: BedRoute, cc: Option<&str>) -> anyhow::Result<()> {
+    pub(crate) fn route(&mut self, command: &mut Command, way: BedRoute, cc: Option<&str>) -> anyhow::Result<()> {
         if way != BedRoute::Phoebus {
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl Bed {
 
     /// Sets the environment of `command`, which runs at `src`, to go through Phoebus by an agent there, which carries
     /// the first hop over `first_hop`, a value of `PHOEBUS_FIRST_HOP`. Returns the agent's process.
-    pub(crate) fn lead_by_agent(&mut self, command: &mut Command, first_hop: &'static str) -> anyhow::Result<u32> {
+    pub(crate) fn route_by_agent(&mut self, command: &mut Command, first_hop: &'static str) -> anyhow::Result<u32> {
         self.start_gateways()?;
         let file = |name: &str| self.testbed.directory().join(name);
         // By name, to match the gateway's certificate.

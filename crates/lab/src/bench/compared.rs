@@ -16,7 +16,7 @@ pub(crate) struct Compared {
     /// What carries the first hop: cubic or bbr of the program's own TCP, or quic or udt by an agent
     /// [default: what suits the experiment].
     #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "transport")]
-    first_hop: Vec<Hop>,
+    first_hop: Vec<FirstHop>,
     /// What protects the hop between the gateways; QUIC is always encrypted.
     #[arg(long, value_name = "NAME", requires = "transport", default_value = "encrypt")]
     security: Security,
@@ -34,7 +34,7 @@ impl Compared {
     }
 
     /// The requested first hops, or `usual` if none were requested.
-    pub(super) fn hops(&self, usual: &[Hop]) -> Vec<Hop> {
+    pub(super) fn hops(&self, usual: &[FirstHop]) -> Vec<FirstHop> {
         if self.first_hop.is_empty() { usual.to_vec() } else { self.first_hop.clone() }
     }
 
@@ -47,7 +47,7 @@ impl Compared {
 
 /// What carries sessions from `src` to the first gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Hop {
+pub(crate) enum FirstHop {
     /// The program's own TCP connection under cubic, as on most hosts.
     Cubic,
     /// The same under bbr, where the host permits it to the shim.
@@ -58,7 +58,7 @@ pub(crate) enum Hop {
     Udt,
 }
 
-impl Hop {
+impl FirstHop {
     /// The prefix in a row's identifier; empty for an unchanged host.
     pub(super) fn prefix(self) -> &'static str {
         match self {
@@ -71,13 +71,13 @@ impl Hop {
 
     /// Sets the environment of `command`, which runs at `src`, to use this first hop. Returns the agent's process, if
     /// there is one.
-    pub(super) fn lead(self, bed: &mut Bed, command: &mut Command) -> Result<Option<u32>> {
+    pub(super) fn route(self, bed: &mut Bed, command: &mut Command) -> Result<Option<u32>> {
         match self {
-            Self::Cubic => bed.lead(command, BedRoute::Phoebus, Some("cubic")).map(|()| None),
-            Self::Bbr => bed.lead(command, BedRoute::Phoebus, Some("bbr")).map(|()| None),
-            Self::Quic => bed.lead_by_agent(command, "quic").map(Some),
+            Self::Cubic => bed.route(command, BedRoute::Phoebus, Some("cubic")).map(|()| None),
+            Self::Bbr => bed.route(command, BedRoute::Phoebus, Some("bbr")).map(|()| None),
+            Self::Quic => bed.route_by_agent(command, "quic").map(Some),
             // The address on which a testbed's gateways accept the program's own TCP.
-            Self::Udt => bed.lead_by_agent(command, "udt/5007").map(Some),
+            Self::Udt => bed.route_by_agent(command, "udt/5007").map(Some),
         }
     }
 }

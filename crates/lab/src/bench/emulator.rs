@@ -5,7 +5,7 @@
 
 use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::report::{self, Report, Verdict};
-use super::results::{Part, Results, Sample, Store};
+use super::results::{CommandRun, Results, Sample, Store};
 use super::stats::Summary;
 use super::table::Table;
 use super::{Common, conditions, iperf};
@@ -33,7 +33,8 @@ pub(super) fn run(args: &EmulatorArgs, store: &Store) -> anyhow::Result<(Results
     facts.extend(conditions::versions(&[(iperf::PROGRAM, "--version")]));
     facts.push(("loss".into(), format!("counted over {} segments", options.segments)));
     let mut results = Results::of("emulator");
-    results.parts = vec![Part { command: conditions::command_line(), started: conditions::now(), conditions: facts }];
+    results.parts =
+        vec![CommandRun { command: conditions::command_line(), started: conditions::now(), conditions: facts }];
     let mut unsaved = None;
     let findings = measure::all(&options, |finding| {
         eprintln!("{finding}");

@@ -3,7 +3,7 @@
 
 use super::conditions;
 use super::report::Report;
-use super::results::{Failure, Part, Reading, Results, Store};
+use super::results::{CommandRun, Failure, Reading, Results, Store};
 use crate::exit::Exit;
 use anyhow::Context;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ pub(crate) fn run<E: Experiment>(experiment: &E, options: &Options, store: &Stor
     let todo = todo(experiment, &rows, options.runs, &results);
     let mut clock = Clock::start(experiment, &todo);
     eprintln!("{}", clock.announcement(&todo));
-    results.parts.push(Part {
+    results.parts.push(CommandRun {
         command: conditions::command_line(),
         started: conditions::now(),
         conditions: conditions::machine(),
@@ -108,9 +108,9 @@ pub(crate) fn run<E: Experiment>(experiment: &E, options: &Options, store: &Stor
 }
 
 /// The remaining measurements: for each point its rows, run by run.
-type Todo = Vec<(Label, Vec<(Label, u32)>)>;
+type Remaining = Vec<(Label, Vec<(Label, u32)>)>;
 
-fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Results) -> Todo {
+fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Results) -> Remaining {
     let missing = |point: &Label| -> Vec<_> {
         let all = (1..=runs).flat_map(|run| rows.iter().map(move |row| (row.clone(), run)));
         all.filter(|(row, run)| !results.has(&point.id, &row.id, *run)).collect()
@@ -155,7 +155,7 @@ struct Clock {
 }
 
 impl Clock {
-    fn start<E: Experiment>(experiment: &E, todo: &Todo) -> Self {
+    fn start<E: Experiment>(experiment: &E, todo: &Remaining) -> Self {
         let each =
             todo.iter().flat_map(|(point, tasks)| tasks.iter().map(|(row, _)| experiment.expected(&point.id, &row.id)));
         let (measurements, expected, most) =
@@ -171,7 +171,7 @@ impl Clock {
         }
     }
 
-    fn announcement(&self, todo: &Todo) -> String {
+    fn announcement(&self, todo: &Remaining) -> String {
         if self.measurements == 0 {
             return "Nothing is left to measure.".into();
         }
@@ -217,9 +217,9 @@ mod tests {
 
     /// Records the order of calls; the row `broken` fails.
     #[derive(Default)]
-    struct Noted(RefCell<Vec<String>>);
+    struct RecordedCalls(RefCell<Vec<String>>);
 
-    impl Experiment for Noted {
+    impl Experiment for RecordedCalls {
         type Bed = ();
         fn name(&self) -> &'static str {
             "noted"
@@ -261,7 +261,7 @@ mod tests {
     fn engine_interleaves_rows_and_continues_after_a_failed_one() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path(), "noted").unwrap();
-        let noted = Noted::default();
+        let noted = RecordedCalls::default();
         let results = run(&noted, &options(&[], false), &store).unwrap();
         let of = |p: &str| [format!("up {p}"), p.to_owned() + "a", p.to_owned() + "broken", p.to_owned() + "c"];
         let expected: Vec<_> =
@@ -277,8 +277,8 @@ mod tests {
     fn resumed_run_measures_only_missing_values() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path(), "noted").unwrap();
-        run(&Noted::default(), &options(&["a"], false), &store).unwrap();
-        let noted = Noted::default();
+        run(&RecordedCalls::default(), &options(&["a"], false), &store).unwrap();
+        let noted = RecordedCalls::default();
         let results = run(&noted, &options(&["a", "c"], true), &store).unwrap();
         assert_eq!(*noted.0.borrow(), ["up p", "pc", "pc", "up q", "qc", "qc"]);
         assert_eq!((results.samples.len(), results.parts.len()), (8, 2));
@@ -288,14 +288,14 @@ mod tests {
 
     #[test]
     fn engine_refuses_an_unknown_row_by_name() {
-        let error = chosen(Noted::default().rows(), &["d".into()]).unwrap_err().to_string();
+        let error = chosen(RecordedCalls::default().rows(), &["d".into()]).unwrap_err().to_string();
         assert_eq!(error, "--only d: there is no such row; expected some of a, broken, c");
     }
 
     #[test]
     fn engine_estimates_the_duration() {
-        let todo = todo(&Noted::default(), &Noted::default().rows(), 5, &Results::of("noted"));
-        let clock = Clock::start(&Noted::default(), &todo);
+        let todo = todo(&RecordedCalls::default(), &RecordedCalls::default().rows(), 5, &Results::of("noted"));
+        let clock = Clock::start(&RecordedCalls::default(), &todo);
         assert_eq!(
             clock.announcement(&todo),
             "30 measurements under 2 conditions: about 5 min 06 s, and at most 20 min 06 s if every one meets its time limit."

@@ -5,7 +5,7 @@ use super::Common;
 use super::bed::Bed;
 use super::engine::{Experiment, Label};
 use super::flows::{self, Sink};
-use super::narrow::{self, Count, OVERFLOW};
+use super::narrow::{self, LinkCounters, OVERFLOW};
 use super::peer::Flow;
 use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::process;
@@ -98,7 +98,7 @@ impl Fairness {
     fn mean(&self, flow: &Flow) -> f64 {
         let seconds = usize::try_from(self.seconds).unwrap_or(usize::MAX);
         let from = (seconds as f64 * RAMP) as usize;
-        let bytes: u64 = flow.taken.intervals.iter().take(seconds).skip(from).sum();
+        let bytes: u64 = flow.received.intervals.iter().take(seconds).skip(from).sum();
         bytes as f64 * 8e-6 / (seconds - from).max(1) as f64
     }
 }
@@ -160,7 +160,7 @@ impl Experiment for Fairness {
                 commands.push(flows::client(&bed.testbed, "pg1", words, sink.at, &["--time", &time])?);
             }
         }
-        let before = Count::now(bed)?;
+        let before = LinkCounters::now(bed)?;
         let run = |command| -> anyhow::Result<f64> {
             let line = process::run("a flow", command, limit)?;
             Ok(self.mean(&serde_json::from_str(&line).context("the flow printed no result")?))
@@ -170,7 +170,7 @@ impl Experiment for Fairness {
             let failed = |_| anyhow!("the thread of a flow has failed");
             threads.into_iter().map(|thread| thread.join().map_err(failed)?).collect::<anyhow::Result<Vec<_>>>()
         })?;
-        let overflow = Count::now(bed)?.overflow_since(&before);
+        let overflow = LinkCounters::now(bed)?.overflow_since(&before);
         let mut readings = summed(&means);
         readings.push((OVERFLOW, overflow));
         Ok(readings)
@@ -280,11 +280,11 @@ mod tests {
     #[test]
     fn mean_excludes_the_start_of_a_flow() {
         let fairness = Fairness::new(&Cli::parse_from(["fairness", "--seconds", "8"]).args);
-        let taken = super::super::peer::Taken {
+        let received = super::super::peer::Received {
             intervals: [0, 0].into_iter().chain([2_500_000; 9]).collect(),
             ..Default::default()
         };
-        let flow = Flow { connect: 0.0, client_cpu: 0.0, server_cpu: 0.0, client_memory: 0, taken, packets: None };
+        let flow = Flow { connect: 0.0, client_cpu: 0.0, server_cpu: 0.0, client_memory: 0, received, packets: None };
         assert!((fairness.mean(&flow) - 20.0).abs() < 1e-9);
     }
 }

@@ -25,9 +25,9 @@ pub(crate) const GOODPUT: Metric = Metric { name: "goodput", unit: "Mbit/s" };
 /// The same from the fourth second on, when all flows have found their rate.
 pub(crate) const STEADY: Metric = Metric { name: "goodput after 3 s", unit: "Mbit/s" };
 /// The busy share of all processors.
-pub(crate) const BUSY: Metric = Metric { name: "processors busy", unit: "%" };
+pub(crate) const PROCESSORS_BUSY: Metric = Metric { name: "processors busy", unit: "%" };
 /// Retransmitted packets.
-pub(crate) const AGAIN: Metric = Metric { name: "sent again", unit: "%" };
+pub(crate) const RETRANSMITTED: Metric = Metric { name: "sent again", unit: "%" };
 
 /// Longest wait for a sink to listen.
 const START: Duration = Duration::from_secs(10);
@@ -96,14 +96,14 @@ pub(crate) fn run(command: Command, others: &[(&'static str, u32)], limit: Durat
 
 /// The values for tables: the goodput first, then processor time per gigabyte of all participants.
 pub(crate) fn readings(flow: &Flow, usage: &Usage) -> Vec<Reading> {
-    let gigabytes = flow.taken.bytes as f64 / 1e9;
+    let gigabytes = flow.received.bytes as f64 / 1e9;
     let mut readings = vec![(GOODPUT, flow.goodput())];
-    readings.extend(steady(&flow.taken.intervals).map(|steady| (STEADY, steady)));
-    readings.push((BUSY, usage.busy));
+    readings.extend(steady(&flow.received.intervals).map(|steady| (STEADY, steady)));
+    readings.push((PROCESSORS_BUSY, usage.busy));
     readings.push((cpu("client"), flow.client_cpu / gigabytes));
     readings.extend(usage.roles.iter().map(|(role, seconds)| (cpu(role), seconds / gigabytes)));
     if let Some((sent, again)) = flow.packets {
-        readings.push((AGAIN, 100.0 * again as f64 / sent.max(1) as f64));
+        readings.push((RETRANSMITTED, 100.0 * again as f64 / sent.max(1) as f64));
     }
     readings
 }
@@ -128,7 +128,7 @@ fn steady(intervals: &[u64]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::peer::Taken;
+    use super::super::peer::Received;
     use super::*;
 
     #[test]
@@ -139,11 +139,23 @@ mod tests {
 
     #[test]
     fn readings_give_costs_per_gigabyte() {
-        let taken = Taken { bytes: 500_000_000, seconds: 4.0, intervals: vec![] };
-        let flow =
-            Flow { connect: 0.1, client_cpu: 0.25, client_memory: 0, server_cpu: 0.3, taken, packets: Some((1000, 5)) };
+        let received = Received { bytes: 500_000_000, seconds: 4.0, intervals: vec![] };
+        let flow = Flow {
+            connect: 0.1,
+            client_cpu: 0.25,
+            client_memory: 0,
+            server_cpu: 0.3,
+            received,
+            packets: Some((1000, 5)),
+        };
         let usage = Usage { seconds: 4.2, busy: 40.0, roles: vec![("gateways", 1.0)] };
-        let expected = [(GOODPUT, 1000.0), (BUSY, 40.0), (cpu("client"), 0.5), (cpu("gateways"), 2.0), (AGAIN, 0.5)];
+        let expected = [
+            (GOODPUT, 1000.0),
+            (PROCESSORS_BUSY, 40.0),
+            (cpu("client"), 0.5),
+            (cpu("gateways"), 2.0),
+            (RETRANSMITTED, 0.5),
+        ];
         assert_eq!(readings(&flow, &usage), expected);
     }
 }

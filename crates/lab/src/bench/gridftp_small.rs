@@ -70,26 +70,26 @@ impl Small {
         Self { files: args.files.unwrap_or(if args.common.quick { 1000 } else { 10_000 }) }
     }
 
-    fn once(&self, room: &Room, is_put: bool, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn once(&self, hosts: &Hosts, is_put: bool, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let count = if row == SCP { FOR_SCP.min(self.files) } else { self.files };
-        let from = room.files(count)?;
-        let target = room.path("target");
+        let from = hosts.files(count)?;
+        let target = hosts.path("target");
         if target.exists() {
             fs::remove_dir_all(&target).context("what was copied before")?;
         }
-        let _server = room.server(row)?;
+        let _server = hosts.server(row)?;
         let (near, far) = if is_put { (&from, &target) } else { (&target, &from) };
-        let url = format!("ftp://{}:{PORT}{}/", room.address, far.display());
+        let url = format!("ftp://{}:{PORT}{}/", hosts.address, far.display());
         let ends = |near: String| if is_put { [near, url.clone()] } else { [url.clone(), near] };
         let mut client = match row {
             GUC => {
-                let mut client = room.command("src", "globus-url-copy")?;
+                let mut client = hosts.command("src", "globus-url-copy")?;
                 client.args(["-cc", "8", "-pp", "-r", "-cd"]).args(ends(format!("file://{}/", near.display())));
                 client
             }
             SCP => {
-                let mut client = room.command("src", "scp")?;
-                let known = format!("UserKnownHostsFile={}", room.path("known").display());
+                let mut client = hosts.command("src", "scp")?;
+                let known = format!("UserKnownHostsFile={}", hosts.path("known").display());
                 client.args([
                     "-4",
                     "-q",
@@ -103,18 +103,18 @@ impl Small {
                     &known,
                     "-i",
                 ]);
-                client.arg(room.path("ssh-user"));
+                client.arg(hosts.path("ssh-user"));
                 let far = format!("root@dst:{}", far.display());
                 client.args(if is_put { [near.display().to_string(), far] } else { [far, near.display().to_string()] });
                 client
             }
             _ => {
-                let mut client = room.command("src", &program()?)?;
+                let mut client = hosts.command("src", &program()?)?;
                 client.args(["cp", "-r", "-q"]).args(ends(format!("{}/", near.display())));
                 client
             }
         };
-        client.env("HOME", room.path("home"));
+        client.env("HOME", hosts.path("home"));
         let began = Instant::now();
         process::run(row, client, limit)?;
         let seconds = began.elapsed().as_secs_f64();
@@ -128,7 +128,7 @@ impl Small {
 }
 
 /// Two hosts, with a directory for files that both see.
-pub(super) struct Room {
+pub(super) struct Hosts {
     testbed: Testbed,
     address: IpAddr,
     place: tempfile::TempDir,
@@ -139,23 +139,23 @@ fn program() -> anyhow::Result<String> {
     path.into_os_string().into_string().map_err(|_| anyhow!("this program's name is not UTF-8"))
 }
 
-impl Room {
+impl Hosts {
     fn new() -> anyhow::Result<Self> {
         let testbed = Testbed::up(&Scenario::parse(SCENARIO, "two hosts")?)?;
         let address = testbed.addresses("dst")?.iter().copied().find(IpAddr::is_ipv4);
         let address = address.ok_or_else(|| anyhow!("dst has no IPv4 address"))?;
-        let room = Self { testbed, address, place: tempfile::tempdir().context("no place for files")? };
+        let hosts = Self { testbed, address, place: tempfile::tempdir().context("no place for files")? };
         for host in ["src", "dst"] {
-            control_routes(room.command(host, "sh")?, CONTROL)?;
+            control_routes(hosts.command(host, "sh")?, CONTROL)?;
         }
-        fs::create_dir(room.path("home")).context("no place for files")?;
+        fs::create_dir(hosts.path("home")).context("no place for files")?;
         for key in ["ssh-host", "ssh-user"] {
             let mut keygen = Command::new("ssh-keygen");
-            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "phoebus-bench", "-f"]).arg(room.path(key));
+            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "phoebus-bench", "-f"]).arg(hosts.path(key));
             process::run("ssh-keygen", keygen, KEY)?;
         }
-        fs::write(room.path("known"), format!("dst {}", fs::read_to_string(room.path("ssh-host.pub"))?))?;
-        let own = room.place.path().display().to_string();
+        fs::write(hosts.path("known"), format!("dst {}", fs::read_to_string(hosts.path("ssh-host.pub"))?))?;
+        let own = hosts.place.path().display().to_string();
         // Without PAM, sshd treats an account with a locked password as a locked account.
         let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
         let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
@@ -163,8 +163,8 @@ impl Room {
             "Port {PORT}\nHostKey {own}/ssh-host\nAuthorizedKeysFile {own}/ssh-user.pub\nStrictModes no\nUsePAM {pam}\nPidFile none\n\
              PermitRootLogin yes\nPasswordAuthentication no\nSubsystem sftp /usr/lib/openssh/sftp-server\n"
         );
-        fs::write(room.path("sshd_config"), text.replace(&format!("Port {PORT}"), "Port 22"))?;
-        Ok(room)
+        fs::write(hosts.path("sshd_config"), text.replace(&format!("Port {PORT}"), "Port 22"))?;
+        Ok(hosts)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -219,7 +219,7 @@ impl Room {
 }
 
 impl Experiment for Small {
-    type Bed = Room;
+    type Bed = Hosts;
 
     fn name(&self) -> &'static str {
         "small"
@@ -238,22 +238,22 @@ impl Experiment for Small {
         Duration::from_millis(u64::from(files) * if row == SCP { 200 } else { 20 })
     }
 
-    fn set_up(&self, _: &str) -> anyhow::Result<Room> {
-        Room::new()
+    fn set_up(&self, _: &str) -> anyhow::Result<Hosts> {
+        Hosts::new()
     }
 
-    fn conditions(&self, room: &Room) -> Vec<(String, String)> {
+    fn conditions(&self, hosts: &Hosts) -> Vec<(String, String)> {
         let mut all =
             versions(&[("globus-gridftp-server", "--version"), ("globus-url-copy", "-version"), ("ssh", "-V")]);
-        let hosts = room.testbed.report().hosts.into_iter();
+        let hosts = hosts.testbed.report().hosts.into_iter();
         all.extend(hosts.map(|host| (format!("host {}", host.name), host.conditions.to_string())));
         all.push(("link".into(), format!("25 ms each way, 1 Gbit/s, no loss; {CONTROL}, by the routes")));
         all.push(("files".into(), format!("{} of {SIZE} bytes, in one directory; scp has {FOR_SCP}", self.files)));
         all
     }
 
-    fn measure(&self, room: &mut Room, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        self.once(room, point == "put", row, limit)
+    fn measure(&self, hosts: &mut Hosts, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        self.once(hosts, point == "put", row, limit)
     }
 
     fn report(&self, results: &Results) -> Report {

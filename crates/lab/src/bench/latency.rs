@@ -167,7 +167,7 @@ impl Experiment for Latency {
         // One more than is counted: the first connection may need extra round trips, above all for the Fast Open
         // cookie.
         let mut command = bed.peer("src", &["ping", &to, &(self.each + 1).to_string()])?;
-        bed.lead(&mut command, row.way, None)?;
+        bed.route(&mut command, row.way, None)?;
         let line = process::run("the echo's client", command, limit)?;
         bed.check()?;
         readings(&line)

@@ -19,7 +19,7 @@ const START: Duration = Duration::from_secs(60);
 
 /// The report of one end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct FlowEnd {
     /// Sent and acknowledged, or received.
     pub(crate) bytes: u64,
     /// Up to the last acknowledgement, or from accepting to the last byte, in seconds.
@@ -57,13 +57,13 @@ pub(crate) fn flow(
     host: &str,
     (seconds, rate): (u64, u64),
     limit: Duration,
-) -> anyhow::Result<(End, End)> {
+) -> anyhow::Result<(FlowEnd, FlowEnd)> {
     receiver.args(["receive", host, "0"]);
     let (mut receiver, port) = Background::until_it_says("libudt's receiver", receiver, START)?;
     sender.args(["send", host, port.trim(), &seconds.to_string(), &rate.to_string()]);
     let sent = process::run("libudt's sender", sender, limit)?;
     let received = receiver.next_line(START).context("after the sender was done")?;
-    let read = |line: &str| serde_json::from_str::<End>(line).context("libudt printed no result");
+    let read = |line: &str| serde_json::from_str::<FlowEnd>(line).context("libudt printed no result");
     let (sent, received) = (read(&sent)?, read(&received)?);
     if sent.bytes != received.bytes {
         bail!("libudt sent {} bytes, and {} arrived", sent.bytes, received.bytes);

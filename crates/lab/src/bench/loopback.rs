@@ -85,7 +85,7 @@ impl Loopback {
         let client = flows::client(host, HOST, carrier, sink.at, &["--time", &time])?;
         let (flow, _) = flows::run(client, &[], limit)?;
         let Flow { client_cpu, server_cpu, .. } = flow;
-        Ok(readings(flow.goodput() / 1e3, flow.taken.bytes, client_cpu, server_cpu))
+        Ok(readings(flow.goodput() / 1e3, flow.received.bytes, client_cpu, server_cpu))
     }
 }
 

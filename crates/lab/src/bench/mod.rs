@@ -156,7 +156,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Bottleneck(args) => measure_once(&bottleneck::Bottleneck::new(&args), &args.common),
         BenchCommand::Fairness(args) => measure(&fairness::Fairness::new(&args), &args.common),
         BenchCommand::Rate(args) => measure(&rate::RateHeld::new(&args), &args.common),
-        BenchCommand::Sc09(args) => measure(&sc09::Figures::new(&args), &args.common),
+        BenchCommand::Sc09(args) => measure(&sc09::Sc09Figures::new(&args), &args.common),
         BenchCommand::Gridftp(args) if args.disk => measure(&gridftp::Disks::new(args.common.quick), &args.common),
         BenchCommand::Gridftp(args) if args.sizes.short => {
             let sizes = gridftp::Sizes::new(&args.sizes, args.path.loss, args.common.quick, args.common.seed);

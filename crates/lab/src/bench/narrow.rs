@@ -37,12 +37,12 @@ pub(super) fn goodput(rate: BitRate) -> f64 {
 
 /// The counters of the link from `pg1` to `pg2` at one time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Count {
+pub(super) struct LinkCounters {
     at: Instant,
     counters: DirectionCounters,
 }
 
-impl Count {
+impl LinkCounters {
     /// The current counters.
     pub(super) fn now(bed: &Bed) -> anyhow::Result<Self> {
         Ok(Self { at: Instant::now(), counters: bed.testbed.link(LINK)?.counters().forward })
@@ -86,8 +86,8 @@ mod tests {
             queue_drops: Amount { segments: drops, bytes: 0 },
             ..DirectionCounters::default()
         };
-        let before = Count { at, counters: counters(1000, 10, 0) };
-        let after = Count { at: at + Duration::from_secs(2), counters: counters(2_501_000, 110, 25) };
+        let before = LinkCounters { at, counters: counters(1000, 10, 0) };
+        let after = LinkCounters { at: at + Duration::from_secs(2), counters: counters(2_501_000, 110, 25) };
         assert!((after.entered_since(&before) - 10.0).abs() < 1e-9);
         assert!((after.delivered_since(&before) - 5.0).abs() < 1e-9);
         assert!((after.overflow_since(&before) - 25.0).abs() < 1e-9);

@@ -8,7 +8,7 @@ use super::conditions::versions;
 use super::engine::{Experiment, Label};
 use super::hop::Wan;
 use super::iperf::{self, Test};
-use super::narrow::Count;
+use super::narrow::LinkCounters;
 use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
@@ -107,11 +107,11 @@ impl RateHeld {
 
     /// Watches the link while a rate is measured; returns the mean and the largest interval, in Mbit/s.
     fn watch(&self, bed: &Bed) -> anyhow::Result<(f64, f64)> {
-        let first = Count::now(bed)?;
+        let first = LinkCounters::now(bed)?;
         let (mut last, mut most, end) = (first, 0f64, Instant::now() + self.time);
         while Instant::now() < end {
             thread::sleep(PIECE);
-            let now = Count::now(bed)?;
+            let now = LinkCounters::now(bed)?;
             most = most.max(now.entered_since(&last));
             last = now;
         }
@@ -133,11 +133,11 @@ impl RateHeld {
         let told = Instant::now();
         rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
         // One interval may be below the old rate by chance; three in a row are not.
-        let (mut last, mut below, enough) = (Count::now(bed)?, None, half.0 as f64 / 1e6 * 1.25);
+        let (mut last, mut below, enough) = (LinkCounters::now(bed)?, None, half.0 as f64 / 1e6 * 1.25);
         let mut seen = 0;
         while seen < 3 && told.elapsed() < PATIENCE {
             thread::sleep(LOOK);
-            let now = Count::now(bed)?;
+            let now = LinkCounters::now(bed)?;
             if now.entered_since(&last) <= enough {
                 below.get_or_insert_with(|| told.elapsed());
                 seen += 1;
@@ -193,7 +193,7 @@ impl Experiment for RateHeld {
         let bed = bed.insert(self.bed(wan.clone().with("rate", point))?);
         let server = iperf::serve(bed.command("dst", iperf::PROGRAM)?, Service::Iperf.port())?;
         let mut client = bed.command("src", iperf::PROGRAM)?;
-        bed.lead(&mut client, BedRoute::Phoebus, Some("bbr"))?;
+        bed.route(&mut client, BedRoute::Phoebus, Some("bbr"))?;
         let at = bed.entrance(BedRoute::Phoebus, Service::Iperf)?;
         let test =
             Test { seconds: self.length().as_secs(), streams: *sessions, reverse: false, congestion_control: None };

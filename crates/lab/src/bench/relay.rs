@@ -8,7 +8,7 @@ use super::bed::Service;
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
 use super::gateway::{self, Gateway};
-use super::peer::{Bulk, Churn, Held, Via};
+use super::peer::{IdleConnections, ParallelTransfer, RelayChoice, SequentialConnections};
 use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::process::{self, Background};
 use super::report::{Bound, Report, Verdict};
@@ -106,7 +106,7 @@ impl Relay {
         }
     }
 
-    fn relay(&self, host: &Host, row: &str, to: SocketAddr) -> anyhow::Result<(Vec<Background>, Via)> {
+    fn relay(&self, host: &Host, row: &str, to: SocketAddr) -> anyhow::Result<(Vec<Background>, RelayChoice)> {
         let program = |program: &str| -> anyhow::Result<Command> { Ok(host.testbed.exec(HOST, program)?) };
         let [first, second] = GATEWAY_PORTS.map(local);
         let limits = format!(
@@ -126,19 +126,19 @@ impl Relay {
                 let directory = host.testbed.directory();
                 let haproxy =
                     haproxy::start(program(haproxy::PROGRAM)?, "haproxy", directory, &[(listen, to)], self.sessions)?;
-                (vec![haproxy], Via::relay(listen))
+                (vec![haproxy], RelayChoice::relay(listen))
             }
-            "phoebus" => (vec![gateway("one", first, None)?], Via::gateways(&[first])),
+            "phoebus" => (vec![gateway("one", first, None)?], RelayChoice::gateways(&[first])),
             "phoebus-pair" => {
                 let two = gateway("two", second, Some(("one", first)))?;
                 let one = gateway("one", first, Some(("two", second)))?;
-                (vec![one, two], Via::gateways(&[first, second]))
+                (vec![one, two], RelayChoice::gateways(&[first, second]))
             }
-            _ => (Vec::new(), Via::default()),
+            _ => (Vec::new(), RelayChoice::default()),
         })
     }
 
-    fn load(&self, host: &Host, words: &[&str], via: &Via) -> anyhow::Result<Command> {
+    fn load(&self, host: &Host, words: &[&str], via: &RelayChoice) -> anyhow::Result<Command> {
         let (name, rest) = words.split_first().context("no load was named")?;
         let mut command = host.testbed.exec(HOST, gateway::program())?;
         command.args(["bench", "peer", name]).args(via.to_arguments()).args(rest);
@@ -151,7 +151,7 @@ impl Relay {
         let words = [to.to_string(), sessions.to_string(), (self.bytes / sessions).to_string()];
         let load = self.load(host, &["bulk", &words[0], &words[1], &words[2]], &via)?;
         let (done, cpu) = with_processor_time(&relays, || process::run("the load", load, limit))?;
-        let done: Bulk = serde_json::from_str(&done).context("the load printed no result")?;
+        let done: ParallelTransfer = serde_json::from_str(&done).context("the load printed no result")?;
         let gigabytes = done.bytes as f64 / 1e9;
         let mut readings = vec![(RATE, gigabytes * 8.0 / done.seconds)];
         if !relays.is_empty() {
@@ -166,7 +166,7 @@ impl Relay {
         let words = [to.to_string(), AT_ONCE.to_string(), self.seconds.to_string()];
         let load = self.load(host, &["churn", &words[0], &words[1], &words[2]], &via)?;
         let (done, cpu) = with_processor_time(&relays, || process::run("the load", load, limit))?;
-        let done: Churn = serde_json::from_str(&done).context("the load printed no result")?;
+        let done: SequentialConnections = serde_json::from_str(&done).context("the load printed no result")?;
         let mut readings = vec![(OPENED, done.opened as f64 / done.seconds)];
         if !relays.is_empty() {
             readings.push((CPU_PER_SESSION, cpu * 1e3 / done.opened as f64));
@@ -183,7 +183,7 @@ impl Relay {
         let words = [to.to_string(), self.sessions.to_string()];
         let load = self.load(host, &["hold", &words[0], &words[1]], &via)?;
         let (load, said) = Background::until_it_says("the load", load, limit)?;
-        let held: Held = serde_json::from_str(&said).context("the load printed no result")?;
+        let held: IdleConnections = serde_json::from_str(&said).context("the load printed no result")?;
         thread::sleep(SETTLE);
         let after = (memory()?, process::kernel_memory()?);
         drop(load);

@@ -1,7 +1,7 @@
 //! The final report of an experiment: targets, tables, drawings, and the conditions of the measurements.
 
 use super::plot::Chart;
-use super::results::{Failure, Part, Results, Store};
+use super::results::{CommandRun, Failure, Results, Store};
 use super::table::Table;
 use std::fmt::Write;
 
@@ -115,9 +115,9 @@ fn failures(failures: &[Failure]) -> String {
     text
 }
 
-fn conditions(parts: &[Part]) -> String {
+fn conditions(parts: &[CommandRun]) -> String {
     let mut text = String::new();
-    let mut previous: Option<&Part> = None;
+    let mut previous: Option<&CommandRun> = None;
     for part in parts {
         let _ = writeln!(text, "\n`{}` ({})", part.command, part.started);
         let known = previous.map_or(&[][..], |previous| &previous.conditions);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn report_prints_unchanged_conditions_once() {
-        let part = |command: &str, seed: &str| Part {
+        let part = |command: &str, seed: &str| CommandRun {
             command: command.into(),
             started: "2026-11-21 05:00 UTC".into(),
             conditions: vec![("kernel".into(), "Linux".into()), ("seed".into(), seed.into())],

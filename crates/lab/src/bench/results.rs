@@ -16,7 +16,7 @@ pub(crate) struct Results {
     /// The experiment's name.
     pub(crate) experiment: String,
     /// The runs, the oldest first.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<CommandRun>,
     /// The measurements.
     pub(crate) samples: Vec<Sample>,
     /// The failed measurements.
@@ -25,7 +25,7 @@ pub(crate) struct Results {
 
 /// One run of the command.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct CommandRun {
     /// The command line.
     pub(crate) command: String,
     /// Start time, in UTC.

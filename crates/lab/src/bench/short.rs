@@ -123,7 +123,7 @@ impl Short {
             arguments.extend(["--cc", row.cc]);
         }
         let mut command = bed.peer("src", &arguments)?;
-        bed.lead(&mut command, row.way, Some(row.cc))?;
+        bed.route(&mut command, row.way, Some(row.cc))?;
         let line = process::run("the transfer", command, limit)?;
         serde_json::from_str(&line).context("the transfer printed no times")
     }

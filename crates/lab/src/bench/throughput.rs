@@ -60,7 +60,7 @@ pub(super) struct Throughput {
 }
 
 /// Both testbeds of a point.
-pub(super) struct Beds {
+pub(super) struct BothTestbeds {
     tuned: Bed,
     stock: Bed,
 }
@@ -160,7 +160,7 @@ impl Throughput {
 }
 
 impl Experiment for Throughput {
-    type Bed = Beds;
+    type Bed = BothTestbeds;
 
     fn name(&self) -> &'static str {
         "throughput"
@@ -178,15 +178,15 @@ impl Experiment for Throughput {
         Duration::from_secs(self.seconds) + AROUND
     }
 
-    fn set_up(&self, point: &str) -> anyhow::Result<Beds> {
+    fn set_up(&self, point: &str) -> anyhow::Result<BothTestbeds> {
         let mut all = self.all_points();
         let (rtt, loss) = all.find(|(rtt, loss)| Self::point(*rtt, *loss).id == point).unwrap_or_default();
         let settings = wan::path(rtt, loss, self.seed, &self.gateway_cc);
         let tuned = Bed::up(&settings, &[Service::Iperf])?;
-        Ok(Beds { tuned, stock: Bed::bare(&wan::stock(settings))? })
+        Ok(BothTestbeds { tuned, stock: Bed::bare(&wan::stock(settings))? })
     }
 
-    fn conditions(&self, beds: &Beds) -> Vec<(String, String)> {
+    fn conditions(&self, beds: &BothTestbeds) -> Vec<(String, String)> {
         let mut all = versions(&[(iperf::PROGRAM, "--version"), (haproxy::PROGRAM, "-v"), ("socat", "-V")]);
         all.push(("test".into(), format!("iperf3, {} s, slow start included, memory to memory", self.seconds)));
         all.extend(wan::conditions(&beds.tuned, self.seed));
@@ -194,13 +194,13 @@ impl Experiment for Throughput {
         all
     }
 
-    fn measure(&self, beds: &mut Beds, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, beds: &mut BothTestbeds, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = ROWS.iter().find(|one| one.id == row) else { return Ok(Vec::new()) };
         let bed = if row.stock { &mut beds.stock } else { &mut beds.tuned };
         bed.check()?;
         let server = iperf::serve(bed.command("dst", iperf::PROGRAM)?, Service::Iperf.port())?;
         let mut client = bed.command(row.from, iperf::PROGRAM)?;
-        bed.lead(&mut client, row.way, row.cc)?;
+        bed.route(&mut client, row.way, row.cc)?;
         // The shim requests its own control on `src`; a sending server gets it from its client.
         let congestion_control = row.cc.filter(|_| row.way != BedRoute::Phoebus || row.reverse);
         let test = Test { seconds: self.seconds, streams: row.streams, reverse: row.reverse, congestion_control };

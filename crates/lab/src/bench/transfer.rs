@@ -1,7 +1,7 @@
 //! One endless transfer: watched at its receiver from the first data byte on, and ended when its time is over. So
 //! only arrived bytes count; logins and handshakes do not, and their time is reported separately (S31, R8).
 
-use crate::bench::flows::{BUSY, GOODPUT, cpu};
+use crate::bench::flows::{GOODPUT, PROCESSORS_BUSY, cpu};
 use crate::bench::process;
 use crate::bench::results::{Metric, Reading};
 use crate::bench::usage::Watch;
@@ -224,7 +224,7 @@ fn measure(
     let mut readings = vec![
         (GOODPUT, bytes as f64 * 8e-6 / took),
         (SET_UP, first.duration_since(began).as_secs_f64()),
-        (BUSY, usage.busy),
+        (PROCESSORS_BUSY, usage.busy),
     ];
     for (role, used) in usage.roles {
         readings.push((cpu(role), used * 1e9 / bytes.max(1) as f64));

@@ -9,7 +9,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Watch {
     started: Instant,
-    machine: Machine,
+    machine: ProcessorTicks,
     processes: Vec<(&'static str, u32, f64)>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Usage {
 
 /// The counters of proc_stat(5), in ticks of all processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Machine {
+struct ProcessorTicks {
     all: u64,
     idle: u64,
 }
@@ -36,12 +36,12 @@ impl Watch {
     pub(crate) fn start(processes: &[(&'static str, u32)]) -> anyhow::Result<Self> {
         let processes = processes.iter().map(|(role, pid)| Ok((*role, *pid, cpu_seconds(*pid)?)));
         let processes = processes.collect::<anyhow::Result<_>>()?;
-        Ok(Self { started: Instant::now(), machine: Machine::now()?, processes })
+        Ok(Self { started: Instant::now(), machine: ProcessorTicks::now()?, processes })
     }
 
     /// The use up to now. All processes must still be running.
     pub(crate) fn stop(self) -> anyhow::Result<Usage> {
-        let (seconds, now) = (self.started.elapsed().as_secs_f64(), Machine::now()?);
+        let (seconds, now) = (self.started.elapsed().as_secs_f64(), ProcessorTicks::now()?);
         let mut roles: Vec<(&'static str, f64)> = Vec::new();
         for (role, pid, before) in self.processes {
             let used = cpu_seconds(pid).with_context(|| format!("cannot see what the {role} has used"))? - before;
@@ -54,7 +54,7 @@ impl Watch {
     }
 }
 
-impl Machine {
+impl ProcessorTicks {
     fn now() -> anyhow::Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         Self::read(&text).ok_or_else(|| anyhow!("/proc/stat does not begin with the times of all processors"))
@@ -80,12 +80,12 @@ mod tests {
 
     #[test]
     fn busy_excludes_idle_time() {
-        let read = |line: &str| Machine::read(line).unwrap();
+        let read = |line: &str| ProcessorTicks::read(line).unwrap();
         let before = read("cpu  10 0 10 80 0 0 0 0 5 0\ncpu0 1 2 3 4");
         let after = read("cpu  30 0 20 130 10 5 5 0 9 0");
-        assert_eq!((before, after), (Machine { all: 100, idle: 80 }, Machine { all: 200, idle: 140 }));
+        assert_eq!((before, after), (ProcessorTicks { all: 100, idle: 80 }, ProcessorTicks { all: 200, idle: 140 }));
         assert!((after.busy_since(before) - 40.0).abs() < 1e-9);
-        assert_eq!(Machine::read("intr 1 2 3"), None);
+        assert_eq!(ProcessorTicks::read("intr 1 2 3"), None);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(crate) enum TestbedCommand {
     /// Take a testbed down, with everything that runs in its hosts.
     Down {
         #[command(flatten)]
-        which: Which,
+        which: TestbedChoice,
         /// All testbeds of this user.
         #[arg(long, conflicts_with = "name")]
         all: bool,
@@ -64,7 +64,7 @@ pub(crate) enum TestbedCommand {
     /// Show testbeds: their conditions, links and counters.
     Status {
         #[command(flatten)]
-        which: Which,
+        which: TestbedChoice,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -72,7 +72,7 @@ pub(crate) enum TestbedCommand {
     /// Run a command in a host.
     Exec {
         #[command(flatten)]
-        which: Which,
+        which: TestbedChoice,
         /// The host.
         host: String,
         /// What to run there.
@@ -82,7 +82,7 @@ pub(crate) enum TestbedCommand {
     /// Change a link while packets are under way.
     Set {
         #[command(flatten)]
-        which: Which,
+        which: TestbedChoice,
         /// The link, or one direction of it: `wan`, `wan:forward`, `wan:backward`.
         #[arg(value_name = "LINK[:DIRECTION]")]
         link: String,
@@ -93,14 +93,14 @@ pub(crate) enum TestbedCommand {
     /// Interrupt a link: everything on it is lost, until it is healed.
     Cut {
         #[command(flatten)]
-        which: Which,
+        which: TestbedChoice,
         /// The link.
         link: String,
     },
     /// End a cut.
     Heal {
         #[command(flatten)]
-        which: Which,
+        which: TestbedChoice,
         /// The link.
         link: String,
     },
@@ -111,7 +111,7 @@ pub(crate) enum TestbedCommand {
 
 /// Which testbed.
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct TestbedChoice {
     /// The testbed; otherwise the one that this command runs in, or the only one there is.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -169,13 +169,13 @@ pub(crate) struct Build {
     #[arg(long, value_name = "NAME", help_heading = "Path")]
     pub(crate) gateway_cc: Option<String>,
     #[command(flatten)]
-    pub(crate) between: Between,
+    pub(crate) between: GatewayArgs,
 }
 
 /// How the gateways of a testbed are set.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Gateways")]
-pub(crate) struct Between {
+pub(crate) struct GatewayArgs {
     /// What carries sessions between gateways; auto: what suits the path.
     #[arg(long, value_name = "NAME", requires = "gateways", default_value = "tcp", value_parser = transport)]
     pub(crate) wan_transport: String,
@@ -249,7 +249,7 @@ impl Build {
         if !self.gateways {
             return Ok(None);
         }
-        let Between {
+        let GatewayArgs {
             wan_transport,
             wan_streams,
             wan_security,

@@ -15,13 +15,13 @@ const BEFORE: u64 = 3;
 const AFTER: u64 = 2;
 
 /// Running competing flows.
-pub(super) struct Cross {
+pub(super) struct CompetingFlows {
     _server: Background,
     client: JoinHandle<anyhow::Result<String>>,
     seconds: usize,
 }
 
-impl Cross {
+impl CompetingFlows {
     /// Starts `flows` for a measurement of `seconds`, and returns when it may begin.
     pub(super) fn start(bed: &Bed, flows: u32, seconds: u64, limit: Duration) -> anyhow::Result<Self> {
         let server = iperf::serve(bed.command("pg2", iperf::PROGRAM)?, PORT)?;

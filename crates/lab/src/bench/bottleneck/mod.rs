@@ -14,13 +14,13 @@ use super::conditions::versions;
 use super::engine::{Experiment, Label};
 use super::flows::{self, Sink};
 use super::hop::Wan;
-use super::narrow::{self, Count, ON_LINK, OVERFLOW};
+use super::narrow::{self, LinkCounters, ON_LINK, OVERFLOW};
 use super::plot::Colour;
 use super::report::Report;
 use super::results::{Metric, Reading, Results};
 use super::{iperf, libudt, wan};
 use anyhow::{anyhow, bail};
-use cross::Cross;
+use cross::CompetingFlows;
 use phoebus_proto::units::{BitRate, Probability, Span};
 use std::time::Duration;
 
@@ -230,27 +230,29 @@ impl Experiment for Bottleneck {
         let time = format!("{}s", self.seconds);
         let mut client = flows::client(&bed.testbed, "src", carrier, sink.at, &["--time", &time])?;
         if matches!(row.path, Path::Through { .. }) {
-            bed.lead(&mut client, BedRoute::Phoebus, Some("bbr"))?;
+            bed.route(&mut client, BedRoute::Phoebus, Some("bbr"))?;
         }
         let cross = match case {
-            Case::Shared => Some(Cross::start(bed, self.flows, self.seconds, limit)?),
+            Case::Shared => Some(CompetingFlows::start(bed, self.flows, self.seconds, limit)?),
             Case::Circuit => None,
         };
-        let before = Count::now(bed)?;
+        let before = LinkCounters::now(bed)?;
         let (flow, _) = flows::run(client, &[], limit)?;
-        let after = Count::now(bed)?;
+        let after = LinkCounters::now(bed)?;
         sink.check()?;
         bed.check()?;
-        let cross = cross.map(Cross::finish).transpose()?.unwrap_or_default();
+        let cross = cross.map(CompetingFlows::finish).transpose()?.unwrap_or_default();
         // Later bytes were still on their way, and found the link without competitors.
-        let counted = usize::try_from(self.seconds).unwrap_or(usize::MAX).min(flow.taken.intervals.len());
-        let counted = &flow.taken.intervals[..counted];
+        let counted = usize::try_from(self.seconds).unwrap_or(usize::MAX).min(flow.received.intervals.len());
+        let counted = &flow.received.intervals[..counted];
         let goodput = counted.iter().sum::<u64>() as f64 * 8e-6 / self.seconds as f64;
         let mut readings = self.summed(counted, goodput, &cross);
         readings.push((ON_LINK, after.delivered_since(&before)));
         readings.push((OVERFLOW, after.overflow_since(&before)));
-        readings.extend(flow.packets.map(|(sent, again)| (flows::AGAIN, 100.0 * again as f64 / sent.max(1) as f64)));
-        readings.extend(flow.taken.intervals.iter().map(|bytes| (EACH_SECOND, *bytes as f64 * 8e-6)));
+        readings.extend(
+            flow.packets.map(|(sent, again)| (flows::RETRANSMITTED, 100.0 * again as f64 / sent.max(1) as f64)),
+        );
+        readings.extend(flow.received.intervals.iter().map(|bytes| (EACH_SECOND, *bytes as f64 * 8e-6)));
         for (metric, flow) in CROSS.iter().zip(&cross) {
             readings.extend(flow.iter().map(|rate| (*metric, *rate)));
         }

@@ -1,7 +1,7 @@
 //! Tables, drawings and targets of the bottleneck experiment.
 
 use super::{Bottleneck, CROSS, Case, EACH_SECOND, GOODPUT, JAIN, OTHERS, ROWS, Row, UNSTEADY};
-use crate::bench::flows::AGAIN;
+use crate::bench::flows::RETRANSMITTED;
 use crate::bench::narrow::{self, ON_LINK, OVERFLOW};
 use crate::bench::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use crate::bench::report::{Bound, Report, Verdict};
@@ -54,8 +54,8 @@ impl Pictures<'_> {
     fn table(&self, case: Case) -> Table {
         let label = case.label(self.bottleneck.flows);
         let metrics: &[Metric] = match case {
-            Case::Shared => &[GOODPUT, OTHERS, JAIN, UNSTEADY, AGAIN, OVERFLOW, ON_LINK],
-            Case::Circuit => &[GOODPUT, UNSTEADY, AGAIN, OVERFLOW, ON_LINK],
+            Case::Shared => &[GOODPUT, OTHERS, JAIN, UNSTEADY, RETRANSMITTED, OVERFLOW, ON_LINK],
+            Case::Circuit => &[GOODPUT, UNSTEADY, RETRANSMITTED, OVERFLOW, ON_LINK],
         };
         let heads = metrics.iter().map(|metric| match metric.unit {
             "1" => metric.name.to_owned(),

@@ -6,7 +6,7 @@ use super::super::results::Reading;
 use super::super::sc09::programs::stack_was_taken;
 use super::super::sc09::site::Grid;
 use super::super::transfer::{Client, Receiver, watch};
-use super::room::{PORT, Room};
+use super::hosts::{Hosts, PORT};
 use anyhow::{Context, bail};
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pair {
+pub(super) enum ClientAndServer {
     /// `globus-url-copy` and `globus-gridftp-server`.
     Gct,
     /// `phoebus cp` and `phoebus serve`.
@@ -27,7 +27,7 @@ pub(super) enum Pair {
 
 /// The transport of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum DataTransport {
     /// This many connections, in MODE E.
     Tcp(u32),
     /// One connection, in MODE S.
@@ -36,7 +36,7 @@ pub(super) enum Over {
     Quic,
 }
 
-impl Over {
+impl DataTransport {
     /// The driver to request, if any.
     fn driver(self) -> Option<&'static str> {
         match self {
@@ -49,9 +49,9 @@ impl Over {
 
 /// One monitored transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Carried {
-    pub(super) pair: Pair,
-    pub(super) over: Over,
+pub(super) struct MonitoredTransfer {
+    pub(super) pair: ClientAndServer,
+    pub(super) over: DataTransport,
     /// From a file to a new one, instead of /dev/zero to /dev/null.
     pub(super) disk: bool,
 }
@@ -65,20 +65,20 @@ const LOOK: Duration = Duration::from_millis(20);
 const ENDLESS: &str = "1099511627776";
 
 /// A running transfer.
-pub(super) struct Going {
+pub(super) struct RunningTransfer {
     pub(super) client: Client,
     pub(super) server: Background,
     pub(super) began: Instant,
-    carried: Carried,
+    carried: MonitoredTransfer,
     receiver: Receiver,
     /// The receiver's count before the transfer.
     before: u64,
 }
 
-impl Carried {
+impl MonitoredTransfer {
     /// Puts for `seconds` from the first byte on, which has to arrive within `limit`.
-    pub(super) fn run(self, room: &Room, grid: &Grid, seconds: u64, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let mut going = self.start(room, grid, 0)?;
+    pub(super) fn run(self, hosts: &Hosts, grid: &Grid, seconds: u64, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let mut going = self.start(hosts, grid, 0)?;
         let others = [("server", going.server.pid())];
         let readings = watch(&mut going.client, going.began, going.receiver, seconds, &others, limit)?;
         going.check()?;
@@ -86,9 +86,9 @@ impl Carried {
     }
 
     /// Starts a server and a client, as pair `nth` of those that run at the same time.
-    pub(super) fn start(self, room: &Room, grid: &Grid, nth: usize) -> anyhow::Result<Going> {
+    pub(super) fn start(self, hosts: &Hosts, grid: &Grid, nth: usize) -> anyhow::Result<RunningTransfer> {
         // Remove the previous transfer's files, and wait until its data is on the disk.
-        let target = room.file(&format!("target-{nth}"))?;
+        let target = hosts.file(&format!("target-{nth}"))?;
         if target.exists() {
             fs::remove_dir_all(&target).context("what was carried before")?;
         }
@@ -96,49 +96,51 @@ impl Carried {
         if self.disk {
             rustix::fs::sync();
         }
-        let server = server(room, grid, self.pair == Pair::Gct, self.over.driver(), nth)?;
-        let client = self.client(room, grid, nth, target.join("file"))?;
-        let name = (self.pair == Pair::Gct).then_some("globus-gridftp-");
-        let receiver = Receiver::Interface { of: server.pid(), device: room.server_of(nth).2, name };
+        let server = server(hosts, grid, self.pair == ClientAndServer::Gct, self.over.driver(), nth)?;
+        let client = self.client(hosts, grid, nth, target.join("file"))?;
+        let name = (self.pair == ClientAndServer::Gct).then_some("globus-gridftp-");
+        let receiver = Receiver::Interface { of: server.pid(), device: hosts.server_of(nth).2, name };
         settle(receiver)?;
         let (before, began) = (receiver.written(), Instant::now());
-        let client = Client::start(client, &room.file(&format!("client-{nth}.log"))?)?;
-        Ok(Going { client, server, began, carried: self, receiver, before })
+        let client = Client::start(client, &hosts.file(&format!("client-{nth}.log"))?)?;
+        Ok(RunningTransfer { client, server, began, carried: self, receiver, before })
     }
 
-    fn client(self, room: &Room, grid: &Grid, nth: usize, target: PathBuf) -> anyhow::Result<Command> {
+    fn client(self, hosts: &Hosts, grid: &Grid, nth: usize, target: PathBuf) -> anyhow::Result<Command> {
         let (source, target) = match self.disk {
-            true => (room.file("source")?, target),
+            true => (hosts.file("source")?, target),
             false => (PathBuf::from("/dev/zero"), PathBuf::from("/dev/null")),
         };
         let (source, target) = (format!("file://{}", source.display()), target.display());
-        if self.pair == Pair::Ours {
-            let mut client = room.command_of(nth, std::env::current_exe().context("where this program is")?)?;
+        if self.pair == ClientAndServer::Ours {
+            let mut client = hosts.command_of(nth, std::env::current_exe().context("where this program is")?)?;
             client.args(["cp", "--quiet", "--verify", "none", "--attempts", "1"]);
             if !self.disk {
                 client.args(["--length", ENDLESS]);
             }
             match self.over {
-                Over::Tcp(streams) => client.args(["--streams", &streams.to_string()]),
-                Over::Udt | Over::Quic => client.args(["--stack", self.over.driver().unwrap_or_default()]),
+                DataTransport::Tcp(streams) => client.args(["--streams", &streams.to_string()]),
+                DataTransport::Udt | DataTransport::Quic => {
+                    client.args(["--stack", self.over.driver().unwrap_or_default()])
+                }
             };
-            client.args([source, format!("ftp://{}:{PORT}{target}", room.server_of(nth).1)]);
+            client.args([source, format!("ftp://{}:{PORT}{target}", hosts.server_of(nth).1)]);
             return Ok(client);
         }
-        let mut client = room.command_of(nth, "globus-url-copy")?;
+        let mut client = hosts.command_of(nth, "globus-url-copy")?;
         if !self.disk {
             client.args(["-len", ENDLESS]);
         }
         match (self.over, self.over.driver()) {
-            (Over::Tcp(streams), _) => {
+            (DataTransport::Tcp(streams), _) => {
                 client.args(["-p", &streams.to_string()]);
-                client.args([source, format!("ftp://{}:{PORT}{target}", room.server_of(nth).1)]);
+                client.args([source, format!("ftp://{}:{PORT}{target}", hosts.server_of(nth).1)]);
             }
             (_, Some(driver)) => {
                 grid.as_user(&mut client);
                 // Without a login by certificate, GCT's client silently requests no driver.
                 client.env("GLOBUS_THREAD_MODEL", "pthread").args(["-dbg", "-dcstack", driver]);
-                client.args([source, format!("gsiftp://{}:{PORT}{target}", room.server_of(nth).0)]);
+                client.args([source, format!("gsiftp://{}:{PORT}{target}", hosts.server_of(nth).0)]);
             }
             (_, None) => bail!("there is no driver for this"),
         }
@@ -149,19 +151,19 @@ impl Carried {
 /// Starts the `nth` server, GCT's or ours, for clients with a certificate of `grid` and for anonymous ones; data may
 /// go over `driver`.
 pub(super) fn server(
-    room: &Room,
+    hosts: &Hosts,
     grid: &Grid,
     is_gct: bool,
     driver: Option<&str>,
     nth: usize,
 ) -> anyhow::Result<Background> {
-    let address = room.server_of(nth).1.to_string();
+    let address = hosts.server_of(nth).1.to_string();
     if is_gct {
-        let mut server = room.at_server_of(nth, "globus-gridftp-server")?;
+        let mut server = hosts.at_server_of(nth, "globus-gridftp-server")?;
         grid.as_server(&mut server);
         server.args(["-p", &PORT.to_string(), "-control-interface", &address, "-data-interface", &address]);
         server.args(["-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);
-        server.arg(room.file("server.log")?);
+        server.arg(hosts.file("server.log")?);
         if let Some(driver) = driver {
             // GCT's driver for UDT blocks in its calls, so it needs threads.
             server.args(["-dc-whitelist", &format!("tcp,gsi,{driver}"), "-threads", "2"]);
@@ -179,9 +181,9 @@ pub(super) fn server(
         file("certs"),
         file("grid-mapfile"),
     );
-    let path = room.file(&format!("serve-{nth}.toml"))?;
+    let path = hosts.file(&format!("serve-{nth}.toml"))?;
     fs::write(&path, text).context("no configuration for phoebus serve")?;
-    let mut server = room.at_server_of(nth, std::env::current_exe().context("where this program is")?)?;
+    let mut server = hosts.at_server_of(nth, std::env::current_exe().context("where this program is")?)?;
     server.args(["serve", "--config"]).arg(path);
     Background::start("phoebus serve", server)?.listening(PORT)
 }
@@ -202,7 +204,7 @@ fn settle(receiver: Receiver) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Going {
+impl RunningTransfer {
     /// Whether data has arrived.
     pub(super) fn has_data(&self) -> bool {
         self.receiver.has_data(self.before)
@@ -217,13 +219,15 @@ impl Going {
     /// itself in that case.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match (self.carried.pair, self.carried.over.driver()) {
-            (Pair::Gct | Pair::Mixed, Some(driver)) => stack_was_taken(&self.client.said(), driver),
+            (ClientAndServer::Gct | ClientAndServer::Mixed, Some(driver)) => {
+                stack_was_taken(&self.client.said(), driver)
+            }
             _ => Ok(()),
         }
     }
 }
 
-impl Drop for Going {
+impl Drop for RunningTransfer {
     fn drop(&mut self) {
         // Some of GCT's processes would wait for their lost client for ever.
         self.receiver.end();

@@ -7,7 +7,7 @@
 
 use super::super::conditions::versions;
 use super::super::engine::{Experiment, Label};
-use super::super::flows::BUSY;
+use super::super::flows::PROCESSORS_BUSY;
 use super::super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::super::report::{Bound, Report, Verdict};
 use super::super::results::{Metric, Reading, Results};
@@ -15,8 +15,8 @@ use super::super::sc09::site::Grid;
 use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::usage::Watch;
-use super::carried::{Carried, Going, Over, Pair};
-use super::room::Room;
+use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, RunningTransfer};
+use super::hosts::Hosts;
 use super::site::Site;
 use super::wan::{CONTROL, WanArgs, path};
 use anyhow::{Context, bail};
@@ -32,22 +32,23 @@ pub(in crate::bench) struct Concurrent {
 }
 
 /// The number of concurrent flows of TCP and of UDT, and the paper's rates of one of each.
-struct Mix {
+struct FlowMix {
     id: &'static str,
     title: &'static str,
     tcp: usize,
     udt: usize,
 }
 
-const MIXES: [Mix; 6] = [
-    Mix { id: "tcp", title: "1 TCP", tcp: 1, udt: 0 },
-    Mix { id: "udt", title: "1 UDT", tcp: 0, udt: 1 },
-    Mix { id: "tcp2", title: "2 TCP", tcp: 2, udt: 0 },
-    Mix { id: "udt2", title: "2 UDT", tcp: 0, udt: 2 },
-    Mix { id: "tcp-udt", title: "1 TCP, 1 UDT", tcp: 1, udt: 1 },
-    Mix { id: "tcp2-udt", title: "2 TCP, 1 UDT", tcp: 2, udt: 1 },
+const MIXES: [FlowMix; 6] = [
+    FlowMix { id: "tcp", title: "1 TCP", tcp: 1, udt: 0 },
+    FlowMix { id: "udt", title: "1 UDT", tcp: 0, udt: 1 },
+    FlowMix { id: "tcp2", title: "2 TCP", tcp: 2, udt: 0 },
+    FlowMix { id: "udt2", title: "2 UDT", tcp: 0, udt: 2 },
+    FlowMix { id: "tcp-udt", title: "1 TCP, 1 UDT", tcp: 1, udt: 1 },
+    FlowMix { id: "tcp2-udt", title: "2 TCP, 1 UDT", tcp: 2, udt: 1 },
 ];
-const PAIRS: [(&str, &str, Pair); 2] = [("gct", "GCT", Pair::Gct), ("ours", "Phoebus", Pair::Ours)];
+const PAIRS: [(&str, &str, ClientAndServer); 2] =
+    [("gct", "GCT", ClientAndServer::Gct), ("ours", "Phoebus", ClientAndServer::Ours)];
 
 /// A path of the paper.
 struct PaperPath {
@@ -100,14 +101,21 @@ impl Concurrent {
         Self { rate: args.rate, seconds: seconds.unwrap_or(if quick { 5 } else { 20 }), seed }
     }
 
-    fn flows(&self, site: &Site, pair: Pair, mix: &Mix, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let overs = [(Over::Tcp(1), mix.tcp), (Over::Udt, mix.udt)];
+    fn flows(
+        &self,
+        site: &Site,
+        pair: ClientAndServer,
+        mix: &FlowMix,
+        limit: Duration,
+    ) -> anyhow::Result<Vec<Reading>> {
+        let overs = [(DataTransport::Tcp(1), mix.tcp), (DataTransport::Udt, mix.udt)];
         let overs = overs.into_iter().flat_map(|(over, count)| std::iter::repeat_n(over, count));
         let start = |(nth, over)| {
-            let carried = Carried { pair, over, disk: false };
-            Ok((over, carried.start(&site.room, &site.grid, nth)?))
+            let carried = MonitoredTransfer { pair, over, disk: false };
+            Ok((over, carried.start(&site.hosts, &site.grid, nth)?))
         };
-        let mut flows = overs.enumerate().map(start).collect::<anyhow::Result<Vec<(Over, Going)>>>()?;
+        let mut flows =
+            overs.enumerate().map(start).collect::<anyhow::Result<Vec<(DataTransport, RunningTransfer)>>>()?;
         let deadline = Instant::now() + limit;
         for (_, going) in &mut flows {
             while !going.has_data() {
@@ -133,15 +141,15 @@ impl Concurrent {
         let (tcp, udt) = rates.split_at(mix.tcp);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
         let each = [(TCP, mean(tcp)), (UDT, mean(udt))].into_iter().filter_map(|(metric, rate)| Some((metric, rate?)));
-        Ok(each.chain([(BUSY, busy)]).collect())
+        Ok(each.chain([(PROCESSORS_BUSY, busy)]).collect())
     }
 }
 
-fn written(flows: &[(Over, Going)]) -> Vec<u64> {
+fn written(flows: &[(DataTransport, RunningTransfer)]) -> Vec<u64> {
     flows.iter().map(|(_, going)| going.receiver().written()).collect()
 }
 
-fn row(pair: &str, mix: &Mix) -> String {
+fn row(pair: &str, mix: &FlowMix) -> String {
     format!("{pair}-{}", mix.id)
 }
 
@@ -157,7 +165,7 @@ impl Experiment for Concurrent {
     }
 
     fn rows(&self) -> Vec<Label> {
-        let of = |mix: &'static Mix| {
+        let of = |mix: &'static FlowMix| {
             PAIRS.iter().map(|(id, who, _)| Label::new(row(id, mix), format!("{who}, {}", mix.title)))
         };
         MIXES.iter().flat_map(of).collect()
@@ -172,12 +180,12 @@ impl Experiment for Concurrent {
         let rate = BitRate(self.rate.0 / place.share);
         let rtt = Span(Duration::from_millis(place.round_trip));
         let path = path(rtt, rate, Probability::new(place.loss).unwrap_or_default());
-        Ok(Site { room: Room::with_flows(path, self.seed, CONTROL)?, grid: Grid::bare()? })
+        Ok(Site { hosts: Hosts::with_flows(path, self.seed, CONTROL)?, grid: Grid::bare()? })
     }
 
     fn conditions(&self, site: &Site) -> Vec<(String, String)> {
         let mut all = versions(&[("globus-gridftp-server", "--version"), ("globus-url-copy", "-version")]);
-        all.extend(site.room.conditions());
+        all.extend(site.hosts.conditions());
         let test = format!(
             "puts of /dev/zero to /dev/null for {} s, after {} s for all to find their rates, as each receiver's interface counts them, headers included; TCP \
              over one stream in MODE E, UDT in MODE S",
@@ -225,7 +233,7 @@ fn table(results: &Results, place: &PaperPath) -> Table {
         for (id, ..) in PAIRS {
             let cell = |metric| results.cell(place.id, &row(id, mix), metric, Summary::with_extremes);
             cells.push(both(mix, cell(TCP), cell(UDT)));
-            cells.push(results.cell(place.id, &row(id, mix), BUSY, |busy| format!("{:.0} %", busy.median)));
+            cells.push(results.cell(place.id, &row(id, mix), PROCESSORS_BUSY, |busy| format!("{:.0} %", busy.median)));
         }
         let [tcp, udt] = place.paper.map(|of| of[nth].map_or_else(String::new, |rate| rate.to_string()));
         cells.push(both(mix, tcp, udt));
@@ -235,7 +243,7 @@ fn table(results: &Results, place: &PaperPath) -> Table {
 }
 
 /// Joins the values of TCP and UDT, as far as the mix has them.
-fn both(mix: &Mix, tcp: String, udt: String) -> String {
+fn both(mix: &FlowMix, tcp: String, udt: String) -> String {
     match (mix.tcp, mix.udt) {
         (_, 0) => tcp,
         (0, _) => udt,

@@ -14,7 +14,7 @@ use super::super::results::{Metric, Reading, Results};
 use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::transfer::Client;
-use super::room::{AROUND, Room, Server};
+use super::hosts::{AROUND, Hosts, Server};
 use super::timed::{fill, spent};
 use anyhow::{Context, bail};
 use std::fs;
@@ -59,8 +59,8 @@ impl Disks {
 }
 
 /// Runs a client to its end, and returns its processor time.
-fn to_its_end(command: Command, room: &Room, limit: Duration) -> anyhow::Result<f64> {
-    let mut client = Client::start(command, &room.file("client.log")?)?;
+fn to_its_end(command: Command, hosts: &Hosts, limit: Duration) -> anyhow::Result<f64> {
+    let mut client = Client::start(command, &hosts.file("client.log")?)?;
     let deadline = Instant::now() + limit;
     let used = loop {
         match spent(client.pid())? {
@@ -74,7 +74,7 @@ fn to_its_end(command: Command, room: &Room, limit: Duration) -> anyhow::Result<
 }
 
 impl Experiment for Disks {
-    type Bed = Room;
+    type Bed = Hosts;
 
     fn name(&self) -> &'static str {
         "gridftp-disk"
@@ -93,17 +93,17 @@ impl Experiment for Disks {
         Duration::from_secs(self.megabytes / 200) + AROUND
     }
 
-    fn set_up(&self, _: &str) -> anyhow::Result<Room> {
-        let room = Room::new()?;
-        fill(&room.file("source")?, self.megabytes * 1_000_000)?;
-        Ok(room)
+    fn set_up(&self, _: &str) -> anyhow::Result<Hosts> {
+        let hosts = Hosts::new()?;
+        fill(&hosts.file("source")?, self.megabytes * 1_000_000)?;
+        Ok(hosts)
     }
 
-    fn conditions(&self, room: &Room) -> Vec<(String, String)> {
+    fn conditions(&self, hosts: &Hosts) -> Vec<(String, String)> {
         let programs =
             [("rsync", "--version"), ("globus-gridftp-server", "--version"), ("globus-url-copy", "-version")];
         let mut all = versions(&programs);
-        all.extend(room.conditions());
+        all.extend(hosts.conditions());
         let test = format!(
             "a file of {} MB that is in memory, to a new one beside it, until the program has ended; MODE S, anonymous, in clear",
             self.megabytes
@@ -112,34 +112,34 @@ impl Experiment for Disks {
         all
     }
 
-    fn measure(&self, room: &mut Room, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, hosts: &mut Hosts, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some((.., is_put)) = POINTS.iter().find(|(id, ..)| *id == point) else { return Ok(Vec::new()) };
         let Some((_, _, kind, verify, _)) = ROWS.iter().find(|(id, ..)| *id == row) else { return Ok(Vec::new()) };
-        let (source, target) = (room.file("source")?, room.file("target")?);
+        let (source, target) = (hosts.file("source")?, hosts.file("target")?);
         let _ = fs::remove_file(&target);
         rustix::fs::sync();
-        let server = room.server(*kind)?;
+        let server = hosts.server(*kind)?;
         let (near, far) = if *is_put { (&source, &target) } else { (&target, &source) };
-        let (near, far) = (near.display().to_string(), room.url(*kind, &far.display().to_string()));
+        let (near, far) = (near.display().to_string(), hosts.url(*kind, &far.display().to_string()));
         let near = if *kind == Server::Rsync { near } else { format!("file://{near}") };
         let [from, to] = if *is_put { [near, far] } else { [far, near] };
         let mut client = match (kind, verify) {
             (Server::Rsync, _) => {
-                let mut client = room.command("rsync")?;
+                let mut client = hosts.command("rsync")?;
                 client.args(["--whole-file", "--times"]);
                 client
             }
             (_, Some(verify)) => {
-                let mut client = room.phoebus()?;
+                let mut client = hosts.phoebus()?;
                 client.args(["cp", "--quiet", "--verify", verify]);
                 client
             }
-            (_, None) => room.command("globus-url-copy")?,
+            (_, None) => hosts.command("globus-url-copy")?,
         };
         client.args([from, to]);
         let (before, _) = spent(server.process.pid())?;
         let began = Instant::now();
-        let used = to_its_end(client, room, limit)?;
+        let used = to_its_end(client, hosts, limit)?;
         let took = began.elapsed().as_secs_f64();
         rustix::fs::sync();
         let synced = began.elapsed().as_secs_f64();

@@ -5,7 +5,7 @@
 mod carried;
 mod concurrent;
 mod disk;
-mod room;
+mod hosts;
 mod short;
 mod site;
 mod timed;
@@ -23,7 +23,7 @@ use super::table::Table;
 use super::transfer::{Client, Receiver, SET_UP, memory, watch};
 pub(super) use concurrent::Concurrent;
 pub(super) use disk::Disks;
-use room::{AROUND, Room, Server};
+use hosts::{AROUND, Hosts, Server};
 pub(super) use short::Sizes;
 use std::time::{Duration, Instant};
 pub(super) use wan::LongPath;
@@ -117,14 +117,14 @@ impl Servers {
         Self { seconds: args.seconds.unwrap_or(if args.common.quick { 2 } else { 5 }) }
     }
 
-    fn once(&self, room: &Room, transfer: &Transfer, row: &Row, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let server = room.server(row.server)?;
+    fn once(&self, hosts: &Hosts, transfer: &Transfer, row: &Row, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let server = hosts.server(row.server)?;
         let (memory, nowhere) = ("/dev/zero", "/dev/null");
-        let (near, far) = (|path| format!("file://{path}"), |path| room.url(row.server, path));
+        let (near, far) = (|path| format!("file://{path}"), |path| hosts.url(row.server, path));
         let ends = if transfer.is_put { [near(memory), far(nowhere)] } else { [far(memory), near(nowhere)] };
         let mut client = match row.verify {
             None => {
-                let mut client = room.command("globus-url-copy")?;
+                let mut client = hosts.command("globus-url-copy")?;
                 client.args(["-len", ENDLESS]);
                 if let Some(streams) = transfer.streams {
                     client.args(["-p", &streams.to_string()]);
@@ -132,7 +132,7 @@ impl Servers {
                 client
             }
             Some(verify) => {
-                let mut client = room.phoebus()?;
+                let mut client = hosts.phoebus()?;
                 client.args(["cp", "--quiet", "--attempts", "1", "--verify", verify, "--length", ENDLESS]);
                 if let Some(streams) = transfer.streams {
                     client.args(["--streams", &streams.to_string()]);
@@ -142,7 +142,7 @@ impl Servers {
         };
         client.args(ends);
         let began = Instant::now();
-        let mut client = Client::start(client, &room.file("client.log")?)?;
+        let mut client = Client::start(client, &hosts.file("client.log")?)?;
         let name = match server.receiver() {
             Receiver::Children { name, .. } => Some(name),
             _ => None,
@@ -154,7 +154,7 @@ impl Servers {
 }
 
 impl Experiment for Servers {
-    type Bed = Room;
+    type Bed = Hosts;
 
     fn name(&self) -> &'static str {
         "gridftp"
@@ -172,13 +172,13 @@ impl Experiment for Servers {
         Duration::from_secs(self.seconds) + AROUND
     }
 
-    fn set_up(&self, _: &str) -> anyhow::Result<Room> {
-        Room::new()
+    fn set_up(&self, _: &str) -> anyhow::Result<Hosts> {
+        Hosts::new()
     }
 
-    fn conditions(&self, room: &Room) -> Vec<(String, String)> {
+    fn conditions(&self, hosts: &Hosts) -> Vec<(String, String)> {
         let mut all = versions(&[("globus-gridftp-server", "--version"), ("globus-url-copy", "-version")]);
-        all.extend(room.conditions());
+        all.extend(hosts.conditions());
         all.push((
             "test".into(),
             format!(
@@ -190,10 +190,10 @@ impl Experiment for Servers {
         all
     }
 
-    fn measure(&self, room: &mut Room, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, hosts: &mut Hosts, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let transfer = TRANSFERS.iter().find(|transfer| transfer.id == point);
         match transfer.zip(ROWS.iter().find(|other| other.id == row)) {
-            Some((transfer, row)) => self.once(room, transfer, row, limit),
+            Some((transfer, row)) => self.once(hosts, transfer, row, limit),
             None => Ok(Vec::new()),
         }
     }

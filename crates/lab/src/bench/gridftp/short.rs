@@ -16,7 +16,7 @@ use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::transfer::SET_UP;
 use super::super::wan::percent;
-use super::room::{Room, Server};
+use super::hosts::{Hosts, Server};
 use super::site::Site;
 use super::timed::{RATE, TOOK, Transfer, fill};
 use phoebus_proto::units::{ByteSize, Probability, Span};
@@ -50,21 +50,21 @@ pub(in crate::bench) struct Sizes {
 struct Setup {
     id: &'static str,
     title: &'static str,
-    mover: Mover,
+    program: TransferProgram,
     buffers: Buffers,
     by_certificate: bool,
 }
 
-const fn way(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Setup {
-    Setup { id, title, mover, buffers, by_certificate: false }
+const fn way(id: &'static str, title: &'static str, program: TransferProgram, buffers: Buffers) -> Setup {
+    Setup { id, title, program, buffers, by_certificate: false }
 }
 
-const fn by_certificate(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Setup {
-    Setup { id, title, mover, buffers, by_certificate: true }
+const fn by_certificate(id: &'static str, title: &'static str, program: TransferProgram, buffers: Buffers) -> Setup {
+    Setup { id, title, program, buffers, by_certificate: true }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mover {
+enum TransferProgram {
     Files(Server),
     /// iperf3, for the time of a test, to compare with the longest put.
     Iperf,
@@ -81,16 +81,16 @@ enum Buffers {
 }
 
 const SMALL: u64 = 64 << 10;
-const GCT: Mover = Mover::Files(Server::Gct);
-const OURS: Mover = Mover::Files(Server::Ours);
+const GCT: TransferProgram = TransferProgram::Files(Server::Gct);
+const OURS: TransferProgram = TransferProgram::Files(Server::Ours);
 
 const WAYS: [Setup; 8] = [
     way(GCT_SMALL, "GCT, 64 KB", GCT, Buffers::Asked(SMALL)),
     way(OURS_SMALL, "Phoebus, 64 KB", OURS, Buffers::Bounded(SMALL)),
-    way(IPERF_SMALL, "iperf3, 64 KB", Mover::Iperf, Buffers::Bounded(SMALL)),
+    way(IPERF_SMALL, "iperf3, 64 KB", TransferProgram::Iperf, Buffers::Bounded(SMALL)),
     way(GCT_TUNED, "GCT, 1 MB", GCT, Buffers::Asked(1 << 20)),
     way(OURS_TUNED, "Phoebus, tuned by the kernel", OURS, Buffers::Tuned),
-    way(IPERF_TUNED, "iperf3, tuned by the kernel", Mover::Iperf, Buffers::Tuned),
+    way(IPERF_TUNED, "iperf3, tuned by the kernel", TransferProgram::Iperf, Buffers::Tuned),
     by_certificate(GCT_GSI, "GCT, 1 MB, by certificate", GCT, Buffers::Asked(1 << 20)),
     by_certificate(OURS_GSI, "Phoebus, tuned by the kernel, by certificate", OURS, Buffers::Tuned),
 ];
@@ -144,7 +144,7 @@ impl Sizes {
     fn find(&self, wanted: &str, of: &str) -> Option<(bool, u64, &'static Setup, u32)> {
         let (is_put, size) = self.directions().find(|d| point(*d) == wanted)?;
         let (way, streams) = self.ways().find(|(way, streams)| row(way.id, *streams) == of)?;
-        let is_measured = way.mover != Mover::Iperf || (is_put && size == self.largest());
+        let is_measured = way.program != TransferProgram::Iperf || (is_put && size == self.largest());
         is_measured.then_some((is_put, size, way, streams))
     }
 }
@@ -177,7 +177,7 @@ impl Experiment for Sizes {
     fn expected(&self, wanted: &str, of: &str) -> Duration {
         let Some((_, size, way, streams)) = self.find(wanted, of) else { return Duration::ZERO };
         let rate = RATE_OF_PATH.min(way.buffers.rate() * u64::from(streams));
-        Duration::from_secs(5 + if way.mover == Mover::Iperf { SECONDS } else { size * 8_000_000 / rate })
+        Duration::from_secs(5 + if way.program == TransferProgram::Iperf { SECONDS } else { size * 8_000_000 / rate })
     }
 
     fn set_up(&self, wanted: &str) -> anyhow::Result<Site> {
@@ -188,19 +188,19 @@ impl Experiment for Sizes {
             queue: ByteSize((RATE_OF_PATH as f64 / 8.0 * ROUND_TRIP.as_secs_f64()) as u64),
             ..DirectionConfig::default()
         };
-        let room = Room::with_path(path, self.seed, CONTROL)?;
+        let hosts = Hosts::with_path(path, self.seed, CONTROL)?;
         let megabytes = self.directions().find(|d| point(*d) == wanted).map_or(1, |(_, size)| size);
-        fill(&room.file("source")?, megabytes * 1_000_000)?;
-        Ok(Site { room, grid: Grid::bare()? })
+        fill(&hosts.file("source")?, megabytes * 1_000_000)?;
+        Ok(Site { hosts, grid: Grid::bare()? })
     }
 
-    fn conditions(&self, Site { room, .. }: &Site) -> Vec<(String, String)> {
+    fn conditions(&self, Site { hosts, .. }: &Site) -> Vec<(String, String)> {
         let mut all = versions(&[
             ("globus-gridftp-server", "--version"),
             ("globus-url-copy", "-version"),
             (iperf::PROGRAM, "--version"),
         ]);
-        all.extend(room.conditions());
+        all.extend(hosts.conditions());
         let loss = percent(self.loss);
         all.push(("path".into(), format!("45mbit, round trip 125ms, a queue of one round trip, loss {loss} each way")));
         all.push((
@@ -219,9 +219,9 @@ impl Experiment for Sizes {
             Buffers::Asked(bytes) => (None, Some(bytes)),
             Buffers::Tuned => (None, None),
         };
-        site.room.bound_buffers(bound)?;
-        let Mover::Files(server) = way.mover else {
-            let rate = site.room.iperf(SECONDS, streams, CONTROL, limit)?;
+        site.hosts.bound_buffers(bound)?;
+        let TransferProgram::Files(server) = way.program else {
+            let rate = site.hosts.iperf(SECONDS, streams, CONTROL, limit)?;
             return Ok(vec![(RATE, rate)]);
         };
         let (disk, bytes, by_certificate) = (true, size * 1_000_000, way.by_certificate);

@@ -3,7 +3,7 @@
 use super::super::results::{Metric, Reading};
 use super::super::transfer::{Client, Receiver, SET_UP};
 use super::carried;
-use super::room::{LINK, PORT, Running, Server};
+use super::hosts::{LINK, PORT, RunningServer, Server};
 use super::site::Site;
 use anyhow::{Context, bail};
 use std::fs;
@@ -39,13 +39,13 @@ pub(super) struct Transfer {
 impl Transfer {
     /// Runs the transfer once, with a client and a server of the same kind.
     pub(super) fn run(&self, site: &Site, kind: Server, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let room = &site.room;
+        let hosts = &site.hosts;
         let server = match self.by_certificate {
-            true => Running::new(carried::server(room, &site.grid, kind == Server::Gct, None, 0)?, kind),
-            false => room.server(kind)?,
+            true => RunningServer::new(carried::server(hosts, &site.grid, kind == Server::Gct, None, 0)?, kind),
+            false => hosts.server(kind)?,
         };
         let (source, target) = match self.disk {
-            true => (room.file("source")?.display().to_string(), room.file("target")?.display().to_string()),
+            true => (hosts.file("source")?.display().to_string(), hosts.file("target")?.display().to_string()),
             false => ("/dev/zero".to_owned(), "/dev/null".to_owned()),
         };
         if self.disk {
@@ -53,14 +53,14 @@ impl Transfer {
         }
         let near = |path| format!("file://{path}");
         let far = |path: &str| match self.by_certificate {
-            true => format!("gsiftp://{}:{PORT}{path}", room.server_of(0).0),
-            false => room.url(kind, path),
+            true => format!("gsiftp://{}:{PORT}{path}", hosts.server_of(0).0),
+            false => hosts.url(kind, path),
         };
         let ends = if self.is_put { [near(&source), far(&target)] } else { [far(&source), near(&target)] };
         let (length, streams) = (self.bytes.to_string(), self.streams.to_string());
         let mut client = match kind {
             Server::Ours => {
-                let mut client = room.phoebus()?;
+                let mut client = hosts.phoebus()?;
                 client.args(["cp", "--quiet", "--verify", "none", "--attempts", "1", "--streams", &streams]);
                 if !self.disk {
                     client.args(["--length", &length]);
@@ -68,7 +68,7 @@ impl Transfer {
                 client
             }
             _ => {
-                let mut client = room.command("globus-url-copy")?;
+                let mut client = hosts.command("globus-url-copy")?;
                 client.args(["-p", &streams]);
                 if !self.disk {
                     client.args(["-len", &length]);
@@ -85,7 +85,7 @@ impl Transfer {
         }
         let arriving = |of| Receiver::Interface { of, device: LINK, name: None };
         let began = Instant::now();
-        let mut client = Client::start(client, &room.file("client.log")?)?;
+        let mut client = Client::start(client, &hosts.file("client.log")?)?;
         let receiver = arriving(if self.is_put { server.process.pid() } else { client.pid() });
         let before = receiver.written();
         let mut first = None;
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn fill_writes_the_requested_length() {
-        let room = tempfile::tempdir().unwrap();
-        fill(&room.path().join("x"), 2_500_001).unwrap();
-        assert_eq!(fs::metadata(room.path().join("x")).unwrap().len(), 2_500_001);
+        let hosts = tempfile::tempdir().unwrap();
+        fill(&hosts.path().join("x"), 2_500_001).unwrap();
+        assert_eq!(fs::metadata(hosts.path().join("x")).unwrap().len(), 2_500_001);
     }
 }

@@ -8,7 +8,7 @@
 
 use super::super::conditions::versions;
 use super::super::engine::{Experiment, Label};
-use super::super::flows::{self, BUSY, GOODPUT, Sink, cpu};
+use super::super::flows::{self, GOODPUT, PROCESSORS_BUSY, Sink, cpu};
 use super::super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::super::report::{Bound, Report, Verdict};
 use super::super::results::{Metric, Reading, Results};
@@ -18,8 +18,8 @@ use super::super::table::Table;
 use super::super::transfer::{SET_UP, memory};
 use super::super::wan::percent;
 use super::super::{iperf, libudt};
-use super::carried::{Carried, Over, Pair};
-use super::room::Room;
+use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer};
+use super::hosts::Hosts;
 use super::site::Site;
 use super::timed::fill;
 use phoebus_proto::units::{BitRate, ByteSize, Probability, Span};
@@ -58,9 +58,9 @@ pub(in crate::bench) struct LongPath {
 
 /// The program that moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mover {
+enum TransferProgram {
     /// GridFTP.
-    Files(Carried),
+    Files(MonitoredTransfer),
     /// This many streams of iperf3.
     Iperf(u32),
     /// One flow of our own, with the arguments of [`super::super::peer`].
@@ -73,27 +73,32 @@ struct Row {
     id: &'static str,
     title: &'static str,
     colour: Colour,
-    mover: Mover,
+    program: TransferProgram,
 }
 
-const fn row(id: &'static str, title: &'static str, colour: Colour, mover: Mover) -> Row {
-    Row { id, title, colour, mover }
+const fn row(id: &'static str, title: &'static str, colour: Colour, program: TransferProgram) -> Row {
+    Row { id, title, colour, program }
 }
 
-const fn files(pair: Pair, over: Over, disk: bool) -> Mover {
-    Mover::Files(Carried { pair, over, disk })
+const fn files(pair: ClientAndServer, over: DataTransport, disk: bool) -> TransferProgram {
+    TransferProgram::Files(MonitoredTransfer { pair, over, disk })
 }
 
-use Over::{Quic, Tcp, Udt};
-use Pair::{Gct, Mixed, Ours};
+use ClientAndServer::{Gct, Mixed, Ours};
+use DataTransport::{Quic, Tcp, Udt};
 
 const ROWS: [Row; 21] = [
-    row("iperf3-1", "iperf3, 1 stream", Colour::LightGrey, Mover::Iperf(1)),
-    row("iperf3-8", "iperf3, 8 streams", Colour::Grey, Mover::Iperf(8)),
-    row("libudt", "bare UDT, libudt", Colour::Black, Mover::Libudt),
-    row("udt", "bare UDT, ours", Colour::Sky, Mover::Bare(&["udt"])),
-    row("udt-native", "bare UDT, ours, by UDT's own control", Colour::Blue, Mover::Bare(&["udt", "--cc", "native"])),
-    row("quic", "bare QUIC, ours", Colour::Green, Mover::Bare(&["quic"])),
+    row("iperf3-1", "iperf3, 1 stream", Colour::LightGrey, TransferProgram::Iperf(1)),
+    row("iperf3-8", "iperf3, 8 streams", Colour::Grey, TransferProgram::Iperf(8)),
+    row("libudt", "bare UDT, libudt", Colour::Black, TransferProgram::Libudt),
+    row("udt", "bare UDT, ours", Colour::Sky, TransferProgram::Bare(&["udt"])),
+    row(
+        "udt-native",
+        "bare UDT, ours, by UDT's own control",
+        Colour::Blue,
+        TransferProgram::Bare(&["udt", "--cc", "native"]),
+    ),
+    row("quic", "bare QUIC, ours", Colour::Green, TransferProgram::Bare(&["quic"])),
     row("gct-1", "GCT, TCP, 1 stream", Colour::LightGrey, files(Gct, Tcp(1), false)),
     row("ours-1", "Phoebus, TCP, 1 stream", Colour::Sky, files(Ours, Tcp(1), false)),
     row("gct-8", "GCT, TCP, 8 streams", Colour::Grey, files(Gct, Tcp(8), false)),
@@ -134,23 +139,23 @@ impl LongPath {
         self.loss.or(Probability::new(usual)).unwrap_or_default()
     }
 
-    fn flow(&self, room: &Room, mover: Mover, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let goodput = match mover {
-            Mover::Bare(words) => {
-                let sink = Sink::start(&room.host, "dst", room.address(), &words[..1])?;
+    fn flow(&self, hosts: &Hosts, program: TransferProgram, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let goodput = match program {
+            TransferProgram::Bare(words) => {
+                let sink = Sink::start(&hosts.host, "dst", hosts.address(), &words[..1])?;
                 let time = format!("{}s", self.seconds);
-                let client = flows::client(&room.host, "src", words, sink.at, &["--time", &time])?;
+                let client = flows::client(&hosts.host, "src", words, sink.at, &["--time", &time])?;
                 let (flow, usage) = flows::run(client, &[], limit)?;
                 return Ok(flows::readings(&flow, &usage));
             }
-            Mover::Libudt => {
-                let program = libudt::program(&room.file("")?)?;
-                let (at, client) = (room.at_server(&program)?, room.command(&program)?);
-                let (_, end) = libudt::flow(at, client, &room.address().to_string(), (self.seconds, 0), limit)?;
+            TransferProgram::Libudt => {
+                let program = libudt::program(&hosts.file("")?)?;
+                let (at, client) = (hosts.at_server(&program)?, hosts.command(&program)?);
+                let (_, end) = libudt::flow(at, client, &hosts.address().to_string(), (self.seconds, 0), limit)?;
                 end.bytes as f64 * 8e-6 / end.seconds
             }
-            Mover::Iperf(streams) => room.iperf(self.seconds, streams, CONTROL, limit)?,
-            Mover::Files(_) => return Ok(Vec::new()),
+            TransferProgram::Iperf(streams) => hosts.iperf(self.seconds, streams, CONTROL, limit)?,
+            TransferProgram::Files(_) => return Ok(Vec::new()),
         };
         Ok(vec![(GOODPUT, goodput)])
     }
@@ -190,10 +195,10 @@ impl Experiment for LongPath {
 
     fn set_up(&self, point: &str) -> anyhow::Result<Site> {
         let rtt = self.rtts.iter().find(|rtt| rtt.to_string() == point).copied().unwrap_or_default();
-        let room = Room::with_path(path(rtt, self.rate, self.loss(rtt)), self.seed, CONTROL)?;
+        let hosts = Hosts::with_path(path(rtt, self.rate, self.loss(rtt)), self.seed, CONTROL)?;
         // The file is longer than anybody can send in the time.
-        fill(&room.file("source")?, self.rate.0 / 8 * (self.seconds + 2))?;
-        Ok(Site { room, grid: Grid::bare()? })
+        fill(&hosts.file("source")?, self.rate.0 / 8 * (self.seconds + 2))?;
+        Ok(Site { hosts, grid: Grid::bare()? })
     }
 
     fn conditions(&self, site: &Site) -> Vec<(String, String)> {
@@ -202,7 +207,7 @@ impl Experiment for LongPath {
             ("globus-url-copy", "-version"),
             (iperf::PROGRAM, "--version"),
         ]);
-        all.extend(site.room.conditions());
+        all.extend(site.hosts.conditions());
         let test = format!(
             "puts for {} s from the first byte of data on, as the receiver's interface counts them, with up to 3 % of headers, slow start included; TCP in MODE E, UDT \
              and QUIC over one connection; not verified; in clear, but for QUIC, which encrypts; anonymous, but for GCT's client over UDT, \
@@ -216,14 +221,14 @@ impl Experiment for LongPath {
 
     fn measure(&self, site: &mut Site, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = ROWS.iter().find(|one| one.id == row) else { return Ok(Vec::new()) };
-        match row.mover {
-            Mover::Files(carried) => carried.run(&site.room, &site.grid, self.seconds, limit),
-            other => self.flow(&site.room, other, limit),
+        match row.program {
+            TransferProgram::Files(carried) => carried.run(&site.hosts, &site.grid, self.seconds, limit),
+            other => self.flow(&site.hosts, other, limit),
         }
     }
 
     fn report(&self, results: &Results) -> Report {
-        let metrics = [GOODPUT, SET_UP, cpu("client"), cpu("server"), BUSY].into_iter();
+        let metrics = [GOODPUT, SET_UP, cpu("client"), cpu("server"), PROCESSORS_BUSY].into_iter();
         let tables = metrics.chain(memory("server")).map(|metric| self.table(results, metric));
         Report {
             title: "GridFTP over a long path".into(),
@@ -298,8 +303,8 @@ impl LongPath {
     }
 
     fn chart(&self, results: &Results, what: &str, is_disk: bool) -> Chart {
-        let shown = ROWS.iter().filter(|row| match row.mover {
-            Mover::Files(carried) => carried.disk == is_disk && carried.pair != Mixed,
+        let shown = ROWS.iter().filter(|row| match row.program {
+            TransferProgram::Files(carried) => carried.disk == is_disk && carried.pair != Mixed,
             _ => false,
         });
         let series = shown.map(|row| Series {

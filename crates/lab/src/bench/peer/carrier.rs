@@ -62,11 +62,11 @@ pub(super) struct FlowListener {
 /// The runtime of a connection, and its orderly end.
 pub(super) struct ConnectionCloser {
     runtime: Option<Runtime>,
-    ends: Ends,
+    ends: CloseNotice,
 }
 
 /// How the peer learns of the end of the connection, before the process ends.
-enum Ends {
+enum CloseNotice {
     ByTheKernel,
     Udt(udt::Port),
     Quic(Box<Quic>),
@@ -103,24 +103,27 @@ impl Carrier {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
             control(&socket, self.cc)?;
             socket.connect(&to.into()).with_context(cannot)?;
-            return Ok((Connection::Plain(socket.into()), ConnectionCloser { runtime: None, ends: Ends::ByTheKernel }));
+            return Ok((
+                Connection::Plain(socket.into()),
+                ConnectionCloser { runtime: None, ends: CloseNotice::ByTheKernel },
+            ));
         }
         let (runtime, profile) = (runtime()?, self.profile());
         let target = Target { addr: to, name: SINK.into(), early: false };
         let opened = runtime.block_on(async {
             Ok::<_, anyhow::Error>(match self.name.as_str() {
-                "tcp" => (tcp::Tcp.connect(&target, &profile, CONNECT).await?, Ends::ByTheKernel),
+                "tcp" => (tcp::Tcp.connect(&target, &profile, CONNECT).await?, CloseNotice::ByTheKernel),
                 "udt" => {
                     let port = udt::Port::bind(any(to))?;
-                    (port.connect(to, &profile, CONNECT).await?, Ends::Udt(port))
+                    (port.connect(to, &profile, CONNECT).await?, CloseNotice::Udt(port))
                 }
                 "quic" => {
                     let quic = self.quic(Side::Sender)?;
-                    (quic.connect(&target, &profile, CONNECT).await?, Ends::Quic(Box::new(quic)))
+                    (quic.connect(&target, &profile, CONNECT).await?, CloseNotice::Quic(Box::new(quic)))
                 }
                 file => {
                     let driver = driver(file)?;
-                    (driver.connect(&target, &profile, CONNECT).await?, Ends::Driver(driver))
+                    (driver.connect(&target, &profile, CONNECT).await?, CloseNotice::Driver(driver))
                 }
             })
         });
@@ -244,10 +247,10 @@ impl ConnectionCloser {
         // Everything has been confirmed: it does no harm if the peer is not reached.
         runtime.block_on(async {
             let _ = match &self.ends {
-                Ends::ByTheKernel => Ok(()),
-                Ends::Udt(port) => tokio::time::timeout(FAREWELL, port.settled()).await,
-                Ends::Quic(quic) => tokio::time::timeout(FAREWELL, quic.close()).await,
-                Ends::Driver(driver) => {
+                CloseNotice::ByTheKernel => Ok(()),
+                CloseNotice::Udt(port) => tokio::time::timeout(FAREWELL, port.settled()).await,
+                CloseNotice::Quic(quic) => tokio::time::timeout(FAREWELL, quic.close()).await,
+                CloseNotice::Driver(driver) => {
                     let over = async {
                         while driver.connections() > 0 {
                             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Options of a flow.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Wanted {
+pub(crate) struct FlowOptions {
     /// For how long to send.
     #[arg(long, conflicts_with = "bytes", required_unless_present = "bytes")]
     time: Option<Span>,
@@ -50,14 +50,14 @@ pub(crate) struct Flow {
     /// Processor time of the server program during the flow, in seconds; includes all its concurrent flows.
     pub(crate) server_cpu: f64,
     /// What the receiver counted.
-    pub(crate) taken: Taken,
+    pub(crate) received: Received,
     /// Packets sent and retransmitted, if the sender's transport provides them.
     pub(crate) packets: Option<(u64, u64)>,
 }
 
 /// The receiver's counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Taken {
+pub(crate) struct Received {
     /// Total bytes.
     pub(crate) bytes: u64,
     /// From the request to the last byte, in seconds.
@@ -69,7 +69,7 @@ pub(crate) struct Taken {
 impl Flow {
     /// Received megabits per second.
     pub(crate) fn goodput(&self) -> f64 {
-        self.taken.bytes as f64 * 8e-6 / self.taken.seconds.max(1e-9)
+        self.received.bytes as f64 * 8e-6 / self.received.seconds.max(1e-9)
     }
 }
 
@@ -87,7 +87,7 @@ struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 struct FinalReport {
     cpu: f64,
-    taken: Option<Taken>,
+    received: Option<Received>,
     packets: Option<(u64, u64)>,
 }
 
@@ -97,7 +97,7 @@ const BLOCK: usize = 256 << 10;
 const MESSAGE_MAX: usize = 1 << 20;
 
 /// Runs one flow with the sink at `to`.
-pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &Wanted) -> anyhow::Result<Flow> {
+pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &FlowOptions) -> anyhow::Result<Flow> {
     let before = cpu();
     let started = Instant::now();
     let (mut connection, home) = carrier.connect(to)?;
@@ -110,7 +110,7 @@ pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &Wanted) -> anyhow:
         interval: wanted.interval.0,
     };
     say(&mut connection, &request)?;
-    let (taken, packets) = if wanted.reverse {
+    let (received, packets) = if wanted.reverse {
         (Some(take(&mut connection, request.interval)?), None)
     } else {
         send(&mut connection, &request)?;
@@ -120,8 +120,8 @@ pub(super) fn run(carrier: &Carrier, to: SocketAddr, wanted: &Wanted) -> anyhow:
     let packets = packets.or(last.packets).or_else(|| packets_of(&connection));
     let (client_cpu, client_memory) = (cpu() - before, memory());
     home.leave(connection);
-    let Some(taken) = taken.or(last.taken) else { bail!("the sink did not say what it got") };
-    Ok(Flow { connect, client_cpu, client_memory, server_cpu: last.cpu, taken, packets })
+    let Some(received) = received.or(last.received) else { bail!("the sink did not say what it got") };
+    Ok(Flow { connect, client_cpu, client_memory, server_cpu: last.cpu, received, packets })
 }
 
 /// Serves flows at `at`, and prints its address. Runs until it is killed.
@@ -138,7 +138,7 @@ pub(super) fn serve(
 fn answer(connection: &mut Connection) -> anyhow::Result<()> {
     let request: Request = hear(connection).context("the request")?;
     let before = cpu();
-    let (taken, packets) = if request.reverse {
+    let (received, packets) = if request.reverse {
         if let Some(cc) = &request.cc {
             connection.control(cc.parse().map_err(anyhow::Error::msg)?)?;
         }
@@ -147,7 +147,7 @@ fn answer(connection: &mut Connection) -> anyhow::Result<()> {
     } else {
         (Some(take(connection, request.interval)?), None)
     };
-    say(connection, &FinalReport { cpu: cpu() - before, taken, packets })?;
+    say(connection, &FinalReport { cpu: cpu() - before, received, packets })?;
     connection.part();
     Ok(())
 }
@@ -168,9 +168,9 @@ fn send(connection: &mut Connection, request: &Request) -> anyhow::Result<()> {
 }
 
 /// Receives blocks to their end. Leaves what follows unread.
-fn take(connection: &mut Connection, interval: Duration) -> anyhow::Result<Taken> {
+fn take(connection: &mut Connection, interval: Duration) -> anyhow::Result<Received> {
     let mut buffer = vec![0; BLOCK];
-    let mut taken = Taken::default();
+    let mut received = Received::default();
     let started = Instant::now();
     loop {
         let mut header = [0; 4];
@@ -188,13 +188,13 @@ fn take(connection: &mut Connection, interval: Duration) -> anyhow::Result<Taken
             left -= n;
             let now = started.elapsed();
             let place = (now.as_nanos() / interval.as_nanos().max(1)) as usize;
-            taken.intervals.resize(taken.intervals.len().max(place + 1), 0);
-            taken.intervals[place] += n as u64;
-            taken.bytes += n as u64;
-            taken.seconds = now.as_secs_f64();
+            received.intervals.resize(received.intervals.len().max(place + 1), 0);
+            received.intervals[place] += n as u64;
+            received.bytes += n as u64;
+            received.seconds = now.as_secs_f64();
         }
     }
-    Ok(taken)
+    Ok(received)
 }
 
 fn say(connection: &mut Connection, message: &impl Serialize) -> anyhow::Result<()> {
@@ -244,16 +244,16 @@ mod tests {
     use std::thread;
 
     #[derive(Debug, Parser)]
-    struct Both {
+    struct FlowCommand {
         #[command(flatten)]
         carrier: Carrier,
         #[command(flatten)]
-        wanted: Wanted,
+        wanted: FlowOptions,
     }
 
     fn flow(words: &str, directory: &Path) -> anyhow::Result<Flow> {
         let words = words.replace("DIR", &directory.display().to_string());
-        let both = Both::parse_from(std::iter::once("flow").chain(words.split(' ')));
+        let both = FlowCommand::parse_from(std::iter::once("flow").chain(words.split(' ')));
         let (carrier, (told, tell)) = (both.carrier.clone(), mpsc::channel());
         // It serves until the test's process ends.
         thread::spawn(move || serve(&carrier, "127.0.0.1:0".parse()?, |at| Ok(told.send(*at)?)));
@@ -268,8 +268,8 @@ mod tests {
             for direction in ["", " --reverse"] {
                 let words = format!("{carrier} --bytes 3000001 --interval 50ms{direction}");
                 let flow = flow(&words, directory.path()).unwrap_or_else(|error| panic!("{words}: {error:#}"));
-                assert_eq!(flow.taken.bytes, 3_000_001, "{words}");
-                assert_eq!(flow.taken.intervals.iter().sum::<u64>(), 3_000_001, "{words}");
+                assert_eq!(flow.received.bytes, 3_000_001, "{words}");
+                assert_eq!(flow.received.intervals.iter().sum::<u64>(), 3_000_001, "{words}");
                 assert!(flow.goodput() > 0.0 && flow.connect > 0.0, "{words}: {flow:?}");
                 assert_eq!(flow.packets.is_some(), carrier != "tcp", "{words}: {flow:?}");
             }
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn flow_can_last_a_given_time() {
         let flow = flow("tcp --cc reno --time 50ms", Path::new("/")).unwrap();
-        assert!(flow.taken.seconds > 0.0 && flow.taken.bytes > 0, "{flow:?}");
+        assert!(flow.received.seconds > 0.0 && flow.received.bytes > 0, "{flow:?}");
     }
 
     #[test]

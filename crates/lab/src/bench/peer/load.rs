@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// What stands between the load and its destination.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[group(multiple = false)]
-pub(crate) struct Via {
+pub(crate) struct RelayChoice {
     /// Gateways: the first is asked for a session to the destination by way of the others.
     #[arg(long, value_delimiter = ',')]
     gateway: Vec<SocketAddr>,
@@ -30,7 +30,7 @@ pub(crate) struct Via {
 
 /// The result of sending over many connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Bulk {
+pub(crate) struct ParallelTransfer {
     /// From the time when all were connected to the last confirmation, in seconds.
     pub(crate) seconds: f64,
     /// Total bytes sent.
@@ -39,7 +39,7 @@ pub(crate) struct Bulk {
 
 /// The result of opening connections one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Churn {
+pub(crate) struct SequentialConnections {
     /// Duration, in seconds.
     pub(crate) seconds: f64,
     /// Connections that were opened and echoed their byte.
@@ -48,7 +48,7 @@ pub(crate) struct Churn {
 
 /// The number of open, idle connections.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Held {
+pub(crate) struct IdleConnections {
     /// How many.
     pub(crate) sessions: usize,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Held {
 /// Room for HELLO and OPEN.
 const MESSAGES: usize = 2048;
 
-impl Via {
+impl RelayChoice {
     /// Through gateways, the nearest first.
     pub(crate) fn gateways(path: &[SocketAddr]) -> Self {
         Self { gateway: path.to_vec(), relay: None }
@@ -106,7 +106,7 @@ fn open(stream: &mut TcpStream, to: SocketAddr, path: &[SocketAddr]) -> anyhow::
 }
 
 /// Sends `bytes` bytes over each of `sessions` connections.
-pub(super) fn bulk(via: &Via, to: SocketAddr, sessions: usize, bytes: u64) -> anyhow::Result<Bulk> {
+pub(super) fn bulk(via: &RelayChoice, to: SocketAddr, sessions: usize, bytes: u64) -> anyhow::Result<ParallelTransfer> {
     let streams: Vec<_> = (0..sessions).map(|_| via.connect(to)).collect::<Result<_, _>>()?;
     let start = Barrier::new(sessions);
     let work = |mut stream: TcpStream| {
@@ -120,12 +120,17 @@ pub(super) fn bulk(via: &Via, to: SocketAddr, sessions: usize, bytes: u64) -> an
         threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
     })?;
     let seconds = started.into_iter().min().map_or(0.0, |first| first.elapsed().as_secs_f64());
-    Ok(Bulk { seconds, bytes: bytes * sessions as u64 })
+    Ok(ParallelTransfer { seconds, bytes: bytes * sessions as u64 })
 }
 
 /// For `time`, opens connections, `at_once` of them at any time, sends one byte over each for the echo, and closes
 /// it.
-pub(super) fn churn(via: &Via, to: SocketAddr, at_once: usize, time: Duration) -> anyhow::Result<Churn> {
+pub(super) fn churn(
+    via: &RelayChoice,
+    to: SocketAddr,
+    at_once: usize,
+    time: Duration,
+) -> anyhow::Result<SequentialConnections> {
     let started = Instant::now();
     let work = || {
         let mut opened = 0;
@@ -139,16 +144,16 @@ pub(super) fn churn(via: &Via, to: SocketAddr, at_once: usize, time: Duration) -
         let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
         threads.into_iter().map(join).sum::<anyhow::Result<u64>>()
     })?;
-    Ok(Churn { seconds: started.elapsed().as_secs_f64(), opened })
+    Ok(SequentialConnections { seconds: started.elapsed().as_secs_f64(), opened })
 }
 
 /// Opens `sessions` connections, sends one byte over each for the echo, reports to `ready`, and holds them until
 /// standard input ends.
 pub(super) fn hold(
-    via: &Via,
+    via: &RelayChoice,
     to: SocketAddr,
     sessions: usize,
-    ready: impl FnOnce(&Held) -> anyhow::Result<()>,
+    ready: impl FnOnce(&IdleConnections) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     phoebus_net::limits::raise_descriptors();
     let mut held = Vec::with_capacity(sessions);
@@ -157,7 +162,7 @@ pub(super) fn hold(
         echo(&mut stream, 1).with_context(|| format!("session {number} of {sessions}"))?;
         held.push(stream);
     }
-    ready(&Held { sessions: held.len() })?;
+    ready(&IdleConnections { sessions: held.len() })?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
     Ok(())
 }

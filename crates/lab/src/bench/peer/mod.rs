@@ -14,12 +14,12 @@ mod transfer;
 pub(crate) use carrier::credentials;
 pub(crate) use flow::Flow;
 #[cfg(test)]
-pub(crate) use flow::Taken;
-pub(crate) use load::{Bulk, Churn, Held, Via};
+pub(crate) use flow::Received;
+pub(crate) use load::{IdleConnections, ParallelTransfer, RelayChoice, SequentialConnections};
 pub(crate) use transfer::{Echo, Transfer};
 
 use carrier::Carrier;
-use flow::Wanted;
+use flow::FlowOptions;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,12 +70,12 @@ pub(crate) enum PeerCommand {
         #[arg(long)]
         to: SocketAddr,
         #[command(flatten)]
-        wanted: Wanted,
+        wanted: FlowOptions,
     },
     /// Sends to a sink over many connections at once.
-    Bulk {
+    ParallelTransfer {
         #[command(flatten)]
-        via: Via,
+        via: RelayChoice,
         /// The sink.
         to: SocketAddr,
         /// How many connections.
@@ -84,9 +84,9 @@ pub(crate) enum PeerCommand {
         bytes: u64,
     },
     /// Opens connections to an echo as fast as it can, one byte each.
-    Churn {
+    SequentialConnections {
         #[command(flatten)]
-        via: Via,
+        via: RelayChoice,
         /// The echo.
         to: SocketAddr,
         /// How many at once.
@@ -97,7 +97,7 @@ pub(crate) enum PeerCommand {
     /// Opens connections to an echo and holds them, idle, until its standard input ends.
     Hold {
         #[command(flatten)]
-        via: Via,
+        via: RelayChoice,
         /// The echo.
         to: SocketAddr,
         /// How many.
@@ -114,8 +114,8 @@ pub(crate) fn run(command: PeerCommand) -> anyhow::Result<()> {
         PeerCommand::Ping { to, count } => print(&transfer::ping(to, count)?),
         PeerCommand::Flows { carrier, listen } => flow::serve(&carrier, listen, print),
         PeerCommand::Flow { carrier, to, wanted } => print(&flow::run(&carrier, to, &wanted)?),
-        PeerCommand::Bulk { via, to, sessions, bytes } => print(&load::bulk(&via, to, sessions, bytes)?),
-        PeerCommand::Churn { via, to, at_once, seconds } => {
+        PeerCommand::ParallelTransfer { via, to, sessions, bytes } => print(&load::bulk(&via, to, sessions, bytes)?),
+        PeerCommand::SequentialConnections { via, to, at_once, seconds } => {
             print(&load::churn(&via, to, at_once, Duration::from_secs(seconds))?)
         }
         PeerCommand::Hold { via, to, sessions } => load::hold(&via, to, sessions, print),

@@ -13,7 +13,7 @@ pub(crate) enum Scale {
 
 /// An axis fitted to its values.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Fitted {
+pub(super) struct FittedAxis {
     low: f64,
     high: f64,
     log: bool,
@@ -23,9 +23,9 @@ pub(super) struct Fitted {
 
 impl Scale {
     /// An axis with room for all of `values`.
-    pub(super) fn fit(&self, values: impl Iterator<Item = f64>) -> Fitted {
+    pub(super) fn fit(&self, values: impl Iterator<Item = f64>) -> FittedAxis {
         match self {
-            Self::Categories(names) => Fitted {
+            Self::Categories(names) => FittedAxis {
                 low: -0.5,
                 high: names.len().max(1) as f64 - 0.5,
                 log: false,
@@ -37,7 +37,7 @@ impl Scale {
     }
 }
 
-impl Fitted {
+impl FittedAxis {
     /// The position of `value` between the ends, 0 to 1; `None` if it cannot be drawn.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.log && value <= 0.0) {
@@ -53,16 +53,16 @@ impl Fitted {
     }
 }
 
-fn linear(values: impl Iterator<Item = f64>) -> Fitted {
+fn linear(values: impl Iterator<Item = f64>) -> FittedAxis {
     let (low, high) = values.filter(|v| v.is_finite()).fold((0.0f64, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
     let high = if high > low { high } else { low + 1.0 };
     let step = nice_step((high - low) / 5.0);
     let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
     let ticks = (first..=last).map(|n| n as f64 * step).map(|v| (v, label(v))).collect();
-    Fitted { low: first as f64 * step, high: last as f64 * step, log: false, ticks }
+    FittedAxis { low: first as f64 * step, high: last as f64 * step, log: false, ticks }
 }
 
-fn log(values: impl Iterator<Item = f64>) -> Fitted {
+fn log(values: impl Iterator<Item = f64>) -> FittedAxis {
     let drawn = values.filter(|v| v.is_finite() && *v > 0.0);
     let (low, high) = drawn.fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
     let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
@@ -77,7 +77,7 @@ fn log(values: impl Iterator<Item = f64>) -> Fitted {
     let crowd = inside.len() > 10;
     let is_power = |v: f64| (v.log10() - v.log10().round()).abs() < 1e-9;
     let ticks = inside.into_iter().filter(|v| !crowd || is_power(*v)).map(|v| (v, label(v))).collect();
-    Fitted { low: start, high: end, log: true, ticks }
+    FittedAxis { low: start, high: end, log: true, ticks }
 }
 
 /// The smallest of 1, 2, 5 times a power of ten that is at least `rough`.

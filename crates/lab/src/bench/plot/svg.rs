@@ -1,6 +1,6 @@
 //! The SVG writer: lays out a chart on a fixed canvas, with the legend to the right, and writes SVG 1.1.
 
-use super::scale::Fitted;
+use super::scale::FittedAxis;
 use super::{Chart, Kind, Point, Series};
 use std::fmt::Write;
 
@@ -78,7 +78,7 @@ impl Canvas {
         ));
     }
 
-    fn axes(&mut self, chart: &Chart, x: &Fitted, y: &Fitted) {
+    fn axes(&mut self, chart: &Chart, x: &FittedAxis, y: &FittedAxis) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         for (value, text) in &y.ticks {
             let Some(at) = down(y, *value) else { continue };
@@ -99,7 +99,7 @@ impl Canvas {
         self.text(x, y, "middle", 13.0, &format!("transform=\"rotate(-90 {x:.1} {y:.1})\""), &chart.y.label);
     }
 
-    fn bars(&mut self, series: &[Series], x: &Fitted, y: &Fitted) {
+    fn bars(&mut self, series: &[Series], x: &FittedAxis, y: &FittedAxis) {
         let places = x.ticks.len().max(1) as f64;
         let count = series.len().max(1) as f64;
         let group = ((WIDTH - RIGHT - LEFT) / places * FILLED).min(count * BAR_MAX);
@@ -122,14 +122,14 @@ impl Canvas {
         }
     }
 
-    fn traces(&mut self, series: &[Series], x: &Fitted, y: &Fitted) {
+    fn traces(&mut self, series: &[Series], x: &FittedAxis, y: &FittedAxis) {
         for one in series {
             self.path(one, x, y, 1.3);
         }
     }
 
     /// Draws the line through the values of a series; returns their positions.
-    fn path(&mut self, one: &Series, x: &Fitted, y: &Fitted, width: f64) -> Vec<[f64; 2]> {
+    fn path(&mut self, one: &Series, x: &FittedAxis, y: &FittedAxis, width: f64) -> Vec<[f64; 2]> {
         let at = |p: &Point| Some([across(x, p.x)?, down(y, p.y)?]);
         let places: Vec<_> = one.points.iter().filter_map(at).collect();
         let path: Vec<_> = places.iter().map(|[x, y]| format!("{x:.1},{y:.1}")).collect();
@@ -141,7 +141,7 @@ impl Canvas {
         places
     }
 
-    fn lines(&mut self, series: &[Series], x: &Fitted, y: &Fitted) {
+    fn lines(&mut self, series: &[Series], x: &FittedAxis, y: &FittedAxis) {
         for (number, one) in series.iter().enumerate() {
             let places = self.path(one, x, y, 2.0);
             for point in &one.points {
@@ -156,7 +156,7 @@ impl Canvas {
     }
 
     /// Draws the spread of a value's measurements, if there is one.
-    fn whisker(&mut self, x: f64, half: f64, point: &Point, y: &Fitted) {
+    fn whisker(&mut self, x: f64, half: f64, point: &Point, y: &FittedAxis) {
         let (Some(low), Some(high)) = (down(y, point.low), down(y, point.high)) else { return };
         if low - high < 1.0 {
             return;
@@ -183,7 +183,7 @@ impl Canvas {
         }
     }
 
-    fn marks(&mut self, marks: &[(f64, String)], y: &Fitted) {
+    fn marks(&mut self, marks: &[(f64, String)], y: &FittedAxis) {
         for (value, text) in marks {
             let Some(at) = down(y, *value) else { continue };
             self.line([LEFT, at], [WIDTH - RIGHT, at], INK, 1.2, "stroke-dasharray=\"5 4\"");
@@ -192,7 +192,7 @@ impl Canvas {
     }
 
     /// Placed at the bottom, or where it does not cover the label of a mark.
-    fn legend(&mut self, series: &[Series], marks: &[(f64, String)], y_axis: &Fitted) {
+    fn legend(&mut self, series: &[Series], marks: &[(f64, String)], y_axis: &FittedAxis) {
         let x = WIDTH - RIGHT + 14.0;
         let is_new = |(place, one): &(usize, &Series)| series[..*place].iter().all(|other| other.name != one.name);
         let series: Vec<_> = series.iter().enumerate().filter(is_new).map(|(_, one)| one).collect();
@@ -215,11 +215,11 @@ impl Canvas {
     }
 }
 
-fn across(axis: &Fitted, value: f64) -> Option<f64> {
+fn across(axis: &FittedAxis, value: f64) -> Option<f64> {
     Some(LEFT + axis.place(value)? * (WIDTH - RIGHT - LEFT))
 }
 
-fn down(axis: &Fitted, value: f64) -> Option<f64> {
+fn down(axis: &FittedAxis, value: f64) -> Option<f64> {
     Some(HEIGHT - BOTTOM - axis.place(value)? * (HEIGHT - BOTTOM - TOP))
 }
 

@@ -21,7 +21,7 @@ use phoebus_proto::units::{Probability, Span};
 use phoebus_wan::model::{Loss, Rate};
 use phoebus_wan::testbed::Sc09;
 use rows::ROWS;
-use site::Sites;
+use site::PathCache;
 use std::time::Duration;
 
 /// Options of the experiment.
@@ -47,7 +47,7 @@ pub(crate) struct Sc09Args {
 }
 
 /// The experiment.
-pub(super) struct Figures {
+pub(super) struct Sc09Figures {
     cells: Vec<Cell>,
     seconds: u64,
     seed: u64,
@@ -102,7 +102,7 @@ impl Cell {
     }
 }
 
-impl Figures {
+impl Sc09Figures {
     /// The experiment with these options.
     pub(super) fn new(args: &Sc09Args) -> Self {
         let quick = args.common.quick;
@@ -131,8 +131,8 @@ impl Figures {
     }
 }
 
-impl Experiment for Figures {
-    type Bed = Sites;
+impl Experiment for Sc09Figures {
+    type Bed = PathCache;
 
     fn name(&self) -> &'static str {
         "sc09"
@@ -144,7 +144,7 @@ impl Experiment for Figures {
 
     fn rows(&self) -> Vec<Label> {
         let title = |row: &rows::Row| match row.ends {
-            rows::Ends::CubicAlone => format!("{}, ends with cubic alone", row.title),
+            rows::EndsControl::CubicAlone => format!("{}, ends with cubic alone", row.title),
             _ => row.title.to_owned(),
         };
         ROWS.iter().map(|row| Label::new(row.id, title(row))).collect()
@@ -154,13 +154,13 @@ impl Experiment for Figures {
         Duration::from_secs(self.seconds) + AROUND
     }
 
-    fn set_up(&self, point: &str) -> anyhow::Result<Sites> {
-        let mut sites = Sites::new(self.cell(point).path(self.seed))?;
+    fn set_up(&self, point: &str) -> anyhow::Result<PathCache> {
+        let mut sites = PathCache::new(self.cell(point).path(self.seed))?;
         sites.of(&ROWS[0], self.security)?;
         Ok(sites)
     }
 
-    fn conditions(&self, sites: &Sites) -> Vec<(String, String)> {
+    fn conditions(&self, sites: &PathCache) -> Vec<(String, String)> {
         let mut all = versions(&[
             ("globus-gridftp-server", "--version"),
             ("globus-url-copy", "-version"),
@@ -184,7 +184,7 @@ impl Experiment for Figures {
         all
     }
 
-    fn measure(&self, sites: &mut Sites, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, sites: &mut PathCache, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = ROWS.iter().find(|one| one.id == row) else { return Ok(Vec::new()) };
         let (bed, grid) = sites.of(row, self.security)?;
         programs::measure(bed, grid, row, self.seconds, limit)
@@ -199,7 +199,7 @@ impl Experiment for Figures {
 mod tests {
     use super::*;
 
-    fn figures(change: impl FnOnce(&mut Sc09Args)) -> Figures {
+    fn figures(change: impl FnOnce(&mut Sc09Args)) -> Sc09Figures {
         let mut args = Sc09Args {
             common: Common::for_tests(),
             full: false,
@@ -209,10 +209,10 @@ mod tests {
             security: Security::Encrypt,
         };
         change(&mut args);
-        Figures::new(&args)
+        Sc09Figures::new(&args)
     }
 
-    fn ids(figures: &Figures) -> Vec<String> {
+    fn ids(figures: &Sc09Figures) -> Vec<String> {
         figures.points().into_iter().map(|label| label.id).collect()
     }
 

@@ -2,7 +2,7 @@
 //! servers.
 
 use super::rows::{Program, Row, RowRoute};
-use super::site::{Grid, lead};
+use super::site::{Grid, route};
 use crate::bench::bed::{self, Bed, Service};
 use crate::bench::flows::GOODPUT;
 use crate::bench::iperf;
@@ -70,7 +70,7 @@ fn gridftp(
         client.env("GLOBUS_THREAD_MODEL", "pthread");
     }
     client.env("PHOEBUS_REPORT", &report);
-    let on_the_way = lead(bed, &mut client, row)?;
+    let on_the_way = route(bed, &mut client, row)?;
     let began = Instant::now();
     let mut client = Client::start(client, &grid.file("client.log"))?;
     let receiver = Receiver::Children { of: server.pid(), name: "globus-gridftp-" };
@@ -185,7 +185,7 @@ fn prepare_ssh(grid: &Grid) -> anyhow::Result<()> {
 fn through_iperf(bed: &mut Bed, seconds: u64, limit: Duration) -> anyhow::Result<Vec<Reading>> {
     let server = iperf::serve(bed.command("dst", iperf::PROGRAM)?, Service::Iperf.port())?;
     let mut client = bed.command("src", iperf::PROGRAM)?;
-    bed.lead(&mut client, bed::BedRoute::Phoebus, Some("bbr"))?;
+    bed.route(&mut client, bed::BedRoute::Phoebus, Some("bbr"))?;
     let test = iperf::Test { seconds, streams: 1, reverse: false, congestion_control: None };
     let outcome = test.run(client, bed.entrance(bed::BedRoute::Phoebus, Service::Iperf)?, limit)?;
     drop(server);

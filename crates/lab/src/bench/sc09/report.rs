@@ -1,9 +1,9 @@
 //! Tables and drawings of the experiment, as in the paper: a drawing for each figure, Table 1, and the paper's
 //! statements.
 
-use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, Ends, IPERF, PHOEBUS, PHOEBUS_UDT, ROWS, Row, RowRoute};
-use super::{Cell, Figures, statements};
-use crate::bench::flows::{BUSY, GOODPUT, cpu};
+use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, EndsControl, IPERF, PHOEBUS, PHOEBUS_UDT, ROWS, Row, RowRoute};
+use super::{Cell, Sc09Figures, statements};
+use crate::bench::flows::{GOODPUT, PROCESSORS_BUSY, cpu};
 use crate::bench::plot::{Axis, Chart, Kind, Point, Scale, Series};
 use crate::bench::report::{Bound, Report, Verdict};
 use crate::bench::results::{Metric, Results};
@@ -18,10 +18,10 @@ const PAPER: [(&str, &str, &str); 2] = [("paper: direct UDT", "62.1", "38.4"), (
 /// From this round trip of the WAN on, one stream through gateways must be no slower than eight direct ones.
 const FAR: Span = Span(Duration::from_millis(50));
 
-pub(super) fn of(figures: &Figures, results: &Results) -> Report {
+pub(super) fn of(figures: &Sc09Figures, results: &Results) -> Report {
     let pictures = Pictures { cells: &figures.cells, results };
-    let permitted = |row: &&Row| row.ends != Ends::CubicAlone;
-    let alone = |row: &&Row| row.ends == Ends::CubicAlone || [DIRECT, DIRECT_8].contains(&row.id);
+    let permitted = |row: &&Row| row.ends != EndsControl::CubicAlone;
+    let alone = |row: &&Row| row.ends == EndsControl::CubicAlone || [DIRECT, DIRECT_8].contains(&row.id);
     let mut tables = vec![
         pictures.table("Goodput, ends with cubic and bbr for those who ask", GOODPUT, permitted),
         pictures.table("Goodput, ends with cubic alone", GOODPUT, alone),
@@ -31,7 +31,7 @@ pub(super) fn of(figures: &Figures, results: &Results) -> Report {
             matches!(row.way, RowRoute::ByAgent(..))
         }),
         pictures.table("Processor time of both gateways", cpu("gateways"), |row| row.transport() != ""),
-        pictures.table("Processors busy, of all programs and the emulated links", BUSY, |_| true),
+        pictures.table("Processors busy, of all programs and the emulated links", PROCESSORS_BUSY, |_| true),
     ];
     tables.extend(pictures.table_1());
     tables.retain(|table| !table.rows.is_empty());
@@ -77,7 +77,7 @@ impl Pictures<'_> {
                 .map(|cell| self.results.cell(&cell.label().id, row.id, metric, Summary::with_extremes))
                 .collect();
             if cells.iter().any(|cell| cell != "–") {
-                let ends = if row.ends == Ends::CubicAlone { ", cubic alone" } else { "" };
+                let ends = if row.ends == EndsControl::CubicAlone { ", cubic alone" } else { "" };
                 table.row(std::iter::once(format!("{}{ends}", row.title)).chain(cells));
             }
         }
@@ -139,11 +139,12 @@ impl Pictures<'_> {
             let summary = self.results.summary(&cell.label().id, row.id, GOODPUT)?;
             Some(Point::of(place as f64, &summary))
         };
-        let series = ROWS.iter().filter(|row| row.ends != Ends::CubicAlone && row.id != IPERF).map(|row| Series {
-            name: row.title.to_owned(),
-            colour: row.colour,
-            points: cells.iter().enumerate().filter_map(|cell| point(cell, row)).collect(),
-        });
+        let series =
+            ROWS.iter().filter(|row| row.ends != EndsControl::CubicAlone && row.id != IPERF).map(|row| Series {
+                name: row.title.to_owned(),
+                colour: row.colour,
+                points: cells.iter().enumerate().filter_map(|cell| point(cell, row)).collect(),
+            });
         let names = cells.iter().map(|cell| cell.label().title).collect();
         Chart {
             title,
@@ -189,8 +190,8 @@ mod tests {
     use super::*;
     use crate::testbed::Security;
 
-    fn figures(cells: &[Cell]) -> Figures {
-        Figures { cells: cells.to_vec(), seconds: 12, seed: 1, security: Security::Encrypt }
+    fn figures(cells: &[Cell]) -> Sc09Figures {
+        Sc09Figures { cells: cells.to_vec(), seconds: 12, seed: 1, security: Security::Encrypt }
     }
 
     fn measured(values: &[(&str, &str, f64)]) -> Results {

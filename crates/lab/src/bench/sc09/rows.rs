@@ -11,7 +11,7 @@ pub(super) struct Row {
     pub(super) title: &'static str,
     pub(super) program: Program,
     pub(super) way: RowRoute,
-    pub(super) ends: Ends,
+    pub(super) ends: EndsControl,
     pub(super) colour: Colour,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum RowRoute {
 
 /// The congestion control of TCP at the ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Ends {
+pub(super) enum EndsControl {
     /// cubic, the default of most hosts; bbr on request.
     Cubic,
     /// cubic, even if a program requests another one.
@@ -51,12 +51,12 @@ pub(super) enum Ends {
 }
 
 const fn row(id: &'static str, title: &'static str, program: Program, way: RowRoute, colour: Colour) -> Row {
-    Row { id, title, program, way, ends: Ends::Cubic, colour }
+    Row { id, title, program, way, ends: EndsControl::Cubic, colour }
 }
 
 /// A row of the second table: bbr is not permitted at the ends.
 const fn alone(id: &'static str, title: &'static str, program: Program, way: RowRoute, colour: Colour) -> Row {
-    Row { ends: Ends::CubicAlone, ..row(id, title, program, way, colour) }
+    Row { ends: EndsControl::CubicAlone, ..row(id, title, program, way, colour) }
 }
 
 /// The row of one stream through Phoebus, which targets refer to.
@@ -74,7 +74,10 @@ use RowRoute::{ByAgent, Direct, Through};
 pub(super) const ROWS: [Row; 16] = [
     row("scp", "scp", Scp, Direct, Colour::Green),
     row(DIRECT, "direct TCP", Gridftp(1), Direct, Colour::LightGrey),
-    Row { ends: Ends::Bbr, ..row("direct-bbr", "direct TCP, hosts with bbr", Gridftp(1), Direct, Colour::Purple) },
+    Row {
+        ends: EndsControl::Bbr,
+        ..row("direct-bbr", "direct TCP, hosts with bbr", Gridftp(1), Direct, Colour::Purple)
+    },
     row(DIRECT_UDT, "direct UDT", GridftpUdt, Direct, Colour::Grey),
     row(DIRECT_8, "direct TCP, 8 streams", Gridftp(8), Direct, Colour::Black),
     row(PHOEBUS, "Phoebus-TCP", Gridftp(1), Through("bbr"), Colour::Orange),
@@ -82,7 +85,7 @@ pub(super) const ROWS: [Row; 16] = [
     row("phoebus-quic", "Phoebus-QUIC", Gridftp(1), Through("quic"), Colour::Sky),
     row(PHOEBUS_8, "Phoebus-TCP, 8 streams", Gridftp(8), Through("bbr"), Colour::Blue),
     // The shim requests bbr before it connects; a route's congestion control would override that.
-    Row { ends: Ends::Bbr, ..row(IPERF, "iperf3 through Phoebus-TCP", Iperf, Through("bbr"), Colour::Green) },
+    Row { ends: EndsControl::Bbr, ..row(IPERF, "iperf3 through Phoebus-TCP", Iperf, Through("bbr"), Colour::Green) },
     alone("alone-tcp", "Phoebus-TCP", Gridftp(1), Through("bbr"), Colour::Orange),
     alone("alone-udt", "Phoebus-UDT", Gridftp(1), Through("udt"), Colour::Vermilion),
     alone("alone-quic", "Phoebus-QUIC", Gridftp(1), Through("quic"), Colour::Sky),
@@ -109,7 +112,7 @@ impl Row {
     }
 }
 
-impl Ends {
+impl EndsControl {
     /// As an attribute of a route (ip-route(8)): for sockets that request nothing, or for all.
     pub(super) fn congctl(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! A path for each transport between the gateways, and the environment of GCT's programs on it: the driver, Grid
 //! security, congestion control at the ends.
 
-use super::rows::{Ends, Row, RowRoute};
+use super::rows::{EndsControl, Row, RowRoute};
 use crate::bench::bed::{self, Bed};
 use crate::bench::process;
 use anyhow::{Context, bail};
@@ -21,7 +21,7 @@ const DRIVER: &str = "libglobus_xio_phoebus_driver.so";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Paths with the same circumstances, each created when a row first needs it.
-pub(crate) struct Sites {
+pub(crate) struct PathCache {
     settings: Sc09,
     beds: BTreeMap<String, Bed>,
     grid: Grid,
@@ -32,7 +32,7 @@ pub(in crate::bench) struct Grid {
     directory: tempfile::TempDir,
 }
 
-impl Sites {
+impl PathCache {
     /// No path yet, with these circumstances.
     pub(super) fn new(settings: Sc09) -> anyhow::Result<Self> {
         Ok(Self { settings, beds: BTreeMap::new(), grid: Grid::create()? })
@@ -64,7 +64,7 @@ impl Sites {
 
 /// Gives all routes of a host this congestion control: a network namespace cannot choose a default that the machine
 /// does not allow to all users, and a testbed changes no machine.
-fn set_control(bed: &Bed, host: &str, ends: Ends) -> anyhow::Result<()> {
+fn set_control(bed: &Bed, host: &str, ends: EndsControl) -> anyhow::Result<()> {
     let script = format!(
         "ip -4 route show | sed 's/ congctl.*//' | while read -r route; do ip route replace $route {} || exit 1; done",
         ends.congctl()
@@ -135,11 +135,11 @@ impl Grid {
 
 /// Sets the driver's environment for `command`, a client at `src`, to the way of `row`; the program itself runs
 /// without the shim. Returns the processes on the way, with their roles.
-pub(super) fn lead(bed: &mut Bed, command: &mut Command, row: &Row) -> anyhow::Result<Vec<(&'static str, u32)>> {
+pub(super) fn route(bed: &mut Bed, command: &mut Command, row: &Row) -> anyhow::Result<Vec<(&'static str, u32)>> {
     let agent = match row.way {
         RowRoute::Direct => return Ok(Vec::new()),
-        RowRoute::Through(_) => bed.lead(command, bed::BedRoute::Phoebus, None).map(|()| None)?,
-        RowRoute::ByAgent(_, first_hop) => bed.lead_by_agent(command, first_hop).map(Some)?,
+        RowRoute::Through(_) => bed.route(command, bed::BedRoute::Phoebus, None).map(|()| None)?,
+        RowRoute::ByAgent(_, first_hop) => bed.route_by_agent(command, first_hop).map(Some)?,
     };
     command.env_remove("LD_PRELOAD");
     let gateways = bed.gateway_pids().into_iter().map(|pid| ("gateways", pid));

@@ -3,10 +3,10 @@
 //!
 //! Processor time is that of the client's process: the kernel's work in interrupts counts for no process, in any row.
 
-use super::{Path, Sites};
-use crate::bench::compared::Hop;
+use super::{Path, PathCache};
+use crate::bench::compared::FirstHop;
 use crate::bench::engine::{Experiment, Label};
-use crate::bench::flows::{self, BUSY, GOODPUT, cpu};
+use crate::bench::flows::{self, GOODPUT, PROCESSORS_BUSY, cpu};
 use crate::bench::hop::Wan;
 use crate::bench::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use crate::bench::report::{Bound, Report, Verdict};
@@ -89,7 +89,7 @@ impl Cpu {
         }
     }
 
-    fn libudt(&self, sites: &mut Sites, held: bool, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn libudt(&self, sites: &mut PathCache, held: bool, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let bed = &sites.get(&Path::Direct, |_| Ok(()))?.bed;
         let program = libudt::program(bed.testbed.directory())?;
         let to = bed.address("dst")?.to_string();
@@ -107,7 +107,7 @@ fn readings(goodput: f64, bytes: u64, seconds: f64, client: f64, memory: u64) ->
 }
 
 impl Experiment for Cpu {
-    type Bed = Sites;
+    type Bed = PathCache;
 
     fn name(&self) -> &'static str {
         "cpu"
@@ -125,14 +125,14 @@ impl Experiment for Cpu {
         Duration::from_secs(self.seconds) + AROUND
     }
 
-    fn set_up(&self, point: &str) -> anyhow::Result<Sites> {
+    fn set_up(&self, point: &str) -> anyhow::Result<PathCache> {
         let loss = Probability::new(Self::circumstances(point)?.loss).unwrap_or_default();
-        let mut sites = Sites::new(wan::path(self.rtt, loss, self.seed, "bbr"));
+        let mut sites = PathCache::new(wan::path(self.rtt, loss, self.seed, "bbr"));
         sites.get(&Path::Direct, |_| Ok(()))?;
         Ok(sites)
     }
 
-    fn conditions(&self, sites: &Sites) -> Vec<(String, String)> {
+    fn conditions(&self, sites: &PathCache) -> Vec<(String, String)> {
         let mut all = vec![("round trip of the WAN".to_owned(), self.rtt.to_string())];
         all.push(("test".into(), format!("one flow of {} s, memory to memory, timed by its receiver", self.seconds)));
         all.push(("gateways joined by udt".into(), format!("security = \"{}\"", self.security.name())));
@@ -141,7 +141,7 @@ impl Experiment for Cpu {
         all
     }
 
-    fn measure(&self, sites: &mut Sites, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, sites: &mut PathCache, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let rate = Self::circumstances(point)?.rate;
         let held = |words: &[&'static str]| [words, &rate.map_or(vec![], |rate| vec!["--rate", rate])].concat();
         let (path, carrier, words) = match row {
@@ -161,13 +161,13 @@ impl Experiment for Cpu {
         let time = format!("{}s", self.seconds);
         let mut client = flows::client(&site.bed.testbed, "src", &words, to, &["--time", &time])?;
         if through {
-            Hop::Cubic.lead(&mut site.bed, &mut client)?;
+            FirstHop::Cubic.route(&mut site.bed, &mut client)?;
         }
         let (flow, usage) = flows::run(client, &[], limit)?;
         site.bed.check()?;
-        let (bytes, seconds) = (flow.taken.bytes, flow.taken.seconds);
+        let (bytes, seconds) = (flow.received.bytes, flow.received.seconds);
         let mut all = readings(flow.goodput(), bytes, seconds, flow.client_cpu, flow.client_memory);
-        all.push((BUSY, usage.busy));
+        all.push((PROCESSORS_BUSY, usage.busy));
         Ok(all)
     }
 

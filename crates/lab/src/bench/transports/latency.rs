@@ -2,9 +2,9 @@
 //! gateways, and Fast Open or an agent on the first hop (Table 2 of the SC09 paper, S26, S27).
 
 use super::rows::{self, Row, RowRoute};
-use super::{Path, Sites};
+use super::{Path, PathCache};
 use crate::bench::bed::Service;
-use crate::bench::compared::Hop;
+use crate::bench::compared::FirstHop;
 use crate::bench::engine::{Experiment, Label};
 use crate::bench::latency::{CONNECT, FIRST, LatencyArgs, NEXT, READY, readings};
 use crate::bench::plot::{Axis, Chart, Kind as Drawn, Point, Scale, Series};
@@ -32,8 +32,8 @@ impl Latencies {
     /// The experiment with these options, in `runs` runs.
     pub(crate) fn new(args: &LatencyArgs, runs: u32) -> Self {
         let direct = Row { id: "direct".into(), kind: RowRoute::Direct { carrier: "tcp", cc: None }, reverse: false };
-        let through =
-            rows::through(&args.compared.hops(&[Hop::Cubic, Hop::Quic]), &args.compared.wans()).collect::<Vec<_>>();
+        let through = rows::through(&args.compared.hops(&[FirstHop::Cubic, FirstHop::Quic]), &args.compared.wans())
+            .collect::<Vec<_>>();
         Self {
             rtts: args.rtts(&[50, 100]),
             each: args.each(runs),
@@ -48,7 +48,7 @@ impl Latencies {
 }
 
 impl Experiment for Latencies {
-    type Bed = Sites;
+    type Bed = PathCache;
 
     fn name(&self) -> &'static str {
         "latency-transports"
@@ -67,13 +67,13 @@ impl Experiment for Latencies {
         (self.rtt(point).0 + Duration::from_millis(20)).mul_f64(3.5) * self.each + Duration::from_millis(500)
     }
 
-    fn set_up(&self, point: &str) -> anyhow::Result<Sites> {
-        let mut sites = Sites::new(wan::path(self.rtt(point), Probability::default(), self.seed, "bbr"));
+    fn set_up(&self, point: &str) -> anyhow::Result<PathCache> {
+        let mut sites = PathCache::new(wan::path(self.rtt(point), Probability::default(), self.seed, "bbr"));
         sites.get(&Path::Direct, |bed| bed.serve_peer("echo", Service::Echo))?;
         Ok(sites)
     }
 
-    fn conditions(&self, sites: &Sites) -> Vec<(String, String)> {
+    fn conditions(&self, sites: &PathCache) -> Vec<(String, String)> {
         let connections = format!("{} of each kind in each run, after one that is not counted; none lost", self.each);
         let mut all = vec![("connections".to_owned(), connections)];
         all.push((
@@ -85,14 +85,14 @@ impl Experiment for Latencies {
         all
     }
 
-    fn measure(&self, sites: &mut Sites, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, sites: &mut PathCache, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = self.rows.iter().find(|one| one.id == row) else { bail!("there is no row {row}") };
         let bed = &mut sites.get(&row.path(), |bed| bed.serve_peer("echo", Service::Echo))?.bed;
         bed.check()?;
         let to = SocketAddr::new(bed.address("dst")?, Service::Echo.port()).to_string();
         let mut command = bed.peer("src", &["ping", &to, &(self.each + 1).to_string()])?;
         if let RowRoute::Through { hop, .. } = &row.kind {
-            hop.lead(bed, &mut command)?;
+            hop.route(bed, &mut command)?;
         }
         let line = process::run("the echo's client", command, limit)?;
         bed.check()?;

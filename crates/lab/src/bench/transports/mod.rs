@@ -2,7 +2,7 @@
 //! with `--transport`.
 //!
 //! - `rows` defines the rows: every first hop with every transport between the gateways, and direct connections.
-//! - [`Sites`] holds a path for each transport, with gateways that keep running between tests.
+//! - [`PathCache`] holds a path for each transport, with gateways that keep running between tests.
 //! - `throughput`, `short`, `latency` are the experiments; `report` makes tables and drawings of the first. `cpu` is
 //!   `phoebus bench cpu`.
 
@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 pub(super) use throughput::Transports;
 
 /// Paths with the same circumstances, each created when a row first needs it.
-pub(crate) struct Sites {
+pub(crate) struct PathCache {
     settings: Sc09,
     sites: BTreeMap<String, Site>,
 }
@@ -51,7 +51,7 @@ enum Path {
     Joined(Wan),
 }
 
-impl Sites {
+impl PathCache {
     /// No path yet, with these circumstances.
     fn new(settings: Sc09) -> Self {
         Self { settings, sites: BTreeMap::new() }

@@ -3,7 +3,7 @@
 
 use super::point::Point;
 use super::rows::{colour, first_hop, title};
-use crate::bench::flows::{BUSY, GOODPUT, STEADY, cpu};
+use crate::bench::flows::{GOODPUT, PROCESSORS_BUSY, STEADY, cpu};
 use crate::bench::plot::{self, Axis, Chart, Kind, Scale, Series};
 use crate::bench::report::{Bound, Report, Verdict};
 use crate::bench::results::{Metric, Results};
@@ -144,7 +144,7 @@ impl<'a> Measured<'a> {
         let heads = heads.chain(ROLES.iter().map(|role| format!("{role}, s/GB")));
         let mut table = Table::new(format!("{caption}, round trip {longest}"), heads);
         for row in rows {
-            let metrics = std::iter::once(BUSY).chain(ROLES.map(cpu));
+            let metrics = std::iter::once(PROCESSORS_BUSY).chain(ROLES.map(cpu));
             let cell = |metric| match self.results.values(&point, row, metric).is_empty() {
                 true => String::new(),
                 false => self.results.cell(&point, row, metric, Summary::with_extremes),

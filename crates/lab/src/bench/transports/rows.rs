@@ -1,7 +1,7 @@
 //! The compared rows: direct connections, and every first hop with every transport between the gateways.
 
 use super::Path;
-use crate::bench::compared::Hop;
+use crate::bench::compared::FirstHop;
 use crate::bench::hop::Wan;
 use crate::bench::plot::Colour;
 
@@ -31,14 +31,14 @@ pub(super) enum RowRoute {
     /// Through gateways.
     Through {
         /// The first hop, from `src` to the first gateway.
-        hop: Hop,
+        hop: FirstHop,
         /// The transport between the gateways.
         wan: Wan,
     },
 }
 
 /// The rows for these first hops and these transports between the gateways, and the reference rows.
-pub(super) fn throughput(hops: &[Hop], wans: &[Wan]) -> Vec<Row> {
+pub(super) fn throughput(hops: &[FirstHop], wans: &[Wan]) -> Vec<Row> {
     let row = |id: &str, kind| Row { id: id.into(), kind, reverse: false };
     let direct = |carrier, cc| RowRoute::Direct { carrier, cc };
     let mut rows = vec![
@@ -53,15 +53,15 @@ pub(super) fn throughput(hops: &[Hop], wans: &[Wan]) -> Vec<Row> {
     rows.push(back("reverse-ceiling", RowRoute::Ceiling));
     rows.push(back("reverse-direct", direct("tcp", Some("cubic"))));
     rows.extend(wans.iter().map(|wan| {
-        let kind = RowRoute::Through { hop: Hop::Cubic, wan: wan.clone() };
+        let kind = RowRoute::Through { hop: FirstHop::Cubic, wan: wan.clone() };
         back(&format!("reverse-wan-{}", wan.name), kind)
     }));
     rows
 }
 
 /// Every first hop with every transport between the gateways.
-pub(super) fn through(hops: &[Hop], wans: &[Wan]) -> impl Iterator<Item = Row> {
-    let row = |hop: Hop, wan: &Wan| Row {
+pub(super) fn through(hops: &[FirstHop], wans: &[Wan]) -> impl Iterator<Item = Row> {
+    let row = |hop: FirstHop, wan: &Wan| Row {
         id: format!("{}wan-{}", hop.prefix(), wan.name),
         kind: RowRoute::Through { hop, wan: wan.clone() },
         reverse: false,
@@ -76,7 +76,12 @@ pub(super) fn by_hop<'a>(rows: &[&'a Row]) -> Vec<(&'static str, Vec<&'a Row>)> 
         RowRoute::Through { hop, .. } => Some(hop),
         _ => None,
     };
-    let hops = [(Hop::Cubic, "hop-cubic"), (Hop::Bbr, "hop-bbr"), (Hop::Quic, "hop-quic"), (Hop::Udt, "hop-udt")];
+    let hops = [
+        (FirstHop::Cubic, "hop-cubic"),
+        (FirstHop::Bbr, "hop-bbr"),
+        (FirstHop::Quic, "hop-quic"),
+        (FirstHop::Udt, "hop-udt"),
+    ];
     let of = |(one, name)| {
         let shown = rows.iter().copied().filter(|row| hop(row).is_none_or(|hop| hop == one)).collect();
         rows.iter().any(|row| hop(row) == Some(one)).then_some((name, shown))
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn rows_are_named_by_their_hops() {
         let wans = ["quic", "auto"].map(|name| name.parse().unwrap());
-        let rows = throughput(&[Hop::Cubic, Hop::Bbr], &wans);
+        let rows = throughput(&[FirstHop::Cubic, FirstHop::Bbr], &wans);
         let ids: Vec<_> = rows.iter().map(|row| row.id.as_str()).collect();
         assert_eq!(
             ids[5..],

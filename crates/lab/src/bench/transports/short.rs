@@ -4,9 +4,9 @@
 //! is warm, all others are new. Direct connections are always new.
 
 use super::rows::{self, Row, RowRoute};
-use super::{Path, Sites};
+use super::{Path, PathCache};
 use crate::bench::bed::Service;
-use crate::bench::compared::Hop;
+use crate::bench::compared::FirstHop;
 use crate::bench::engine::{Experiment, Label};
 use crate::bench::peer::Transfer;
 use crate::bench::plot::{Axis, Chart, Kind as Drawn, Point, Scale, Series};
@@ -42,7 +42,7 @@ impl ShortTransfers {
             reverse: false,
         };
         let mut rows = vec![direct("direct-cubic", "cubic"), direct("direct-bbr", "bbr")];
-        rows.extend(rows::through(&args.compared.hops(&[Hop::Bbr, Hop::Quic]), &args.compared.wans()));
+        rows.extend(rows::through(&args.compared.hops(&[FirstHop::Bbr, FirstHop::Quic]), &args.compared.wans()));
         Self {
             sizes: match args.size.is_empty() {
                 true => megabytes.iter().map(|n| ByteSize(n * 1_000_000)).collect(),
@@ -57,7 +57,7 @@ impl ShortTransfers {
 }
 
 impl Experiment for ShortTransfers {
-    type Bed = Sites;
+    type Bed = PathCache;
 
     fn name(&self) -> &'static str {
         "short-transports"
@@ -79,13 +79,13 @@ impl Experiment for ShortTransfers {
         if row.contains("wan-") { transfer + PAUSE + Duration::from_secs(2) } else { transfer }
     }
 
-    fn set_up(&self, _: &str) -> anyhow::Result<Sites> {
-        let mut sites = Sites::new(wan::path(self.rtt, self.loss, self.seed, "bbr"));
+    fn set_up(&self, _: &str) -> anyhow::Result<PathCache> {
+        let mut sites = PathCache::new(wan::path(self.rtt, self.loss, self.seed, "bbr"));
         sites.get(&Path::Direct, |bed| bed.serve_peer("sink", Service::Sink))?;
         Ok(sites)
     }
 
-    fn conditions(&self, sites: &Sites) -> Vec<(String, String)> {
+    fn conditions(&self, sites: &PathCache) -> Vec<(String, String)> {
         let path = format!("round trip of the WAN {}, loss on the LANs {}", self.rtt, percent(self.loss));
         let (warming, pause) = (ByteSize(WARMING), PAUSE.as_secs());
         let warm = format!("after a transfer of {warming} through the same gateways and {pause} s of silence");
@@ -95,7 +95,7 @@ impl Experiment for ShortTransfers {
         all
     }
 
-    fn measure(&self, sites: &mut Sites, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, sites: &mut PathCache, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = self.rows.iter().find(|one| one.id == row) else { bail!("there is no row {row}") };
         let size: ByteSize = point.parse()?;
         let bed = &mut sites.get(&row.path(), |bed| bed.serve_peer("sink", Service::Sink))?.bed;
@@ -105,7 +105,7 @@ impl Experiment for ShortTransfers {
             let mut command = bed.peer("src", &["send", &to, &bytes.to_string()])?;
             match &row.kind {
                 RowRoute::Direct { cc: Some(cc), .. } => drop(command.args(["--cc", cc])),
-                RowRoute::Through { hop, .. } => drop(hop.lead(bed, &mut command)?),
+                RowRoute::Through { hop, .. } => drop(hop.route(bed, &mut command)?),
                 _ => {}
             }
             let line = process::run("the transfer", command, limit)?;

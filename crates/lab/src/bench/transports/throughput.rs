@@ -8,8 +8,8 @@
 
 use super::point::Point;
 use super::rows::{self, Row, RowRoute};
-use super::{Path, Sites, report};
-use crate::bench::compared::Hop;
+use super::{Path, PathCache, report};
+use crate::bench::compared::FirstHop;
 use crate::bench::engine::{Experiment, Label};
 use crate::bench::flows;
 use crate::bench::report::Report;
@@ -38,7 +38,8 @@ const AROUND: Duration = Duration::from_millis(2500);
 impl Transports {
     /// The experiment with these options.
     pub(crate) fn new(args: &ThroughputArgs) -> Self {
-        let (hops, wans) = (args.compared.hops(&[Hop::Cubic, Hop::Bbr, Hop::Quic]), args.compared.wans());
+        let (hops, wans) =
+            (args.compared.hops(&[FirstHop::Cubic, FirstHop::Bbr, FirstHop::Quic]), args.compared.wans());
         Self {
             rtts: args.rtts(),
             losses: args.losses(),
@@ -67,7 +68,7 @@ impl Transports {
 }
 
 impl Experiment for Transports {
-    type Bed = Sites;
+    type Bed = PathCache;
 
     fn name(&self) -> &'static str {
         "throughput-transports"
@@ -85,15 +86,15 @@ impl Experiment for Transports {
         Duration::from_secs(self.seconds) + AROUND
     }
 
-    fn set_up(&self, point: &str) -> anyhow::Result<Sites> {
+    fn set_up(&self, point: &str) -> anyhow::Result<PathCache> {
         let Some(point) = Point::read(point) else { bail!("\"{point}\" is no point") };
         let settings = Sc09 { rate: point.rate, ..wan::path(point.rtt, point.loss, self.seed, "bbr") };
-        let mut sites = Sites::new(settings);
+        let mut sites = PathCache::new(settings);
         sites.get(&Path::Direct, |_| Ok(()))?;
         Ok(sites)
     }
 
-    fn conditions(&self, sites: &Sites) -> Vec<(String, String)> {
+    fn conditions(&self, sites: &PathCache) -> Vec<(String, String)> {
         let test =
             format!("one flow of {} s, slow start included, memory to memory, timed by its receiver", self.seconds);
         let mut all = vec![("test".to_owned(), test)];
@@ -103,7 +104,7 @@ impl Experiment for Transports {
         all
     }
 
-    fn measure(&self, sites: &mut Sites, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, sites: &mut PathCache, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let row = self.row(row)?;
         let site = sites.get(&row.path(), |_| Ok(()))?;
         site.bed.check()?;
@@ -115,7 +116,7 @@ impl Experiment for Transports {
         let mut client = flows::client(&bed.testbed, row.from(), &row.client(), sink_at, &wanted)?;
         let mut others = vec![("server", sink_pid), ("links", std::process::id())];
         if let RowRoute::Through { hop, .. } = &row.kind {
-            let agent = hop.lead(bed, &mut client)?;
+            let agent = hop.route(bed, &mut client)?;
             others.extend(bed.gateway_pids().into_iter().map(|pid| ("gateways", pid)));
             others.extend(agent.map(|pid| ("agent", pid)));
         }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The host of a room with one host; a room with a path has two, with the client at the first.
+/// The only host without a path; with one there are two, and the client is at the first.
 const HOST: &str = "loop";
 const ENDS: [&str; 2] = ["src", "dst"];
 /// The link between them, and its interface at either end.
@@ -64,12 +64,12 @@ impl Server {
 }
 
 /// A running server.
-pub(super) struct Running {
+pub(super) struct RunningServer {
     pub(super) process: Background,
     server: Server,
 }
 
-impl Running {
+impl RunningServer {
     pub(super) fn new(process: Background, server: Server) -> Self {
         Self { process, server }
     }
@@ -84,14 +84,14 @@ impl Running {
 }
 
 /// The host, or the hosts.
-pub(in crate::bench) struct Room {
+pub(in crate::bench) struct Hosts {
     pub(super) host: Testbed,
     files: tempfile::TempDir,
-    pairs: Vec<Ends>,
+    endpoints: Vec<Endpoints>,
 }
 
 /// The hosts of a client and its server.
-struct Ends {
+struct Endpoints {
     client: String,
     server: String,
     address: IpAddr,
@@ -99,18 +99,18 @@ struct Ends {
     device: &'static str,
 }
 
-impl Room {
+impl Hosts {
     pub(super) fn new() -> anyhow::Result<Self> {
         let host = Testbed::up(&Scenario { hosts: vec![HostSpec::new(HOST)], stock: true, ..Scenario::default() })?;
         let address = Ipv4Addr::LOCALHOST.into();
-        let ends = Ends { client: HOST.into(), server: HOST.into(), address, device: "lo" };
-        let room = Self { host, files: place()?, pairs: vec![ends] };
+        let ends = Endpoints { client: HOST.into(), server: HOST.into(), address, device: "lo" };
+        let hosts = Self { host, files: place()?, endpoints: vec![ends] };
         // A network namespace cannot choose a default congestion control that the machine does not allow to all
         // users.
-        let mut route = room.command("ip")?;
+        let mut route = hosts.command("ip")?;
         route.args(["route", "replace", "local", LOCAL, "dev", "lo", "table", "local", "congctl", "cubic"]);
         process::run("ip, of iproute2", route, AROUND).context("no route under cubic")?;
-        Ok(room)
+        Ok(hosts)
     }
 
     /// Two hosts with a path between them. Sockets that request no congestion control use `control`, by their routes.
@@ -121,38 +121,38 @@ impl Room {
 
     /// A client and a server for each of at most three flows, whose paths share only this link.
     pub(super) fn with_flows(path: DirectionConfig, seed: u64, control: &str) -> anyhow::Result<Self> {
-        let pairs: Vec<_> =
+        let endpoints: Vec<_> =
             (1..).zip(DOWN).map(|(nth, down)| (format!("src{nth}"), format!("dst{nth}"), down)).collect();
-        let ends = pairs.iter().flat_map(|(client, server, _)| [client.as_str(), server.as_str()]);
+        let ends = endpoints.iter().flat_map(|(client, server, _)| [client.as_str(), server.as_str()]);
         let hosts = ends.chain(ROUTERS).map(HostSpec::new).collect();
         let free = DirectionConfig { rate: Rate::Unlimited, queue: ByteSize(64 << 20), ..DirectionConfig::default() };
         let mut links = vec![link(LINK, ROUTERS, seed, path)];
-        for (client, server, down) in &pairs {
+        for (client, server, down) in &endpoints {
             links.push(link(&down.replace("down", "up"), [client, ROUTERS[0]], seed, free.clone()));
             links.push(link(down, [ROUTERS[1], server], seed, free.clone()));
         }
-        Self::with(hosts, links, &pairs, control)
+        Self::with(hosts, links, &endpoints, control)
     }
 
     fn with(
         hosts: Vec<HostSpec>,
         links: Vec<LinkSpec>,
-        pairs: &[(String, String, &'static str)],
+        endpoints: &[(String, String, &'static str)],
         control: &str,
     ) -> anyhow::Result<Self> {
         let host = Testbed::up(&Scenario { hosts, links, ..Scenario::default() })?;
         let ends = |(client, server, device): &(String, String, &'static str)| {
             let address = host.addresses(server)?.iter().copied().find(IpAddr::is_ipv4).context("no IPv4 address")?;
-            Ok(Ends { client: client.clone(), server: server.clone(), address, device })
+            Ok(Endpoints { client: client.clone(), server: server.clone(), address, device })
         };
-        let pairs = pairs.iter().map(ends).collect::<anyhow::Result<Vec<_>>>()?;
-        let room = Self { host, files: place()?, pairs };
-        for ends in &room.pairs {
+        let endpoints = endpoints.iter().map(ends).collect::<anyhow::Result<Vec<_>>>()?;
+        let hosts = Self { host, files: place()?, endpoints };
+        for ends in &hosts.endpoints {
             for host in [&ends.client, &ends.server] {
-                control_routes(room.at(host, "sh".as_ref())?, control)?;
+                control_routes(hosts.at(host, "sh".as_ref())?, control)?;
             }
         }
-        Ok(room)
+        Ok(hosts)
     }
 
     /// Limits the buffers of sockets that request none, at both ends: to the window of a program that requests
@@ -183,7 +183,7 @@ impl Room {
         Ok(std::path::absolute(self.files.path())?.join(name))
     }
 
-    /// The conditions in this room.
+    /// The conditions of these hosts.
     pub(super) fn conditions(&self) -> Vec<(String, String)> {
         let hosts = self.host.report().hosts.into_iter();
         let name = |host: &str| if host == HOST { "loopback of its own".to_owned() } else { format!("host {host}") };
@@ -194,12 +194,12 @@ impl Room {
 
     /// The first server's address.
     pub(super) fn address(&self) -> IpAddr {
-        self.pairs[0].address
+        self.endpoints[0].address
     }
 
     /// The `nth` server's host, its address, and the interface that counts what it receives.
     pub(super) fn server_of(&self, nth: usize) -> (&str, IpAddr, &'static str) {
-        let ends = &self.pairs[nth];
+        let ends = &self.endpoints[nth];
         (&ends.server, ends.address, ends.device)
     }
 
@@ -210,7 +210,7 @@ impl Room {
 
     /// A command at the `nth` client's host.
     pub(super) fn command_of(&self, nth: usize, program: impl AsRef<Path>) -> anyhow::Result<Command> {
-        self.at(&self.pairs[nth].client, program.as_ref())
+        self.at(&self.endpoints[nth].client, program.as_ref())
     }
 
     /// A command at the server's host.
@@ -220,7 +220,7 @@ impl Room {
 
     /// A command at the `nth` server's host.
     pub(super) fn at_server_of(&self, nth: usize, program: impl AsRef<Path>) -> anyhow::Result<Command> {
-        self.at(&self.pairs[nth].server, program.as_ref())
+        self.at(&self.endpoints[nth].server, program.as_ref())
     }
 
     fn at(&self, host: &str, program: &Path) -> anyhow::Result<Command> {
@@ -235,7 +235,7 @@ impl Room {
     }
 
     /// Starts a server that accepts everybody.
-    pub(super) fn server(&self, server: Server) -> anyhow::Result<Running> {
+    pub(super) fn server(&self, server: Server) -> anyhow::Result<RunningServer> {
         let address = self.address().to_string();
         let (name, command) = match server {
             Server::Ours => {
@@ -259,7 +259,7 @@ impl Room {
                 ("rsync, as a daemon", command)
             }
         };
-        Ok(Running { process: Background::start(name, command)?.listening(PORT)?, server })
+        Ok(RunningServer { process: Background::start(name, command)?.listening(PORT)?, server })
     }
 
     /// The URL of the file at `path` on a server of this kind.
