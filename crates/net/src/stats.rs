@@ -24,8 +24,10 @@ pub struct Stats {
     pub lost: u32,
     /// Segments in flight.
     pub in_flight: u32,
-    /// Bytes written but not sent yet.
+    /// Bytes that wait to be sent: written but not sent yet, or without room because of a low rate.
     pub unsent: u32,
+    /// For how long the receiver's window held back bytes so far, in microseconds (TCP only).
+    pub receiver_limited_us: u64,
     /// Smoothed round-trip time, in microseconds.
     pub rtt_us: u64,
     /// Its mean deviation, in microseconds.
@@ -69,6 +71,7 @@ impl Stats {
             (&mut self.bytes_retransmitted, start.bytes_retransmitted),
             (&mut self.retransmits, start.retransmits),
             (&mut self.segments_sent, start.segments_sent),
+            (&mut self.receiver_limited_us, start.receiver_limited_us),
         ] {
             *now = now.saturating_sub(then);
         }

@@ -14,7 +14,7 @@ use crate::wait::{Settled, settle};
 use crate::{bypass, gateways, names, real, report};
 use libc::{c_int, sockaddr, socklen_t};
 use phoebus_proto::session::Code;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error of a connect that only an agent may carry, if none runs: the same as for a gateway that does not run.
@@ -79,8 +79,8 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     let (Some(config), Some(destination)) = (config::get(), addr.socket_addr()) else {
         return Step::Take(Course::Real);
     };
-    // Port 0 is the kernel's to refuse.
-    if destination.port() == 0 {
+    // These are the kernel's to refuse.
+    if destination.port() == 0 || is_for_many(destination.ip().to_canonical()) {
         return Step::Take(Course::Real);
     }
     let cookie = match sys::try_cookie(fd) {
@@ -104,6 +104,9 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     if state != handshake::TCP_CLOSE {
         return Step::Take(Course::InUse);
     }
+    if let Some(course) = unheard_end(fd, destination) {
+        return Step::Take(course);
+    }
     if let Some(errno) = refused_family(fd, destination, addr) {
         return Step::Take(Course::Failed(errno));
     }
@@ -115,6 +118,24 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         return Step::Take(Course::Failed(libc::EINVAL));
     }
     Step::Open(config, destination, cookie)
+}
+
+/// Whether it is an address of many hosts.
+fn is_for_many(ip: IpAddr) -> bool {
+    ip.is_multicast() || ip == Ipv4Addr::BROADCAST
+}
+
+/// The kernel's answer for a socket whose direct connection is over, while the program has not heard of it: the error of
+/// a connect that failed, or EISCONN as long as the program may have bytes to read. `None` for an unconnected socket,
+/// which it leaves as it is.
+fn unheard_end(fd: c_int, destination: SocketAddr) -> Option<Course> {
+    // The kernel compares families last. A connection has no errors like those of that.
+    let other = if sys::family(fd) == Some(libc::AF_INET) { libc::AF_INET6 } else { libc::AF_INET };
+    match sys::connect(fd, &nowhere(destination.port(), other)) {
+        Err(libc::EAFNOSUPPORT | libc::EINVAL) => None,
+        Err(errno) => Some(Course::Failed(errno)),
+        Ok(()) => Some(Course::Connected),
+    }
 }
 
 /// The error of the kernel for an address of a family that the socket cannot connect to.
@@ -206,8 +227,11 @@ fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
 /// socket ignores the address. If the number meanwhile belongs to another socket, that socket stays unchanged. The port
 /// is the program's own, because security modules may check it.
 fn no_destination(destination: &RawAddr) -> RawAddr {
-    let port = destination.socket_addr().map_or(1, |destination| destination.port());
-    RawAddr::new(SocketAddr::from((Ipv4Addr::BROADCAST, port)), libc::AF_INET)
+    nowhere(destination.socket_addr().map_or(1, |destination| destination.port()), libc::AF_INET)
+}
+
+fn nowhere(port: u16, family: c_int) -> RawAddr {
+    RawAddr::new(SocketAddr::from((Ipv4Addr::BROADCAST, port)), family)
 }
 
 /// Whether this is the kernel's error for an unconnected socket that connects to [`no_destination`].

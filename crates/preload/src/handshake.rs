@@ -122,6 +122,8 @@ pub(crate) fn begin(
         congestion_control: [0; 16],
         untuned: false,
         widened: false,
+        mapped: false,
+        connecting: fd,
         original: None,
     };
     guard.make_record()?.attempt = Some(attempt);

@@ -79,6 +79,10 @@ pub(crate) struct Attempt {
     pub(crate) untuned: bool,
     /// Whether IPV6_V6ONLY was cleared, to reach a gateway over IPv4.
     pub(crate) widened: bool,
+    /// Whether the socket, of IPv6, was connected to a gateway over IPv4.
+    pub(crate) mapped: bool,
+    /// The descriptor with which the program connects.
+    pub(crate) connecting: c_int,
     /// What the program's socket had before one of another family replaced it.
     pub(crate) original: Option<OfFamily>,
 }

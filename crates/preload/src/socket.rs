@@ -2,7 +2,7 @@
 
 use crate::addr::RawAddr;
 use crate::process::Locked;
-use crate::record::Attempt;
+use crate::record::{Attempt, REGISTRATIONS, Record};
 use crate::socket_options::{self, OfFamily};
 use crate::sys::{self, Errno};
 use crate::table::Guard;
@@ -121,12 +121,15 @@ fn set_congestion_control(fd: c_int, name: &[u8]) -> Result<(), Errno> {
 pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<RawAddr, Errno> {
     let family = sys::family(fd).ok_or(libc::ENOTSOCK)?;
     match (family, gateway) {
-        (libc::AF_INET6, SocketAddr::V6(_)) if is_mapped(fd) => {
+        (libc::AF_INET6, SocketAddr::V6(_)) if was_mapped(guard, fd) => {
             replace(guard, fd, libc::AF_INET6)?;
             registrations::hide(guard);
         }
         (libc::AF_INET, SocketAddr::V4(_)) | (libc::AF_INET6, SocketAddr::V6(_)) => {}
-        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => MAPPED.note(fd),
+        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {
+            MAPPED.note(fd);
+            attempt(guard).into_iter().for_each(|attempt| attempt.mapped = true);
+        }
         (libc::AF_INET6, SocketAddr::V4(_)) => {
             replace(guard, fd, libc::AF_INET)?;
             registrations::hide(guard);
@@ -141,7 +144,16 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
     Ok(RawAddr::new(gateway, if gateway.is_ipv6() { libc::AF_INET6 } else { family }))
 }
 
-/// Whether an IPv6 socket was connected to an IPv4 address.
+fn attempt(guard: &mut Guard) -> Option<&mut Attempt> {
+    guard.record()?.attempt.as_mut()
+}
+
+/// Whether the socket of this attempt was connected to an IPv4 address, by this attempt or earlier.
+fn was_mapped(guard: &mut Guard, fd: c_int) -> bool {
+    attempt(guard).is_some_and(|attempt| attempt.mapped) || is_mapped(fd)
+}
+
+/// Whether an IPv6 socket was connected to an IPv4 address, as far as that is remembered.
 pub(crate) fn is_mapped(fd: c_int) -> bool {
     !MAPPED.is_empty() && sys::cookie(fd).is_some_and(|cookie| MAPPED.contains(cookie))
 }
@@ -153,9 +165,7 @@ fn widen(guard: &mut Guard, fd: c_int) -> bool {
         Some(0) => any,
         Some(_) if any => {
             let widened = set_v6_only(fd, 0).is_ok();
-            if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
-                attempt.widened = widened;
-            }
+            attempt(guard).into_iter().for_each(|attempt| attempt.widened = widened);
             widened
         }
         _ => false,
@@ -208,7 +218,7 @@ pub(crate) fn hang_up(fd: c_int) {
 /// Gives up the connection, and restores the program's socket.
 pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
     hang_up(fd);
-    if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+    if let Some(attempt) = attempt(guard) {
         if attempt.congestion_control[0] != 0 {
             let name = std::mem::take(&mut attempt.congestion_control);
             let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
@@ -231,27 +241,39 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
 /// # Errors
 /// There is no descriptor or memory for it, or the socket's own address cannot be kept.
 pub(crate) fn fit_directly(guard: &mut Guard, fd: c_int, destination: SocketAddr) -> Result<(), Errno> {
-    if destination.ip().to_canonical().is_ipv6() && is_mapped(fd) {
+    if destination.ip().to_canonical().is_ipv6() && was_mapped(guard, fd) {
         replace(guard, fd, libc::AF_INET6)?;
     }
     Ok(())
 }
 
 /// Replaces the socket behind `fd` by a fresh one of this family, with its options and flags, in the same epoll sets;
-/// also behind the program's descriptor, if `fd` is one of this library's. Other descriptors of the old socket, made by
-/// dup or fork, stay unchanged.
+/// also behind the program's descriptors, if `fd` is one of this library's: the last one seen, the one that connects,
+/// and those in epoll sets. Other descriptors of the old socket, made by dup or fork, stay unchanged.
 fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
     socket_options::copy(fd, new);
     let program = guard.descriptor();
+    let mut others = [None; REGISTRATIONS + 1];
+    others[0] = attempt(guard).map(|attempt| attempt.connecting);
+    let registered = guard.record().into_iter().flat_map(Record::registered).map(|registration| registration.fd);
+    others[1..].iter_mut().zip(registered).for_each(|(other, registered)| *other = Some(registered));
+    let old = guard.cookie();
+    let original = attempt(guard).and_then(|attempt| attempt.original);
     // The table knows it before it is visible, so that other threads wait for the result.
     let result = pass_on(guard, fd, new).and_then(|()| guard.successor(new)).and_then(|place| {
         let put = socket_options::copy_flags(fd, new)
             .and_then(|()| if sys::cookie(program) == Some(guard.cookie()) { Ok(()) } else { Err(libc::EBADF) })
             .and_then(|()| sys::dup3(new, program, sys::is_cloexec(program)))
-            .and_then(|()| if fd == program { Ok(()) } else { sys::dup3(new, fd, true) });
+            .and_then(|()| if fd == program { Ok(()) } else { sys::dup3(new, fd, true) })
+            .map(|()| {
+                for other in others.into_iter().flatten().filter(|other| sys::cookie(*other) == Some(old)) {
+                    // The number exists, so that this cannot fail for want of descriptors.
+                    let _ = sys::dup3(new, other, sys::is_cloexec(other));
+                }
+            });
         match put {
             Ok(()) => Ok(place),
             Err(errno) => {
@@ -261,11 +283,18 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
         }
     });
     sys::close(new);
-    let place = result?;
+    let place = match result {
+        Ok(place) => place,
+        Err(errno) => {
+            attempt(guard).into_iter().for_each(|attempt| attempt.original = original);
+            return Err(errno);
+        }
+    };
     if was_chosen {
         chosen(fd);
     }
     guard.follow(place, program);
+    attempt(guard).into_iter().for_each(|attempt| attempt.mapped = false);
     note_successor(guard);
     registrations::renew(guard);
     Ok(())
@@ -280,9 +309,8 @@ fn pass_on(guard: &mut Guard, old: c_int, new: c_int) -> Result<(), Errno> {
         return own.apply(old, new);
     }
     let port = own.port();
-    let attempt = guard.record().and_then(|record| record.attempt.as_mut());
-    if let Some(original) = attempt.and_then(|attempt| attempt.original.replace(own)).filter(|it| it.family() == family)
-    {
+    let original = attempt(guard).and_then(|attempt| attempt.original.replace(own));
+    if let Some(original) = original.filter(|original| original.family() == family) {
         return original.apply(old, new);
     }
     if port != 0 {

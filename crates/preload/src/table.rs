@@ -11,6 +11,7 @@
 //! shared.
 
 use crate::addr::RawAddr;
+use crate::handshake::{self, TCP_CLOSE, TCP_SYN_SENT};
 use crate::process::{acquire, release, try_acquire};
 use crate::record::Record;
 use crate::sys::{self, Errno};
@@ -396,7 +397,7 @@ impl Table {
         Self::window(cookie).find(|index| self.keys[*index].load(Ordering::Acquire) == cookie)
     }
 
-    /// A slot for a new entry: a free one, or that of a vanished socket, or of the oldest session.
+    /// A slot for a new entry: a free one, or the least worth keeping.
     fn claim(&self, cookie: u64) -> Option<usize> {
         let free = Self::window(cookie).find(|index| self.keys[*index].load(Ordering::Acquire) == 0);
         let index = free.or_else(|| {
@@ -413,13 +414,15 @@ impl Table {
         Guard::try_lock(index).filter(|guard| matches!(guard.state(), State::Open | State::Watched))
     }
 
-    /// The cost of dropping the entry there: nothing if its socket is gone, otherwise more for younger ones.
-    fn worth(index: usize) -> Option<u64> {
+    /// What it costs to drop the entry there: nothing if its socket is gone; little if it is connected directly, and
+    /// only its next connect may be a session; otherwise more for younger ones.
+    fn worth(index: usize) -> Option<(u8, u64)> {
         let mut guard = Self::dispensable(index)?;
         let (cookie, fd, stamp) = (guard.cookie(), guard.facts().fd, guard.facts().stamp);
         match guard.state() {
-            _ if sys::cookie(fd) != Some(cookie) => Some(0),
-            State::Open => Some(stamp.saturating_add(1)),
+            _ if sys::cookie(fd) != Some(cookie) => Some((0, 0)),
+            State::Watched if !matches!(handshake::tcp_state(fd), Some(TCP_CLOSE | TCP_SYN_SENT)) => Some((1, stamp)),
+            State::Open => Some((2, stamp)),
             _ => None,
         }
     }

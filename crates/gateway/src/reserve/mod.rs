@@ -14,7 +14,7 @@ use crate::config::Config;
 use phoebus_net::transport::Change;
 use phoebus_net::{CongestionControl, Stream};
 use phoebus_proto::units::BitRate;
-use share::{Claim, Meter, divide};
+use share::{Claim, Meter, Progress, divide};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -272,7 +272,7 @@ impl Shared {
         for member in &mut self.members {
             let stats = member.stream.upgrade().and_then(|stream| stream.stats().ok());
             if let Some(stats) = stats {
-                member.meter.look(stats.bytes_sent, stats.unsent > 0, passed, member.share);
+                member.meter.look(Progress::of(&stats), passed, member.share);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Divides a rate among connections (S17) by max-min fairness: each gets what it needs, or an equal share where all
 //! need more than there is; what one does not need goes to the others. Pure: bytes and times are arguments.
 
+use phoebus_net::Stats;
 use std::time::Duration;
 
 /// What a connection claims, in bits per second.
@@ -56,11 +57,34 @@ fn fill(mut left: f64, limits: &[f64], shares: &mut [f64]) -> f64 {
     left.max(0.0)
 }
 
+/// What a connection has done so far, by its counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Progress {
+    /// Bytes sent, without headers.
+    pub(super) sent: u64,
+    /// For how long its receiver held it back.
+    pub(super) receiver_limited: Duration,
+    /// More bytes wait to be sent, and the network would carry them.
+    pub(super) waits: bool,
+}
+
+impl Progress {
+    pub(super) fn of(stats: &Stats) -> Self {
+        // Some transports do not tell their windows.
+        let is_window_full = stats.congestion_window > 0 && stats.in_flight >= stats.congestion_window;
+        Self {
+            sent: stats.bytes_sent,
+            receiver_limited: Duration::from_micros(stats.receiver_limited_us),
+            waits: stats.unsent > 0 && !is_window_full,
+        }
+    }
+}
+
 /// Estimates what a connection needs from what it sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meter {
-    /// Bytes sent until the last check.
-    sent: Option<u64>,
+    /// At the last check.
+    before: Option<Progress>,
     /// Recent use, in bits per second.
     used: f64,
     wants: f64,
@@ -78,30 +102,35 @@ impl Meter {
     const MEMORY: f64 = 0.8;
     /// A share, in bits per second, at which packets are more than a check apart.
     const LOW: f64 = 1e6;
-    /// After this time without a packet, what waits does not wait for its share: the receiver takes nothing.
+    /// After this time without a packet, what waits does not wait for its share: the network is gone.
     const PATIENCE: Duration = Duration::from_secs(5);
+    /// At the lowest shares, packets are further apart: this number of bits is two packets of Ethernet.
+    const PATIENCE_BITS: f64 = 24e3;
 
     /// For a connection that may be about to send.
     pub(super) fn new() -> Self {
-        Self { sent: None, used: 0.0, wants: f64::INFINITY, still: Duration::ZERO }
+        Self { before: None, used: 0.0, wants: f64::INFINITY, still: Duration::ZERO }
     }
 
     pub(super) fn wants(&self) -> f64 {
         self.wants
     }
 
-    /// Records that `sent` bytes (without headers) were sent so far, `passed` after the last check, under `share`.
-    /// `waits`: more wait to be sent.
-    pub(super) fn look(&mut self, sent: u64, waits: bool, passed: Duration, share: f64) {
-        let before = self.sent.replace(sent);
+    /// Records the progress until now, `passed` after the last check, under `share`.
+    pub(super) fn look(&mut self, now: Progress, passed: Duration, share: f64) {
+        let before = self.before.replace(now);
         let Some(before) = before.filter(|_| !passed.is_zero()) else { return };
-        let now = sent.saturating_sub(before) as f64 * 8.0 / passed.as_secs_f64();
-        self.still = if sent == before { self.still.saturating_add(passed) } else { Duration::ZERO };
-        self.used = now.max(self.used * Self::MEMORY);
+        let rate = now.sent.saturating_sub(before.sent) as f64 * 8.0 / passed.as_secs_f64();
+        self.still = if now.sent == before.sent { self.still.saturating_add(passed) } else { Duration::ZERO };
+        self.used = rate.max(self.used * Self::MEMORY);
         // At a low share, many checks pass between two packets. After a higher share, too: the kernel waits as long as
         // the lower one demanded.
-        let is_paced = waits && share < Self::LOW && self.still < Self::PATIENCE;
-        self.wants = if is_paced || now >= share * Self::HUNGRY { f64::INFINITY } else { self.used * Self::GROWTH };
+        let patience = Self::PATIENCE.as_secs_f64().max(Self::PATIENCE_BITS / share.max(1.0));
+        let is_paced = now.waits
+            && now.receiver_limited == before.receiver_limited
+            && share < Self::LOW
+            && self.still.as_secs_f64() < patience;
+        self.wants = if is_paced || rate >= share * Self::HUNGRY { f64::INFINITY } else { self.used * Self::GROWTH };
     }
 }
 
@@ -111,6 +140,10 @@ mod tests {
     use proptest::prelude::*;
 
     const ALL: f64 = f64::INFINITY;
+
+    fn sent(sent: u64) -> Progress {
+        Progress { sent, ..Progress::default() }
+    }
 
     /// All in Mbit/s.
     fn shares(rate: f64, wants: &[f64], booked: &[f64]) -> Vec<u64> {
@@ -192,7 +225,7 @@ mod tests {
         let mut last = Vec::new();
         for _ in 0..looks {
             for ((meter, sent), share) in meters.iter_mut().zip(&sent).zip(&shares) {
-                meter.look(*sent as u64, false, passed, *share);
+                meter.look(super::tests::sent(*sent as u64), passed, *share);
             }
             let claims: Vec<_> = meters.iter().map(|meter| Claim { wants: meter.wants(), booked: None }).collect();
             shares = divide(rate, &claims);
@@ -216,28 +249,52 @@ mod tests {
     fn meter_notices_new_sender_at_next_check() {
         let mut meter = Meter::new();
         let passed = Duration::from_millis(20);
-        meter.look(0, false, passed, 0.0);
+        meter.look(sent(0), passed, 0.0);
         for _ in 0..100 {
-            meter.look(0, false, passed, 1e6);
+            meter.look(sent(0), passed, 1e6);
         }
         assert!(meter.wants() < 1.0);
-        meter.look(2_500, false, passed, 1e6);
+        meter.look(sent(2_500), passed, 1e6);
         assert_eq!(meter.wants(), ALL);
     }
+
+    /// One packet of 1448 bytes every `every` checks, while more wait; then none.
+    fn paced(share: f64, every: u64, looks: u64) -> (Vec<bool>, Meter) {
+        let (mut meter, passed) = (Meter::new(), Duration::from_millis(20));
+        let kept = (0..looks).map(|look| {
+            meter.look(Progress { waits: true, ..sent(look / every * 1448) }, passed, share);
+            meter.wants() == ALL
+        });
+        (kept.collect(), meter)
+    }
+
     #[test]
-    fn packet_in_a_second_keeps_its_share_while_more_wait() {
-        let (mut meter, passed, share) = (Meter::new(), Duration::from_millis(20), 15e3);
-        let mut sent = 0;
-        meter.look(sent, true, passed, share);
-        for look in 0..200 {
-            sent += if look % 40 == 0 { 1448 } else { 0 };
-            meter.look(sent, true, passed, share);
-            assert_eq!(meter.wants(), ALL, "{look}");
+    fn packets_far_apart_keep_their_share_while_more_wait() {
+        for (share, every) in [(15e3, 40), (250.0, 2320)] {
+            let (kept, mut meter) = paced(share, every, 3 * every);
+            assert!(kept.iter().all(|kept| *kept), "{share}: {:?}", kept.iter().position(|kept| !kept));
+            // Nothing arrives any more.
+            let last = Progress { waits: true, ..sent(2 * 1448) };
+            (0..3 * every + 300).for_each(|_| meter.look(last, Duration::from_millis(20), share));
+            assert!(meter.wants() < 1.0, "{share}");
         }
-        // The receiver has stopped.
-        for _ in 0..300 {
-            meter.look(sent, true, passed, share);
+    }
+
+    /// The receiver reads a fiftieth of what its connection could have.
+    #[test]
+    fn slow_receiver_keeps_no_share_that_others_need() {
+        let (mut meter, passed, share) = (Meter::new(), Duration::from_millis(20), 500e3);
+        for look in 0..500 {
+            let limited = Duration::from_millis(look * 19);
+            meter.look(Progress { receiver_limited: limited, waits: true, ..sent(look * 25) }, passed, share);
         }
-        assert!(meter.wants() < 1.0);
+        assert!(meter.wants() < 50e3, "{}", meter.wants());
+    }
+
+    #[test]
+    fn full_window_is_no_wait_for_a_share() {
+        let stats = |in_flight| Stats { unsent: 1448, in_flight, congestion_window: 4, ..Stats::default() };
+        assert!(Progress::of(&stats(3)).waits && !Progress::of(&stats(4)).waits);
+        assert!(Progress::of(&Stats { unsent: 1, ..Stats::default() }).waits);
     }
 }

@@ -36,7 +36,9 @@ impl DuplexIo for Connection {
     }
 
     fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
-        let bytes = &bytes[..self.room(bytes.len())?];
+        let room = self.room(bytes.len())?;
+        // The kernel would hold back the end of what was cut off for more.
+        let (bytes, more) = (&bytes[..room], more && room == bytes.len());
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         self.io.try_io(Interest::WRITABLE, || Ok(rustix::net::send(&self.io, bytes, flags)?))
     }
@@ -141,7 +143,9 @@ impl DuplexControl for Connection {
 
 impl DuplexTelemetry for Connection {
     fn stats(&self) -> io::Result<Stats> {
-        info::stats(&self.io)
+        let mut stats = info::stats(&self.io)?;
+        stats.unsent = stats.unsent.saturating_add(self.unsent.refused());
+        Ok(stats)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

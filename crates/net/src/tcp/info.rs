@@ -29,6 +29,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
             us => us.into(),
         },
         delivery_rate: info.u64(160),
+        receiver_limited_us: info.u64(176),
         pacing_rate: match info.u64(PACING_RATE) {
             u64::MAX => 0,
             rate => rate,

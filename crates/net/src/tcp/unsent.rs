@@ -3,13 +3,16 @@
 //! The kernel paces by the rate that it has when it sends: after each burst it waits as long as the burst takes at that
 //! rate, and a higher rate does not shorten the wait. With a short round trip one burst may have 64 KiB, which at the
 //! share of an idle session takes a minute. A burst is no longer than what waits to be sent.
+//!
+//! The bound applies to rates that change while the connection is open, and to writes that ask for room; a rate of the
+//! profile is in force from the first segment on.
 
-use super::info::{self, Queue};
+use super::info;
 use phoebus_proto::units::BitRate;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -34,20 +37,34 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10
 /// The bound of one connection.
 #[derive(Debug, Default)]
 pub(super) struct UnsentBound {
-    /// Whether it holds. It does until the kernel's own rate is high: that follows a higher limit only after the next
-    /// acknowledgement.
-    holds: AtomicBool,
-    /// Until when the first segments wait, which the kernel does not pace.
-    begin: Mutex<Option<Instant>>,
+    limit: AtomicU8,
+    /// The last of the first segments, which the kernel does not pace: when it was written, and its length.
+    last_unpaced: Mutex<Option<(Instant, u64)>>,
+    /// Bytes that a writer has for which there was no room.
+    refused: AtomicU32,
     /// The pause of a writer.
     pause: Mutex<Option<Pin<Box<Sleep>>>>,
+}
+
+/// What is known of the connection's rate, as stored in [`UnsentBound::limit`].
+mod limit {
+    /// No bound holds.
+    pub(super) const HIGH: u8 = 0;
+    /// The limit was raised. The kernel's own rate follows only after the next acknowledgement, and the bound holds
+    /// until then.
+    pub(super) const RAISED: u8 = 1;
+    /// The bound holds.
+    pub(super) const LOW: u8 = 2;
 }
 
 impl UnsentBound {
     /// Sets the limit of the connection's rate.
     pub(super) fn set(&self, rate: Option<BitRate>) {
         if rate.is_some_and(|rate| is_low(rate.0 / 8)) {
-            self.holds.store(true, Ordering::Relaxed);
+            self.limit.store(limit::LOW, Ordering::Relaxed);
+        } else {
+            // Unless it is low, nothing was bounded.
+            let _ = self.limit.compare_exchange(limit::LOW, limit::RAISED, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -56,18 +73,29 @@ impl UnsentBound {
         Self { pause: Mutex::default(), ..self }
     }
 
+    /// How many bytes a writer has for which there was no room.
+    pub(super) fn refused(&self) -> u32 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// How many of `wanted` bytes may be written to `socket` now.
     ///
     /// # Errors
     /// `WouldBlock` for none.
     pub(super) fn room(&self, socket: &TcpStream, wanted: usize) -> io::Result<usize> {
         match self.look(socket)? {
-            Room::Unbounded => Ok(wanted),
-            Room::Full { .. } => Err(io::ErrorKind::WouldBlock.into()),
-            Room::Bytes { most, queue } => {
+            Room::Unbounded => {
+                self.refused.store(0, Ordering::Relaxed);
+                Ok(wanted)
+            }
+            Room::Full { .. } => {
+                self.refused.store(u32::try_from(wanted).unwrap_or(u32::MAX), Ordering::Relaxed);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Room::Bytes { most, is_paced } => {
+                self.refused.store(0, Ordering::Relaxed);
                 let granted = wanted.min(usize::try_from(most).unwrap_or(usize::MAX));
-                *lock(&self.begin) = (queue.segments_sent < UNPACED)
-                    .then(|| Instant::now() + time_of(granted.min(LEAST as usize) as u64, queue.pacing_rate));
+                *lock(&self.last_unpaced) = (!is_paced).then(|| (Instant::now(), LEAST.min(granted as u64)));
                 Ok(granted)
             }
         }
@@ -90,23 +118,24 @@ impl UnsentBound {
 
     /// What `socket` has room for.
     fn look(&self, socket: &TcpStream) -> io::Result<Room> {
-        if !self.holds.load(Ordering::Relaxed) {
+        let limit = self.limit.load(Ordering::Relaxed);
+        if limit == limit::HIGH {
             return Ok(Room::Unbounded);
         }
         // A write to a closed connection tells why it was closed.
         let Some(queue) = info::queue(socket)? else { return Ok(Room::Unbounded) };
-        if !is_low(queue.pacing_rate) {
-            self.holds.store(false, Ordering::Relaxed);
+        let rate = queue.pacing_rate;
+        if limit == limit::RAISED && !is_low(rate) {
+            // Another thread may have set a low limit since.
+            let _ = self.limit.compare_exchange(limit, limit::HIGH, Ordering::Relaxed, Ordering::Relaxed);
             return Ok(Room::Unbounded);
         }
-        let bound = bytes_in(queue.pacing_rate, BURST).max(LEAST);
-        let begin = lock(&self.begin).map_or(Duration::ZERO, |begin| begin.saturating_duration_since(Instant::now()));
+        let bound = bytes_in(rate, BURST).max(LEAST);
+        let wait = lock(&self.last_unpaced)
+            .map_or(Duration::ZERO, |(at, bytes)| time_of(bytes, rate).saturating_sub(at.elapsed()));
         match bound.saturating_sub(queue.unsent.into()) {
-            most @ 1.. if begin.is_zero() => Ok(Room::Bytes { most, queue }),
-            _ => {
-                let pause = time_of(bound / 2, queue.pacing_rate).max(begin).clamp(PAUSE[0], PAUSE[1]);
-                Ok(Room::Full { pause })
-            }
+            most @ 1.. if wait.is_zero() => Ok(Room::Bytes { most, is_paced: queue.segments_sent >= UNPACED }),
+            _ => Ok(Room::Full { pause: time_of(bound / 2, rate).max(wait).clamp(PAUSE[0], PAUSE[1]) }),
         }
     }
 }
@@ -115,8 +144,8 @@ impl UnsentBound {
 enum Room {
     /// No bound holds.
     Unbounded,
-    /// At most this many bytes.
-    Bytes { most: u64, queue: Queue },
+    /// At most this many bytes. `is_paced`: the kernel will send them at the connection's rate.
+    Bytes { most: u64, is_paced: bool },
     /// Nothing, before `pause` has passed.
     Full { pause: Duration },
 }

@@ -5,6 +5,7 @@
 mod agent;
 mod common;
 mod epoll;
+mod fallback;
 mod families;
 mod killed;
 mod programs;
