@@ -19,7 +19,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(3);
 /// Round trips that an unfinished connection gets after the refusal: three or four for a handshake and an answer, and
 /// as many again for losses.
 const GRACE_TRIPS: u32 = 8;
-/// Extra time for a busy host.
+/// Extra time for a busy host, whose gateway may get no processor for some tenths of a second.
 const GRACE: Duration = Duration::from_millis(500);
 /// The assumed round trip where none was measured: the initial value of a QUIC handshake, which sends again after three
 /// of these. The time of the refusal is no measure: anyone on the path may have sent it.

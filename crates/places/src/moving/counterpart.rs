@@ -152,10 +152,14 @@ impl<'a> Counterparts<'a> {
     pub(super) async fn restore(&mut self) -> Vec<Error> {
         let mut failures = Vec::new();
         for (dir, there) in std::mem::take(&mut self.unfilled) {
-            let is_gone =
-                |found: Result<Meta, Error>| matches!(found, Err(error) if error.kind() == ErrorKind::NotFound);
-            if !is_gone(self.dest.stat(&there).await) || !is_gone(self.source.stat_link(&dir).await) {
-                continue;
+            let (found, left) = (self.dest.stat(&there).await, self.source.stat_link(&dir).await);
+            match (is_gone(found), is_gone(left)) {
+                (Ok(true), Ok(true)) => {}
+                (Ok(_), Ok(_)) => continue,
+                (Err(error), _) | (_, Err(error)) => {
+                    failures.push(error);
+                    continue;
+                }
             }
             let mut above = Vec::new();
             let mut at = dir.parent();
@@ -169,8 +173,10 @@ impl<'a> Counterparts<'a> {
             }
             failures.push(match self.source.make_dir(&dir).await {
                 Ok(()) => {
-                    let reason = "the destination does not have it any more, so it was made again";
-                    self.stays(&dir, reason)
+                    let reason = "the destination does not have it any more, so it was made again, with the \
+                                  permissions and times of a new directory"
+                        .to_owned();
+                    Error::Store { name: shown(&**self.source, &dir), reason, kind: ErrorKind::Request }
                 }
                 Err(error) => error,
             });
@@ -181,6 +187,15 @@ impl<'a> Counterparts<'a> {
     fn stays(&self, dir: &Key, reason: &str) -> Error {
         let reason = format!("{reason}; it stays where it is");
         Error::Store { name: shown(&**self.source, dir), reason, kind: ErrorKind::Request }
+    }
+}
+
+/// Whether a look found nothing.
+fn is_gone(found: Result<Meta, Error>) -> Result<bool, Error> {
+    match found {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
     }
 }
 
