@@ -24,8 +24,10 @@ pub struct Stats {
     pub lost: u32,
     /// Segments in flight.
     pub in_flight: u32,
-    /// Bytes that wait to be sent: written but not sent yet, or without room because of a low rate.
+    /// Bytes written but not sent yet.
     pub unsent: u32,
+    /// Bytes that a writer has, and that a low rate holds back (TCP only).
+    pub held_back: u32,
     /// For how long the receiver's window held back bytes so far, in microseconds (TCP only).
     pub receiver_limited_us: u64,
     /// Smoothed round-trip time, in microseconds.
@@ -100,6 +102,7 @@ impl Stats {
             (&mut self.lost, other.lost),
             (&mut self.in_flight, other.in_flight),
             (&mut self.unsent, other.unsent),
+            (&mut self.held_back, other.held_back),
             (&mut self.congestion_window, other.congestion_window),
         ] {
             *sum = sum.saturating_add(more);

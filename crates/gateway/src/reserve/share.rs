@@ -75,7 +75,7 @@ impl Progress {
         Self {
             sent: stats.bytes_sent,
             receiver_limited: Duration::from_micros(stats.receiver_limited_us),
-            waits: stats.unsent > 0 && !is_window_full,
+            waits: (stats.unsent > 0 || stats.held_back > 0) && !is_window_full,
         }
     }
 }

@@ -473,6 +473,7 @@ impl DuplexTelemetry for QuicStream {
             lost: 0,
             in_flight: u32::try_from(gauge.in_flight() / mtu).unwrap_or(u32::MAX),
             unsent: 0,
+            held_back: 0,
             receiver_limited_us: 0,
             rtt_us: micros(path.rtt),
             rtt_var_us: gauge.rtt_var_us(),

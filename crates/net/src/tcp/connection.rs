@@ -2,7 +2,7 @@
 
 use super::info;
 use super::socket::{self, Note};
-use super::unsent::UnsentBound;
+use super::unsent::{self, UnsentBound};
 use crate::duplex::OtherEnd;
 use crate::stats::Stats;
 use crate::sys;
@@ -26,7 +26,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(io: TcpStream, note: Note) -> Self {
-        Self { io, note, unsent: UnsentBound::default() }
+        Self { io, note, unsent: UnsentBound::new() }
     }
 }
 
@@ -117,8 +117,10 @@ impl DuplexControl for Connection {
         let socket = socket2::SockRef::from(&self.io);
         match change {
             Change::Rate(rate) => {
-                socket::set_rate(&socket, rate, self.io.local_addr()?.is_ipv6())?;
-                self.unsent.set(rate);
+                let is_ipv6 = self.io.local_addr()?.is_ipv6();
+                let bytes = rate.map_or(u64::MAX, |rate| socket::payload_rate(&socket, rate, is_ipv6));
+                sys::set_pacing(self.io.as_fd(), bytes.max(unsent::KERNEL_LEAST))?;
+                self.unsent.set(bytes);
                 Ok(())
             }
             Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
@@ -144,7 +146,7 @@ impl DuplexControl for Connection {
 impl DuplexTelemetry for Connection {
     fn stats(&self) -> io::Result<Stats> {
         let mut stats = info::stats(&self.io)?;
-        stats.unsent = stats.unsent.saturating_add(self.unsent.refused());
+        stats.held_back = self.unsent.held_back();
         Ok(stats)
     }
 

@@ -22,6 +22,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
         lost: info.u32(32),
         in_flight: info.u32(24),
         unsent: info.u32(UNSENT),
+        held_back: 0,
         rtt_us: info.u32(68).into(),
         rtt_var_us: info.u32(72).into(),
         min_rtt_us: match info.u32(148) {

@@ -135,14 +135,18 @@ pub(super) fn may_use(control: CongestionControl) -> bool {
     socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())).is_ok()
 }
 
-/// Limits the sending rate to `rate` on the link. The kernel's pacing counts only the payload of segments, a
-/// link its headers as well.
+/// Makes the kernel limit the sending rate to `rate` on the link. Its pacing counts only the payload of segments.
 pub(super) fn set_rate(socket: &SockRef<'_>, rate: Option<BitRate>, is_ipv6: bool) -> io::Result<()> {
-    let Some(rate) = rate else { return sys::set_pacing(socket.as_fd(), u64::MAX) };
+    let bytes = rate.map_or(u64::MAX, |rate| payload_rate(socket, rate, is_ipv6));
+    sys::set_pacing(socket.as_fd(), bytes.max(1))
+}
+
+/// The rate of payload, in bytes per second, at which `rate` is what passes the link.
+pub(super) fn payload_rate(socket: &SockRef<'_>, rate: BitRate, is_ipv6: bool) -> u64 {
     // Before the connection is established, the kernel reports its default of 536.
     let segment = socket.tcp_mss().ok().filter(|mss| *mss > 536).map_or(USUAL_SEGMENT, u64::from);
     let headers = wire::ip_header(is_ipv6) + 20 + TIMESTAMPS;
-    sys::set_pacing(socket.as_fd(), (wire::share(rate, segment, headers).0 / 8).max(1))
+    wire::share(rate, segment, headers).0 / 8
 }
 
 /// Payload of a TCP segment at Ethernet's usual MTU, in bytes.

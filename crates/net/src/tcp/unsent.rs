@@ -2,17 +2,17 @@
 //!
 //! The kernel paces by the rate that it has when it sends: after each burst it waits as long as the burst takes at that
 //! rate, and a higher rate does not shorten the wait. With a short round trip one burst may have 64 KiB, which at the
-//! share of an idle session takes a minute. A burst is no longer than what waits to be sent.
+//! share of an idle session takes a minute. A burst is no longer than what waits to be sent. Where even a segment takes
+//! long, the kernel gets a higher rate, and the segments get their times here.
 //!
 //! The bound applies to rates that change while the connection is open, and to writes that ask for room; a rate of the
 //! profile is in force from the first segment on.
 
 use super::info;
-use phoebus_proto::units::BitRate;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -31,41 +31,46 @@ const KERNEL_BURST: u64 = 64 << 10;
 /// Number of segments at the beginning of a connection that the kernel does not pace.
 const UNPACED: u32 = 10;
 
+/// The lowest rate at which the kernel paces, in bytes per second: a segment in an eighth of a second.
+pub(super) const KERNEL_LEAST: u64 = 12_500;
+
 /// Bounds of the pause between two looks: the time in which half of the bound is sent.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// The bound of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UnsentBound {
-    limit: AtomicU8,
-    /// The last of the first segments, which the kernel does not pace: when it was written, and its length.
+    /// The limit of the connection's rate, in bytes of payload per second; `u64::MAX` for none.
+    limit: AtomicU64,
+    /// Whether a low limit was raised. The kernel's own rate follows only after the next acknowledgement, and the bound
+    /// holds until then.
+    is_raised: AtomicBool,
+    /// The last segment that the kernel does not pace: when it was written, and its length.
     last_unpaced: Mutex<Option<(Instant, u64)>>,
     /// Bytes that a writer has for which there was no room.
-    refused: AtomicU32,
+    held_back: AtomicU32,
     /// The pause of a writer.
     pause: Mutex<Option<Pin<Box<Sleep>>>>,
 }
 
-/// What is known of the connection's rate, as stored in [`UnsentBound::limit`].
-mod limit {
-    /// No bound holds.
-    pub(super) const HIGH: u8 = 0;
-    /// The limit was raised. The kernel's own rate follows only after the next acknowledgement, and the bound holds
-    /// until then.
-    pub(super) const RAISED: u8 = 1;
-    /// The bound holds.
-    pub(super) const LOW: u8 = 2;
-}
-
 impl UnsentBound {
-    /// Sets the limit of the connection's rate.
-    pub(super) fn set(&self, rate: Option<BitRate>) {
-        if rate.is_some_and(|rate| is_low(rate.0 / 8)) {
-            self.limit.store(limit::LOW, Ordering::Relaxed);
-        } else {
-            // Unless it is low, nothing was bounded.
-            let _ = self.limit.compare_exchange(limit::LOW, limit::RAISED, Ordering::Relaxed, Ordering::Relaxed);
+    pub(super) fn new() -> Self {
+        Self {
+            limit: AtomicU64::new(u64::MAX),
+            is_raised: AtomicBool::default(),
+            last_unpaced: Mutex::default(),
+            held_back: AtomicU32::default(),
+            pause: Mutex::default(),
         }
+    }
+
+    /// Sets the limit of the connection's rate, in bytes of payload per second; `u64::MAX` for none.
+    pub(super) fn set(&self, limit: u64) {
+        // First, so that a writer sees one of them.
+        if is_low(self.limit.load(Ordering::SeqCst)) {
+            self.is_raised.store(true, Ordering::SeqCst);
+        }
+        self.limit.store(limit, Ordering::SeqCst);
     }
 
     /// The same bound in another runtime.
@@ -74,8 +79,8 @@ impl UnsentBound {
     }
 
     /// How many bytes a writer has for which there was no room.
-    pub(super) fn refused(&self) -> u32 {
-        self.refused.load(Ordering::Relaxed)
+    pub(super) fn held_back(&self) -> u32 {
+        self.held_back.load(Ordering::Relaxed)
     }
 
     /// How many of `wanted` bytes may be written to `socket` now.
@@ -83,22 +88,17 @@ impl UnsentBound {
     /// # Errors
     /// `WouldBlock` for none.
     pub(super) fn room(&self, socket: &TcpStream, wanted: usize) -> io::Result<usize> {
-        match self.look(socket)? {
-            Room::Unbounded => {
-                self.refused.store(0, Ordering::Relaxed);
-                Ok(wanted)
-            }
-            Room::Full { .. } => {
-                self.refused.store(u32::try_from(wanted).unwrap_or(u32::MAX), Ordering::Relaxed);
-                Err(io::ErrorKind::WouldBlock.into())
-            }
+        let granted = match self.look(socket)? {
+            Room::Unbounded => wanted,
+            Room::Full { .. } => 0,
             Room::Bytes { most, is_paced } => {
-                self.refused.store(0, Ordering::Relaxed);
                 let granted = wanted.min(usize::try_from(most).unwrap_or(usize::MAX));
                 *lock(&self.last_unpaced) = (!is_paced).then(|| (Instant::now(), LEAST.min(granted as u64)));
-                Ok(granted)
+                granted
             }
-        }
+        };
+        self.held_back.store(u32::try_from(wanted - granted).unwrap_or(u32::MAX), Ordering::Relaxed);
+        if granted == 0 && wanted > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(granted) }
     }
 
     /// Ready when something may be written.
@@ -118,23 +118,23 @@ impl UnsentBound {
 
     /// What `socket` has room for.
     fn look(&self, socket: &TcpStream) -> io::Result<Room> {
-        let limit = self.limit.load(Ordering::Relaxed);
-        if limit == limit::HIGH {
+        let limit = self.limit.load(Ordering::SeqCst);
+        if !is_low(limit) && !self.is_raised.load(Ordering::SeqCst) {
             return Ok(Room::Unbounded);
         }
         // A write to a closed connection tells why it was closed.
         let Some(queue) = info::queue(socket)? else { return Ok(Room::Unbounded) };
-        let rate = queue.pacing_rate;
-        if limit == limit::RAISED && !is_low(rate) {
-            // Another thread may have set a low limit since.
-            let _ = self.limit.compare_exchange(limit, limit::HIGH, Ordering::Relaxed, Ordering::Relaxed);
+        let rate = queue.pacing_rate.min(limit);
+        if !is_low(rate) {
+            self.is_raised.store(false, Ordering::SeqCst);
             return Ok(Room::Unbounded);
         }
+        let is_paced = queue.segments_sent >= UNPACED && limit >= KERNEL_LEAST;
         let bound = bytes_in(rate, BURST).max(LEAST);
         let wait = lock(&self.last_unpaced)
             .map_or(Duration::ZERO, |(at, bytes)| time_of(bytes, rate).saturating_sub(at.elapsed()));
         match bound.saturating_sub(queue.unsent.into()) {
-            most @ 1.. if wait.is_zero() => Ok(Room::Bytes { most, is_paced: queue.segments_sent >= UNPACED }),
+            most @ 1.. if wait.is_zero() => Ok(Room::Bytes { most, is_paced }),
             _ => Ok(Room::Full { pause: time_of(bound / 2, rate).max(wait).clamp(PAUSE[0], PAUSE[1]) }),
         }
     }

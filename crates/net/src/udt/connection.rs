@@ -193,6 +193,7 @@ impl DuplexTelemetry for Connection {
             lost: stats.packets_to_resend,
             in_flight: stats.packets_in_flight,
             unsent: u32::try_from(stats.bytes_unsent).unwrap_or(u32::MAX),
+            held_back: 0,
             receiver_limited_us: 0,
             rtt_us: micros(stats.rtt),
             rtt_var_us: micros(stats.rtt_variation),

@@ -334,6 +334,41 @@ async fn settings_change_while_bytes_are_under_way() {
     stream.delivered(PATIENCE).await.unwrap();
 }
 
+/// At a bit per second, a segment takes hours. Nothing waits for it under a higher rate, which may come in the first
+/// segments or later.
+#[tokio::test]
+async fn higher_rate_ends_the_wait_of_a_lower_one() {
+    for before in [0, 3_000_000] {
+        let (stream, mut peer) = connected(&Profile::default()).await;
+        let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
+        let mut sent = 0;
+        while sent < before {
+            stream.writable().await.unwrap();
+            sent += stream.try_write(&[7; 10_000], false).unwrap_or(0);
+        }
+        stream.set(Change::Rate(Some(BitRate(1)))).unwrap();
+        let written = async {
+            loop {
+                stream.writable().await.unwrap();
+                sent += stream.try_write(&[7; 10_000], false).unwrap_or(0);
+            }
+        };
+        let stalled = tokio::time::timeout(Duration::from_secs(1), written).await;
+        stalled.unwrap_err();
+        let stats = stream.stats().unwrap();
+        assert!(stats.held_back > 0 || stats.unsent > 0, "{stats:?}");
+        stream.set(Change::Rate(Some(BitRate(100_000_000)))).unwrap();
+        let all = sent + 200_000;
+        while sent < all {
+            tokio::time::timeout(PATIENCE, stream.writable()).await.unwrap().unwrap();
+            sent += stream.try_write(&[7; 10_000], false).unwrap_or(0);
+        }
+        stream.shutdown_write().unwrap();
+        stream.delivered(PATIENCE).await.unwrap();
+        assert_eq!(reader.join().unwrap() as usize, sent);
+    }
+}
+
 /// What the kernel sends at once it waits for afterwards, by the rate of that moment.
 #[tokio::test]
 async fn little_waits_unsent_at_a_low_rate() {

@@ -90,6 +90,7 @@ impl Open {
             return single(buf, timestamp, self.peer_socket, body);
         }
         let pace = self.pace(limit);
+        self.pacer.hasten(now, pace.interval);
         let (mut at, mut segment, mut count) = (0, 0, 0);
         while count < SEGMENTS_MAX && (self.in_pair || self.pacer.is_ready(now)) {
             let (index, len) = match self.send.peek(now, pace.window) {

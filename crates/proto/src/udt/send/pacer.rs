@@ -48,6 +48,14 @@ impl Pacer {
         self.next = self.next.max(fixed(now).saturating_sub(missed)) + cost as u128;
     }
 
+    /// Shortens the wait for the next packet to what `interval` permits: a higher rate applies at once. At a constant
+    /// rate it changes nothing, since a packet is sent only when it is due.
+    pub(in crate::udt) fn hasten(&mut self, now: Duration, interval: f64) {
+        // A pair is charged at once.
+        let most = 2.0 * interval * f64::from(1u32 << FRACTION_BITS);
+        self.next = self.next.min(fixed(now).saturating_add(most as u128));
+    }
+
     /// When to send the next batch. Call it after [`is_ready`](Self::is_ready) was false.
     pub(in crate::udt) fn wakeup(&self, interval: f64) -> Duration {
         let interval = ((interval * f64::from(1u32 << FRACTION_BITS)) as u128).max(1);
@@ -80,6 +88,20 @@ mod tests {
             now = pacer.wakeup(interval) + late;
         }
         (sent, largest)
+    }
+
+    #[test]
+    fn higher_rate_applies_at_once() {
+        let mut pacer = Pacer::new(us(100), us(500));
+        // A packet in 1000 s, then one in a millisecond.
+        pacer.charge(us(5), 1e12, 1.0);
+        pacer.hasten(us(10), 1e12);
+        assert!(!pacer.is_ready(us(900_000_000)));
+        pacer.hasten(us(10), 1e6);
+        assert!(!pacer.is_ready(us(2000)) && pacer.is_ready(us(2010)));
+        // It delays nothing.
+        pacer.hasten(us(2000), 1e12);
+        assert!(pacer.is_ready(us(2010)));
     }
 
     #[test]
