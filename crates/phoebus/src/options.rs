@@ -23,7 +23,7 @@ pub(crate) struct Route {
     user: Option<String>,
     /// Ask the gateways to reserve this rate for each connection, such as 100mbit, or to refuse it [env:
     /// PHOEBUS_BANDWIDTH]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     bandwidth: Option<String>,
     /// Connect directly if the first gateway cannot be reached [env: PHOEBUS_FALLBACK=1]
     #[arg(long)]

@@ -93,6 +93,7 @@ impl Config {
             peers: BTreeMap::from([(name, peer)]),
             direct: default,
             rates: BTreeMap::new(),
+            unused_profiles: Vec::new(),
             any_control: BTreeSet::new(),
             rules: vec![Rule {
                 // A program reaches loopback from any address that it has bound its socket to.

@@ -81,6 +81,7 @@ impl Config {
             routes: Vec::new(),
             direct: profile.clone(),
             rates: BTreeMap::new(),
+            unused_profiles: Vec::new(),
             any_control: BTreeSet::new(),
             rules: vec![Rule {
                 from: sources,

@@ -71,6 +71,8 @@ pub struct Config {
     pub rates: BTreeMap<Arc<str>, BitRate>,
     /// The names of profiles that leave the congestion control to the gateway.
     pub any_control: BTreeSet<Arc<str>>,
+    /// Profiles that no listener, peer or route names.
+    pub unused_profiles: Vec<String>,
     /// The allow rules. Everything else is refused.
     pub rules: Vec<Rule>,
     /// Limits on resources and times.
@@ -202,9 +204,14 @@ pub enum Source {
 
 impl Config {
     /// Warnings about valid settings that are probably mistakes, one sentence each.
-    pub fn warnings(&self) -> Vec<&'static str> {
+    pub fn warnings(&self) -> Vec<String> {
         let nothing = "there are no [[allow]] rules: every session will be refused";
-        self.rules.is_empty().then_some(nothing).into_iter().collect()
+        let unused = self.unused_profiles.iter().map(|name| {
+            format!(
+                "nothing uses profile \"{name}\"; expected profile = \"{name}\" in a [[listen]], [[peer]] or [[route]]"
+            )
+        });
+        self.rules.is_empty().then(|| nothing.to_owned()).into_iter().chain(unused).collect()
     }
 
     /// Reads the configuration in `file`.

@@ -7,8 +7,8 @@ use phoebus_config::agent::AGENT;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::is_name;
 use phoebus_proto::session::bundle::STREAMS_MAX;
-use phoebus_proto::units::Span;
-use std::collections::BTreeMap;
+use phoebus_proto::units::{BitRate, Span};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ const THREADS_MAX: usize = 1024;
 
 /// Lower limit of a profile's idle time-out: some round trips of a long path.
 const IDLE_MIN: Duration = Duration::from_secs(1);
+/// The lowest rate: a packet takes a second. Sessions would not live much slower.
+const RATE_MIN: BitRate = BitRate(10_000);
 
 impl Reader<'_> {
     pub(super) fn config(&self, raw: raw::File) -> Result<Config, ConfigError> {
@@ -28,6 +30,13 @@ impl Reader<'_> {
         if let Some((name, _)) = raw.profile.iter().find(|(_, profile)| profile.idle_timeout.0 < IDLE_MIN) {
             let message = format!("profile.{name}.idle_timeout is too short; expected at least {}", Span(IDLE_MIN));
             return Err(self.at_key(&["profile", name, "idle_timeout"], message));
+        }
+        if let Some((name, _)) =
+            raw.profile.iter().find(|(_, profile)| profile.rate.is_some_and(|rate| rate < RATE_MIN))
+        {
+            let message =
+                format!("profile.{name}.rate is too low; expected at least {RATE_MIN}, or no rate for no limit");
+            return Err(self.at_key(&["profile", name, "rate"], message));
         }
         let profiles =
             raw.profile.iter().map(|(name, profile)| (vec!["profile", name.as_str(), "streams"], profile.streams));
@@ -50,6 +59,13 @@ impl Reader<'_> {
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let any_control = profiles.values().filter(|profile| profile.congestion_control == CongestionControl::Auto);
         let any_control = any_control.map(|profile| profile.name.clone()).collect();
+        let in_use: BTreeSet<&str> = (listeners.iter().map(|listen| &listen.profile))
+            .chain(peers.values().map(|peer| &peer.profile))
+            .chain(routes.iter().map(|route| &route.profile))
+            .chain([&direct])
+            .map(|profile| &*profile.name)
+            .collect();
+        let unused_profiles = profiles.keys().filter(|name| !in_use.contains(name.as_str())).cloned().collect();
         let places = Places {
             listeners: raw.listen.iter().map(|listen| self.place(listen.address.span())).collect(),
             admin: raw.admin.socket.as_ref().map(|socket| self.place(socket.span())).unwrap_or_default(),
@@ -71,6 +87,7 @@ impl Reader<'_> {
             direct,
             rates,
             any_control,
+            unused_profiles,
             rules,
             limits: raw.limits,
             admin,

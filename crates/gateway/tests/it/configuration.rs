@@ -203,6 +203,10 @@ fn errors_name_file_line_and_column() {
             "[profile.x]\nidle_timeout = \"1ms\"",
             "pg.toml:5:16: profile.x.idle_timeout is too short; expected at least 1s",
         ),
+        (
+            "[profile.x]\nrate = \"0mbit\"",
+            "pg.toml:5:8: profile.x.rate is too low; expected at least 10kbit, or no rate for no limit",
+        ),
         ("[profile.x]\ncongestion_control = \"vegas\"", "pg.toml:5:22: \"vegas\" is not one of auto, system, bbr"),
         ("[profile.x]\nsend_buffer = \"2\"", "pg.toml:5:15: \"2\" is not \"auto\" or a size from 4KiB to 1GiB"),
         ("profile = \"lan\"", "pg.toml:4:11: there is no profile \"lan\"; expected one of: default"),

@@ -134,7 +134,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Auto(None))]
     pub(super) transfers: Auto<256>,
     /// Limit the total rate: bytes per second such as 5M or 5MB/s, or bits per second such as 500mbit
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     pub(super) limit_rate: Option<Limit>,
     /// Copy this much of each device, such as /dev/zero, for measurements
     #[arg(long, value_name = "SIZE")]

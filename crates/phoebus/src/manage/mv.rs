@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Do not replace existing files
     #[arg(long, short = 'n')]
     no_replace: bool,
+    /// Replace existing files, as in mv -f. This is the default
+    #[arg(long, short = 'f', conflicts_with = "no_replace")]
+    force: bool,
     /// Treat DEST as the new name even if it is a directory, and merge into it. This resumes an interrupted move
     #[arg(long, short = 'T')]
     no_target_directory: bool,

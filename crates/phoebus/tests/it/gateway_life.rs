@@ -269,8 +269,18 @@ fn check_warns_as_the_start_does() {
     let file = dir.path().join("pg.toml");
     let listen = "name = \"pg1\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n";
     let rule = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"*\"]\n";
-    let warning = format!("phoebus: {}: there are no [[allow]] rules: every session will be refused\n", file.display());
-    for (text, expected) in [(listen.to_owned(), &warning[..]), (format!("{listen}{rule}"), "")] {
+    let warning = |text: &str| format!("phoebus: {}: {text}\n", file.display());
+    let no_rules = warning("there are no [[allow]] rules: every session will be refused");
+    let unused =
+        warning("nothing uses profile \"slow\"; expected profile = \"slow\" in a [[listen]], [[peer]] or [[route]]");
+    let (slow, named) =
+        ("[profile.slow]\nrate = \"10kbit\"\n", listen.replace("[[listen]]", "[[listen]]\nprofile = \"slow\""));
+    for (text, expected) in [
+        (listen.to_owned(), &no_rules[..]),
+        (format!("{listen}{rule}"), ""),
+        (format!("{listen}{rule}{slow}"), &unused),
+        (format!("{named}{rule}{slow}"), ""),
+    ] {
         fs::write(&file, text).unwrap();
         let output = phoebus().args(["gateway", "--check", "--config"]).arg(&file).output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
