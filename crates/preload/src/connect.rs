@@ -10,6 +10,7 @@ use crate::record::Gateways;
 use crate::socket::{self, SocketKind};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
+use crate::tcp;
 use crate::wait::{Settled, settle};
 use crate::{bypass, gateways, names, real, report};
 use libc::{c_int, sockaddr, socklen_t};
@@ -91,17 +92,17 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         Err(_) if SocketKind::of(fd) == SocketKind::Datagram => return Step::Take(Course::Real),
         Err(_) => return Step::Take(unknown(config, destination)),
     };
-    let state = if SocketKind::of(fd) == SocketKind::Tcp { handshake::tcp_state(fd) } else { None };
+    let state = if SocketKind::of(fd) == SocketKind::Tcp { tcp::state(fd) } else { None };
     let Some(state) = state else {
         return Step::Take(without_state(fd, cookie, config, destination));
     };
     if !names::selects(config, destination) {
-        if state == handshake::TCP_CLOSE {
+        if state == tcp::CLOSE {
             report::not_selected(config, destination);
         }
         return Step::Take(Course::Real);
     }
-    if state != handshake::TCP_CLOSE {
+    if state != tcp::CLOSE {
         return Step::Take(Course::InUse);
     }
     if let Some(course) = unheard_end(fd, destination) {
@@ -190,7 +191,7 @@ fn connect_datagrams(fd: c_int, cookie: u64, addr: &RawAddr) -> Errno {
 /// thread ends that state at this moment, this call still connects nothing. It may block.
 pub(crate) fn in_use(fd: c_int, addr: &RawAddr) -> Errno {
     // Afterwards nothing tells a connection's own error from that of the address below.
-    let over = handshake::tcp_state(fd).is_none_or(|state| state == handshake::TCP_CLOSE);
+    let over = tcp::state(fd).is_none_or(|state| state == tcp::CLOSE);
     let nowhere = no_destination(addr);
     let (at, len) = nowhere.parts();
     // SAFETY: the address is valid for its length.
@@ -299,7 +300,7 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
 /// Gives a socket that was connected to an IPv4 gateway before a fresh one, if the kernel is to connect it to IPv6.
 fn refresh(fd: c_int, addr: &RawAddr) -> Result<(), Errno> {
     let Some(destination) = addr.socket_addr().filter(|_| socket::is_mapped(fd)) else { return Ok(()) };
-    if handshake::tcp_state(fd) != Some(handshake::TCP_CLOSE) {
+    if tcp::state(fd) != Some(tcp::CLOSE) {
         return Ok(());
     }
     let mut guard = table::enter(fd, libc::AF_INET6).ok_or(libc::ENOBUFS)?;
@@ -388,8 +389,8 @@ fn fall_back(fd: c_int, cookie: Option<u64>, addr: &RawAddr) -> Errno {
     if cookie.is_none() || sys::cookie(fd) != cookie {
         return GIVEN_UP;
     }
-    let state = handshake::tcp_state(fd);
-    let over = state.is_none_or(|state| state == handshake::TCP_CLOSE);
+    let state = tcp::state(fd);
+    let over = state.is_none_or(|state| state == tcp::CLOSE);
     let failure = if over && state.is_some() { sys::get(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0) } else { 0 };
     let nowhere = no_destination(addr);
     let (at, len) = nowhere.parts();

@@ -10,6 +10,7 @@ use crate::record::Registration;
 use crate::registrations::{after_failure, decode, token, while_pending};
 use crate::sys::{self, EpollEvent, Errno};
 use crate::table::{self, Guard, State};
+use crate::tcp;
 use crate::wait::Budget;
 use crate::{config, handshake, real};
 use libc::{c_int, sigset_t, timespec};
@@ -31,7 +32,7 @@ fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Optio
     let mut guard = if operation == libc::EPOLL_CTL_ADD {
         // Most registered descriptors are no TCP sockets, or are accepted or connected already. One that is being
         // connected directly may fail, and connect again.
-        let unconnected = matches!(handshake::tcp_state(fd)?, handshake::TCP_CLOSE | handshake::TCP_SYN_SENT);
+        let unconnected = matches!(tcp::state(fd)?, tcp::CLOSE | tcp::SYN_SENT);
         if !unconnected && table::is_quiet() {
             return None;
         }

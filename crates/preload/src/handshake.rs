@@ -20,6 +20,7 @@ use crate::record::{Attempt, ChangeInProgress, GATEWAYS, Gateways, Outcome};
 use crate::report::{self, Failure};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
+use crate::tcp;
 use crate::{bypass, config, registrations, socket};
 use dial::{dial, next_address};
 use ends::{give_up, is_watched, settle, withdraw};
@@ -31,10 +32,6 @@ use phoebus_proto::session::plan::{Next, OPEN_LIMIT, Plan, Policy, REDIRECTS};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// TCP's states, of those the kernel tells (`tcp_states.h`).
-pub(crate) const TCP_SYN_SENT: u8 = 2;
-pub(crate) const TCP_CLOSE: u8 = 7;
 
 /// The state of a socket, as far as the program's calls on it are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,13 +75,6 @@ impl FirstHop {
         let direct = gateways.iter().filter(|_| !config.demands_agent());
         Self { to: Gateways::new(agents.chain(direct)), agent }
     }
-}
-
-/// The state of the TCP connection behind `fd`, `None` if it is none.
-pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
-    let mut state = [0];
-    sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state).ok().filter(|len| *len == 1)?;
-    Some(state[0])
 }
 
 /// Begins to open a session to `destination`, without blocking. If the gateway is not reachable and the settings permit
@@ -322,7 +312,7 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
     let handshake = attempt.handshake.as_mut().ok_or(Failure::Lost(0))?;
     let mut send_error = None;
     // Calls that would only return EAGAIN are not made, so that the mark is set only while bytes move.
-    while !handshake.outgoing().is_empty() && tcp_state(fd) != Some(TCP_SYN_SENT) {
+    while !handshake.outgoing().is_empty() && tcp::state(fd) != Some(tcp::SYN_SENT) {
         attempt.unsettled.set();
         let result = sys::send(fd, handshake.outgoing(), 0, None).map(|n| handshake.sent(n));
         attempt.unsettled.clear();
@@ -386,7 +376,7 @@ fn extend(attempt: &mut Attempt, fd: c_int, now: Duration) -> Result<(), Failure
     if now < attempt.until {
         return Ok(());
     }
-    if tcp_state(fd) == Some(TCP_SYN_SENT) {
+    if tcp::state(fd) == Some(tcp::SYN_SENT) {
         return Err(Failure::Connect(libc::ETIMEDOUT));
     }
     // The gateway is there, and may be waiting for the destination.

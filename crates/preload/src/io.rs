@@ -8,6 +8,7 @@ use crate::connect::{self, Course};
 use crate::handshake::{self, Stage};
 use crate::process::no_unwind;
 use crate::sys::{self, Errno};
+use crate::tcp;
 use crate::wait::{Settled, settle};
 use crate::{config, real, socket, table};
 use libc::{
@@ -69,9 +70,7 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
         Course::Real | Course::Datagram(_) => First::Go,
         Course::Connected => First::Connected,
         Course::Failed(errno) => First::Fail(errno),
-        Course::InUse
-            if flags & libc::MSG_DONTWAIT != 0 && handshake::tcp_state(fd) == Some(handshake::TCP_SYN_SENT) =>
-        {
+        Course::InUse if flags & libc::MSG_DONTWAIT != 0 && tcp::state(fd) == Some(tcp::SYN_SENT) => {
             First::Fail(connect::under_way(true))
         }
         Course::InUse => match connect::in_use(fd, &wanted) {

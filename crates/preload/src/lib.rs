@@ -74,6 +74,7 @@ mod socket;
 mod socket_options;
 mod sys;
 mod table;
+mod tcp;
 mod wait;
 
 /// Runs when the library is loaded, before the program's `main`.

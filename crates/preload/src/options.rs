@@ -8,6 +8,7 @@ use crate::handshake::{self, Stage};
 use crate::process::no_unwind;
 use crate::sys::{self, Errno};
 use crate::table::{self, State};
+use crate::tcp;
 use crate::{config, real, socket};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -96,7 +97,7 @@ hook! {
         let info = result == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
         if info && *len > 0 && matches!(handshake::look(fd), Stage::Waiting { .. }) {
             // The state comes first: until there is a session, there is no connection.
-            value.cast::<u8>().write(handshake::TCP_SYN_SENT);
+            value.cast::<u8>().write(tcp::SYN_SENT);
         }
         result
     }

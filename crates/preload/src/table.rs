@@ -11,10 +11,10 @@
 //! shared.
 
 use crate::addr::RawAddr;
-use crate::handshake::{self, TCP_CLOSE, TCP_SYN_SENT};
 use crate::process::{acquire, release, try_acquire};
 use crate::record::Record;
 use crate::sys::{self, Errno};
+use crate::tcp;
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -421,7 +421,7 @@ impl Table {
         let (cookie, fd, stamp) = (guard.cookie(), guard.facts().fd, guard.facts().stamp);
         match guard.state() {
             _ if sys::cookie(fd) != Some(cookie) => Some((0, 0)),
-            State::Watched if !matches!(handshake::tcp_state(fd), Some(TCP_CLOSE | TCP_SYN_SENT)) => Some((1, stamp)),
+            State::Watched if !matches!(tcp::state(fd), Some(tcp::CLOSE | tcp::SYN_SENT)) => Some((1, stamp)),
             State::Open => Some((2, stamp)),
             _ => None,
         }
