@@ -134,7 +134,6 @@ const CHECK: Table = &[
 ];
 
 const MV: Table = &[
-    (&["-f", "--force"], "what has the new name is replaced without an option; '-n' replaces nothing"),
     (&["-v", "--verbose"], "mv names what fails and says nothing of the rest; leave it out"),
     (
         &["--partial-dir", "--limit-rate"],

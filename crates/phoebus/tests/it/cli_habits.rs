@@ -188,7 +188,6 @@ fn options_of_other_programs_get_a_tip() {
     }
     for (arguments, expected) in [
         (&["check", "-r", "c", "c"][..], "with all that is in them"),
-        (&["mv", "-f", "a", "b"], "without an option"),
         (&["mv", "-v", "a", "b"], "says nothing of the rest"),
         (&["rm", "-v", "a"], "says nothing"),
         (&["rm", "--interactive", "a"], "does not ask"),
