@@ -126,6 +126,8 @@ pub(super) struct QuicStream {
     allowance: Mutex<Allowance>,
     /// Wakes the writer when the allowance has grown.
     timer: Mutex<Option<Pin<Box<Sleep>>>>,
+    /// The writer that waits for the timer. A change of the rate wakes it, too.
+    paused: Mutex<Option<Waker>>,
 }
 
 impl QuicStream {
@@ -151,6 +153,7 @@ impl QuicStream {
             start,
             allowance: Mutex::new(allowance),
             timer: Mutex::new(None),
+            paused: Mutex::new(None),
         }
     }
 
@@ -313,10 +316,12 @@ impl DuplexIo for QuicStream {
         if self.failure.get().is_some() {
             return Poll::Ready(Ok(()));
         }
+        // First, so that a change after the look at the allowance wakes it.
+        *lock(&self.paused) = Some(cx.waker().clone());
         let next = lock(&self.allowance).next(self.shared.gauge.mtu(), Instant::now());
         let mut timer = lock(&self.timer);
         let Some(next) = next else {
-            *timer = None;
+            (*timer, *lock(&self.paused)) = (None, None);
             return Poll::Ready(Ok(()));
         };
         let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(next.into())));
@@ -418,6 +423,9 @@ impl DuplexControl for QuicStream {
                 drop(allowance);
                 self.fit_send_window();
                 self.writable.ring();
+                if let Some(writer) = lock(&self.paused).take() {
+                    writer.wake();
+                }
                 Ok(())
             }
             Change::SendBuffer(size) => {

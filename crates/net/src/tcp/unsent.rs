@@ -34,7 +34,10 @@ const UNPACED: u32 = 10;
 /// The lowest rate at which the kernel paces, in bytes per second: a segment in an eighth of a second.
 pub(super) const KERNEL_LEAST: u64 = 12_500;
 
-/// Bounds of the pause between two looks: the time in which half of the bound is sent.
+/// What a writer that is woken late may make up for.
+const LATE: Duration = Duration::from_millis(20);
+
+/// Bounds of the pause between two looks.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// The bound of one connection.
@@ -45,7 +48,7 @@ pub(super) struct UnsentBound {
     /// Whether a low limit was raised. The kernel's own rate follows only after the next acknowledgement, and the bound
     /// holds until then.
     is_raised: AtomicBool,
-    /// The last segment that the kernel does not pace: when it was written, and its length.
+    /// The last write that the kernel does not pace: when it was due, and its length.
     last_unpaced: Mutex<Option<(Instant, u64)>>,
     /// Bytes that a writer has for which there was no room.
     held_back: AtomicU32,
@@ -91,9 +94,9 @@ impl UnsentBound {
         let granted = match self.look(socket)? {
             Room::Unbounded => wanted,
             Room::Full { .. } => 0,
-            Room::Bytes { most, is_paced } => {
+            Room::Bytes { most, due, is_paced } => {
                 let granted = wanted.min(usize::try_from(most).unwrap_or(usize::MAX));
-                *lock(&self.last_unpaced) = (!is_paced).then(|| (Instant::now(), LEAST.min(granted as u64)));
+                *lock(&self.last_unpaced) = (!is_paced).then_some((due, LEAST.min(granted as u64)));
                 granted
             }
         };
@@ -131,11 +134,14 @@ impl UnsentBound {
         }
         let is_paced = queue.segments_sent >= UNPACED && limit >= KERNEL_LEAST;
         let bound = bytes_in(rate, BURST).max(LEAST);
-        let wait = lock(&self.last_unpaced)
-            .map_or(Duration::ZERO, |(at, bytes)| time_of(bytes, rate).saturating_sub(at.elapsed()));
+        let now = Instant::now();
+        let due = lock(&self.last_unpaced).map_or(now, |(at, bytes)| at + time_of(bytes, rate));
+        let pause = |wait: Duration| Ok(Room::Full { pause: wait.clamp(PAUSE[0], PAUSE[1]) });
         match bound.saturating_sub(queue.unsent.into()) {
-            most @ 1.. if wait.is_zero() => Ok(Room::Bytes { most, is_paced }),
-            _ => Ok(Room::Full { pause: time_of(bound / 2, rate).max(wait).clamp(PAUSE[0], PAUSE[1]) }),
+            0 => pause(time_of(bound / 2, rate)),
+            _ if due > now => pause(due - now),
+            // A writer that was woken late catches up.
+            most => Ok(Room::Bytes { most, due: due.max(now.checked_sub(LATE).unwrap_or(now)), is_paced }),
         }
     }
 }
@@ -144,8 +150,8 @@ impl UnsentBound {
 enum Room {
     /// No bound holds.
     Unbounded,
-    /// At most this many bytes. `is_paced`: the kernel will send them at the connection's rate.
-    Bytes { most: u64, is_paced: bool },
+    /// At most this many bytes, which were `due` then. `is_paced`: the kernel will send them at the connection's rate.
+    Bytes { most: u64, due: Instant, is_paced: bool },
     /// Nothing, before `pause` has passed.
     Full { pause: Duration },
 }

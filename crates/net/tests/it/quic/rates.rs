@@ -105,3 +105,21 @@ async fn streams_without_rate_are_not_limited_by_others() {
     // At 1 kbit/s these bytes would take days.
     drop((slow, slow_end));
 }
+
+/// At a bit per second, a datagram takes hours. A writer that waits for it is woken by a higher rate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn higher_rate_ends_the_wait_of_a_lower_one() {
+    let pair = Pair::new();
+    let (near, far) = pair.streams().await;
+    let bytes = pattern(200_000, 7);
+    let reading = tokio::spawn(async move { super::place::read_exactly(&far, 200_000).await.unwrap() });
+    near.set(Change::Rate(Some(BitRate(1)))).unwrap();
+    let near = std::sync::Arc::new(near);
+    let (writer, all) = (near.clone(), bytes.clone());
+    let writing = tokio::spawn(async move { write_all(&writer, &all).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!writing.is_finished());
+    near.set(Change::Rate(Some(BitRate(100_000_000)))).unwrap();
+    tokio::time::timeout(PATIENCE, writing).await.unwrap().unwrap().unwrap();
+    assert!(reading.await.unwrap() == bytes);
+}
