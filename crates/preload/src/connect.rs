@@ -297,20 +297,28 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
     })
 }
 
-/// Gives a socket that was connected to an IPv4 gateway before a fresh one, if the kernel is to connect it to IPv6.
-fn refresh(fd: c_int, addr: &RawAddr) -> Result<(), Errno> {
-    let Some(destination) = addr.socket_addr().filter(|_| socket::is_mapped(fd)) else { return Ok(()) };
-    if tcp::state(fd) != Some(tcp::CLOSE) {
-        return Ok(());
+/// Prepares an IPv6 socket that the kernel is to connect: if it was connected to IPv4 before, and is to reach IPv6, a
+/// fresh one replaces it. Returns the outcome if that is known already.
+fn refresh(fd: c_int, addr: &RawAddr) -> Option<Course> {
+    let destination = addr.socket_addr().filter(SocketAddr::is_ipv6)?;
+    if destination.ip().to_canonical().is_ipv4() {
+        socket::will_be_mapped(fd);
+        return None;
     }
-    let mut guard = table::enter(fd, libc::AF_INET6).ok_or(libc::ENOBUFS)?;
+    if !socket::is_mapped(fd) || tcp::state(fd) != Some(tcp::CLOSE) {
+        return None;
+    }
+    if let Some(course) = unheard_end(fd, destination) {
+        return Some(course);
+    }
+    let Some(mut guard) = table::enter(fd, libc::AF_INET6) else { return Some(Course::Failed(libc::ENOBUFS)) };
     guard.facts().fd = fd;
     let is_idle = matches!(guard.state(), State::Watched | State::Failed);
     let fitted = if is_idle { socket::fit_directly(&mut guard, fd, destination) } else { Ok(()) };
     if guard.is_new() {
         guard.remove();
     }
-    fitted
+    fitted.err().map(Course::Failed)
 }
 
 /// Decides how a socket connects. Every call that connects uses this.
@@ -327,9 +335,9 @@ pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
         }
     };
     if matches!(course, Course::Real)
-        && let Err(errno) = no_unwind(|| refresh(fd, addr))
+        && let Some(known) = no_unwind(|| refresh(fd, addr))
     {
-        course = Course::Failed(errno);
+        course = known;
     }
     if matches!(course, Course::Real) && !table::is_empty() {
         no_unwind(|| {

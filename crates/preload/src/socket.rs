@@ -158,6 +158,13 @@ pub(crate) fn is_mapped(fd: c_int) -> bool {
     !MAPPED.is_empty() && sys::cookie(fd).is_some_and(|cookie| MAPPED.contains(cookie))
 }
 
+/// Records that a socket of TCP over IPv6 is about to be connected to an IPv4 address.
+pub(crate) fn will_be_mapped(fd: c_int) {
+    if sys::family(fd) == Some(libc::AF_INET6) && SocketKind::of(fd) == SocketKind::Tcp {
+        MAPPED.note(fd);
+    }
+}
+
 /// Lets an IPv6 socket connect to IPv4 addresses, if it is not bound to an address of its own.
 fn widen(guard: &mut Guard, fd: c_int) -> bool {
     let any = sys::getsockname(fd).and_then(|own| own.socket_addr()).is_some_and(|own| own.ip().is_unspecified());

@@ -113,6 +113,24 @@ static void many(void) {
     }
 }
 
+// A socket of IPv6 that was connected directly to IPv4 connects where the settings send it through a gateway of IPv6.
+static void mapped(void) {
+    v6 nobody = at6("::ffff:127.0.0.1", 1);
+    v4 four = at4("127.0.0.2", 0);
+    socklen_t len = sizeof four;
+    int listener = tcp(0);
+    OK(bind(listener, ADDR(four)));
+    OK(listen(listener, 1));
+    OK(getsockname(listener, (struct sockaddr *)&four, &len));
+    v6 near = at6("::ffff:127.0.0.2", ntohs(four.sin_port));
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    FAILS(connect(fd, ADDR(nobody)), ECONNREFUSED);
+    OK(connect(fd, ADDR(near)));
+    int peer = accept(listener, NULL, NULL);
+    char got[5];
+    CHECK(send(fd, "abc", 3, MSG_NOSIGNAL) == 3 && recv(peer, got, sizeof got, 0) == 3);
+}
+
 static void all(void) {
     refused();
     ended();
@@ -124,4 +142,4 @@ static void all(void) {
 static void four(void) { domain = AF_INET; all(); }
 static void six(void) { domain = AF_INET6; all(); }
 
-RULES({RULE(four), RULE(six)})
+RULES({RULE(four), RULE(six), RULE(mapped)})

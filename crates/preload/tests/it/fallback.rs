@@ -10,22 +10,27 @@ fn program() -> &'static PathBuf {
     PROGRAM.get_or_init(|| compile("fallback", &[]))
 }
 
-fn check(rule: &str) {
+fn check(rule: &str, only: &str) {
     // The kernel alone is the measure.
     run(plain(program()).arg(rule)).ok();
     for gateway in ["127.0.0.1/1", "[::1]/1"] {
         let mut command = preloaded(program(), gateway);
-        command.env("PHOEBUS_ONLY", "0.0.0.0/0,::/0").env("PHOEBUS_FALLBACK", "1");
+        command.env("PHOEBUS_ONLY", only).env("PHOEBUS_FALLBACK", "1");
         run(command.arg(rule)).ok();
     }
 }
 
 #[test]
 fn ipv4_sockets() {
-    check("four");
+    check("four", "0.0.0.0/0,::/0");
 }
 
 #[test]
 fn ipv6_sockets() {
-    check("six");
+    check("six", "0.0.0.0/0,::/0");
+}
+
+#[test]
+fn mapped_addresses_before() {
+    check("mapped", "127.0.0.2/32");
 }
