@@ -130,7 +130,7 @@ fn is_for_many(ip: IpAddr) -> bool {
 /// a connect that failed, or EISCONN as long as the program may have bytes to read. `None` for an unconnected socket,
 /// which it leaves as it is.
 fn unheard_end(fd: c_int, destination: SocketAddr) -> Option<Course> {
-    // The kernel compares families last. A connection has no errors like those of that.
+    // The kernel reports a wrong family only for an unconnected socket, and no connection fails with that error.
     let other = if sys::family(fd) == Some(libc::AF_INET) { libc::AF_INET6 } else { libc::AF_INET };
     match sys::connect(fd, &nowhere(destination.port(), other)) {
         Err(libc::EAFNOSUPPORT | libc::EINVAL) => None,

@@ -316,7 +316,7 @@ impl DuplexIo for QuicStream {
         if self.failure.get().is_some() {
             return Poll::Ready(Ok(()));
         }
-        // First, so that a change after the look at the allowance wakes it.
+        // Register before reading the allowance, so that no change of the rate is missed.
         *lock(&self.paused) = Some(cx.waker().clone());
         let next = lock(&self.allowance).next(self.shared.gauge.mtu(), Instant::now());
         let mut timer = lock(&self.timer);

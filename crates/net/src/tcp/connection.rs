@@ -37,7 +37,7 @@ impl DuplexIo for Connection {
 
     fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         let room = self.room(bytes.len())?;
-        // The kernel would hold back the end of what was cut off for more.
+        // MSG_MORE would make the kernel hold back the last segment of a write that was cut short.
         let (bytes, more) = (&bytes[..room], more && room == bytes.len());
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         self.io.try_io(Interest::WRITABLE, || Ok(rustix::net::send(&self.io, bytes, flags)?))

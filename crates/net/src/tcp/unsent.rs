@@ -69,7 +69,7 @@ impl UnsentBound {
 
     /// Sets the limit of the connection's rate, in bytes of payload per second; `u64::MAX` for none.
     pub(super) fn set(&self, limit: u64) {
-        // First, so that a writer sees one of them.
+        // Before the limit, so that a writer never finds neither set.
         if is_low(self.limit.load(Ordering::SeqCst)) {
             self.is_raised.store(true, Ordering::SeqCst);
         }
