@@ -12,7 +12,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
 use crate::tcp;
 use crate::wait::{Settled, settle};
-use crate::{bypass, gateways, names, real, report};
+use crate::{bypass, gateways, names, real, report, reuse};
 use libc::{c_int, sockaddr, socklen_t};
 use phoebus_proto::session::Code;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -51,14 +51,21 @@ enum Step {
 fn step(fd: c_int, addr: &RawAddr) -> Step {
     if let Some(mut guard) = table::find(fd) {
         match (guard.state(), addr.family()) {
-            (State::Open, libc::AF_UNSPEC) => guard.remove(),
+            (State::Open, libc::AF_UNSPEC) => {
+                reuse::after_session(guard, fd);
+                return Step::Take(Course::Real);
+            }
             (State::Open, _) => {
                 if let Some(course) = finish(guard, fd) {
                     return Step::Take(course);
                 }
             }
             (State::Free, _) => {}
-            (_, libc::AF_UNSPEC) => handshake::abandon(&mut guard, fd),
+            (State::Watched, libc::AF_UNSPEC) => {}
+            (_, libc::AF_UNSPEC) => {
+                handshake::abandon(&mut guard, fd);
+                return Step::Take(Course::Real);
+            }
             (State::Pending, _) => {
                 return Step::Take(match handshake::advance(&mut guard, fd) {
                     Stage::Plain if guard.state() == State::Open => {
@@ -78,6 +85,9 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         }
     }
     let (Some(config), Some(destination)) = (config::get(), addr.socket_addr()) else {
+        if addr.family() == libc::AF_UNSPEC {
+            reuse::after_direct(fd);
+        }
         return Step::Take(Course::Real);
     };
     // These are the kernel's to refuse.
@@ -134,7 +144,10 @@ fn unheard_end(fd: c_int, destination: SocketAddr) -> Option<Course> {
     let other = if sys::family(fd) == Some(libc::AF_INET) { libc::AF_INET6 } else { libc::AF_INET };
     match sys::connect(fd, &nowhere(destination.port(), other)) {
         Err(libc::EAFNOSUPPORT | libc::EINVAL) => None,
-        Err(errno) => Some(Course::Failed(errno)),
+        Err(errno) => {
+            reuse::after_direct(fd);
+            Some(Course::Failed(errno))
+        }
         Ok(()) => Some(Course::Connected),
     }
 }
@@ -205,19 +218,19 @@ pub(crate) fn in_use(fd: c_int, addr: &RawAddr) -> Errno {
 }
 
 /// Tells the kernel that the program knows of the open session behind `fd`, and returns the kernel's answer. `None` if
-/// the connection was dissolved without a call to this process; the entry is then removed.
+/// the connection was dissolved without a call to this process; the socket is then ready for another.
 fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
     let errno = sys::connect(fd, &no_destination(&guard.facts().destination)).err();
     match errno {
         None => Some(Course::Connected),
         Some(errno) if is_unconnected(errno) => {
-            guard.remove();
+            reuse::after_session(guard, fd);
             None
         }
         Some(errno) => {
             // The kernel has given up the session: the next connect makes a new one.
             if matches!(errno, libc::ECONNABORTED | libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
-                guard.remove();
+                reuse::after_session(guard, fd);
             }
             Some(Course::Failed(errno))
         }

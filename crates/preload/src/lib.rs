@@ -17,7 +17,8 @@
 //! - `table`: what is known of a socket; `record`: what its handshake needs; `asked`: the gateways it has asked;
 //!   `process`: fork and locks.
 //! - `socket`: the program's socket made fit for its gateway; `held`: a descriptor for it that no other thread closes;
-//!   `registrations`: its places in epoll sets.
+//!   `registrations`: its places in epoll sets. `reuse`: sockets that connect again; `epoll_sets`: what the kernel tells
+//!   of theirs.
 //! - `config`, `report`, `bypass`, `agent`: what users see. `gateways`: where the first gateway is.
 //! - `real`, `sys`, `errno`, `addr`: the functions behind the hooks, system calls, addresses.
 //!
@@ -56,6 +57,7 @@ mod close;
 mod config;
 mod connect;
 mod epoll;
+mod epoll_sets;
 mod errno;
 mod gateways;
 mod handshake;
@@ -68,6 +70,7 @@ mod real;
 mod record;
 mod registrations;
 mod report;
+mod reuse;
 mod rings;
 mod select;
 mod socket;

@@ -139,10 +139,15 @@ pub(crate) fn token(guard: &Guard, slot: usize) -> u64 {
     u64::from(TAG.load(Ordering::Relaxed)) << 32 | u64::from(low)
 }
 
+/// Whether the kernel's registration has a token in place of the program's data.
+pub(crate) fn is_token(data: u64) -> bool {
+    let tag = TAG.load(Ordering::Relaxed);
+    tag != 0 && (data >> 32) as u32 == tag
+}
+
 /// The entry and registration of a token; `None` within if they are gone.
 pub(crate) fn decode(data: u64) -> Option<Option<(Guard, usize)>> {
-    let tag = TAG.load(Ordering::Relaxed);
-    if tag == 0 || (data >> 32) as u32 != tag {
+    if !is_token(data) {
         return None;
     }
     let low = data as u32;

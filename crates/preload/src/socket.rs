@@ -235,8 +235,15 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
             let _ = set_v6_only(fd, 1);
         }
     }
+    restore_family(guard, fd);
+}
+
+/// Replaces a socket that has another family than the program believes. It may be connected to a gateway.
+pub(crate) fn restore_family(guard: &mut Guard, fd: c_int) {
     let wanted = guard.facts().family;
     if sys::family(fd).is_some_and(|family| family != wanted) {
+        // A copy by dup must not stay connected.
+        hang_up(fd);
         // Without descriptors or memory for that, the program keeps this socket. Only its next connect can fail because
         // of it, and reports so (EINVAL or EAFNOSUPPORT).
         let _ = replace(guard, fd, wanted);

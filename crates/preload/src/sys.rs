@@ -3,13 +3,15 @@
 //! Hooks do their own work with these: a program must not find `errno` changed by a call that succeeded, a thread must
 //! not be cancelled while the table is locked, and our own calls must not reach our own hooks.
 
+mod files;
+
 use crate::addr::RawAddr;
 use crate::real;
 use libc::{c_int, c_long};
-use std::ffi::CStr;
 use std::time::Duration;
 
 pub(crate) use crate::errno::{Errno, errno, set_errno};
+pub(crate) use files::*;
 
 /// An end of an epoll registration or event: what the kernel keeps for a descriptor.
 pub(crate) type EpollEvent = libc::epoll_event;
@@ -365,78 +367,8 @@ pub(crate) fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, mut event: Epo
     unsafe { call(libc::SYS_epoll_ctl, arguments) }.map(|_| ())
 }
 
-/// Opens a file, never to be inherited by exec.
-pub(crate) fn open(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
-    let flags = (flags | libc::O_CLOEXEC | libc::O_NOCTTY) as usize;
-    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0o666];
-    // SAFETY: the path ends with a zero.
-    unsafe { call(libc::SYS_openat, arguments) }.map(|fd| fd as c_int)
-}
-
-pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    // SAFETY: the buffer is valid for its length.
-    unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
-}
-
-/// Whether a write of a sentence to `fd` neither blocks nor fails. A pipe without a reader does not count: a write to
-/// it would end the program by SIGPIPE.
-pub(crate) fn is_writable(fd: c_int) -> bool {
-    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both are valid, and no mask is passed.
-    let found = unsafe { call(libc::SYS_ppoll, [&raw mut asked as usize, 1, &raw const now as usize, 0, 0]) };
-    found == Ok(1) && asked.revents & (libc::POLLOUT | libc::POLLERR | libc::POLLHUP) == libc::POLLOUT
-}
-
-pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the buffer is valid for its length.
-    unsafe { call(libc::SYS_read, [fd as usize, bytes.as_mut_ptr() as usize, bytes.len()]) }
-}
-
 /// The number of the user that this process acts as.
 pub(crate) fn geteuid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_geteuid, []) }.map_or(u32::MAX, |uid| uid as u32)
-}
-
-/// The owner and permissions of a file.
-pub(crate) fn owner_and_mode(fd: c_int) -> Result<(u32, u32), Errno> {
-    let mut about = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let mask = (libc::STATX_UID | libc::STATX_MODE) as usize;
-    let arguments =
-        [fd as usize, c"".as_ptr() as usize, libc::AT_EMPTY_PATH as usize, mask, about.as_mut_ptr() as usize];
-    // SAFETY: the empty path ends with a zero, and `about` is valid for writing.
-    unsafe { call(libc::SYS_statx, arguments) }?;
-    // SAFETY: zeroed is a valid statx, and the call only overwrote it with another.
-    let about = unsafe { about.assume_init() };
-    Ok((about.stx_uid, about.stx_mode.into()))
-}
-
-/// Whether there is a file.
-pub(crate) fn exists(path: &CStr) -> bool {
-    // SAFETY: the path ends with a zero.
-    unsafe { call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::F_OK as usize]) }.is_ok()
-}
-
-/// Whether another open file has the exclusive lock of this one (flock(2)).
-pub(crate) fn is_locked(fd: c_int) -> bool {
-    // SAFETY: no pointers. A lock that is had goes with the descriptor.
-    let locked = unsafe { call(libc::SYS_flock, [fd as usize, (libc::LOCK_SH | libc::LOCK_NB) as usize]) };
-    locked == Err(libc::EWOULDBLOCK)
-}
-
-/// The length of an open file.
-pub(crate) fn length(fd: c_int) -> Result<u64, Errno> {
-    // SAFETY: no pointers.
-    unsafe { call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_END as usize]) }.map(|len| len as u64)
-}
-
-pub(crate) fn truncate(fd: c_int) {
-    // SAFETY: no pointers.
-    let _ = unsafe { call(libc::SYS_ftruncate, [fd as usize, 0]) };
-}
-
-pub(crate) fn mkdir(path: &CStr) {
-    // SAFETY: the path ends with a zero.
-    let _ = unsafe { call(libc::SYS_mkdirat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0o700]) };
 }

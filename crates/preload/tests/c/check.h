@@ -27,7 +27,7 @@
 
 // The ports of common/peer.rs.
 enum { ECHO = 7, HELD = 9, REFUSED = 11, HELD_REFUSED = 12, TRICKLE = 13, HANG_UP = 14, GARBAGE = 15, CHALLENGE = 16,
-       NOT_ALLOWED = 17, GREETING = 18, HELD_HERE = 10009, HELD_REFUSED_HERE = 10012 };
+       NOT_ALLOWED = 17, GREETING = 18, RESET = 19, HELD_HERE = 10009, HELD_REFUSED_HERE = 10012 };
 
 #define CHECK(what) do { if (!(what)) { \
     fprintf(stderr, "%s:%d: %s failed (errno %d, %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \

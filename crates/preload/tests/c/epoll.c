@@ -260,6 +260,76 @@ static void many(void) {
     for (int i = 0; i < 8; i++) OK(pthread_join(thread[i], NULL));
 }
 
+static int connected(v4 a) {
+    int fd = tcp(SOCK_NONBLOCK);
+    CHECK(connect(fd, ADDR(a)) == 0 || errno == EINPROGRESS);
+    CHECK(polled(fd, POLLOUT, 10000) == POLLOUT);
+    return fd;
+}
+
+// The program learns of a reset by another connect, after which the socket may connect again.
+static void learn_of_reset(int fd, v4 a) {
+    for (;;) {
+        int result = connect(fd, ADDR(a));
+        if (result == -1 && errno == ECONNRESET) return;
+        // The first call tells that the connection was made. The kernel then wants AF_UNSPEC.
+        CHECK(result == -1 && errno == EISCONN);
+        usleep(1000);
+    }
+}
+
+// A socket that was added while it was connected, and whose connection then ends, is one that was added before its connect.
+static void ended(int through_gateway, int is_reset, unsigned manner) {
+    int listener = tcp(0);
+    v4 near = at4("127.0.0.1", 0);
+    socklen_t len = sizeof near;
+    OK(bind(listener, ADDR(near)));
+    OK(listen(listener, 1));
+    OK(getsockname(listener, (struct sockaddr *)&near, &len));
+    int fd = connected(through_gateway ? far(is_reset ? RESET : ECHO) : near);
+    int peer = through_gateway ? -1 : accept(listener, NULL, NULL);
+    control(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | manner, 5);
+    CHECK(waited(-1, 5) == EPOLLOUT);
+    if (is_reset) {
+        struct linger at_once = {1, 0};
+        if (through_gateway) CHECK(send(fd, "x", 1, 0) == 1);
+        else OK(setsockopt(peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+        if (!through_gateway) close(peer);
+        while (tcp_state(fd) != TCP_CLOSE) usleep(1000);
+        learn_of_reset(fd, far(HELD));
+    } else {
+        struct sockaddr none = {.sa_family = AF_UNSPEC};
+        OK(connect(fd, &none, sizeof none));
+    }
+    while (waited(0, 5) && manner) {}
+    v4 a = far(HELD);
+    for (int i = 0; i < 2; i++) {
+        FAILS(connect(fd, ADDR(a)), EINPROGRESS);
+        CHECK(waited(50, 0) == 0);
+        release();
+        CHECK(waited(-1, 5) == EPOLLOUT && so_error(fd) == 0);
+        peer_is(fd, a);
+        CHECK(send(fd, "x", 1, 0) == 1);
+        char b[1];
+        while (waited(-1, 5) != (EPOLLIN | EPOLLOUT)) {}
+        CHECK(recv(fd, b, 1, 0) == 1);
+        // Once more, after a session.
+        struct sockaddr none = {.sa_family = AF_UNSPEC};
+        OK(connect(fd, &none, sizeof none));
+        while (waited(0, 5) && manner) {}
+    }
+    a = far(REFUSED);
+    FAILS(connect(fd, ADDR(a)), EINPROGRESS);
+    CHECK(waited(-1, 5) & EPOLLERR && so_error(fd) == ECONNREFUSED);
+    close(fd);
+    close(listener);
+    CHECK(waited(0, 0) == 0);
+}
+
+static void again(void) {
+    for (int i = 0; i < 8; i++) ended(i & 1, i & 2, i & 4 ? EPOLLET : 0);
+}
+
 __attribute__((constructor)) static void make(void) { set = epoll_create1(EPOLL_CLOEXEC); }
 
 // Another descriptor keeps a failed socket in the set after the program has closed the one that it registered. What the set says of
@@ -281,5 +351,5 @@ static void failed_and_closed(void) {
 
 RULES({
     RULE(level), RULE(edge), RULE(once), RULE(exclusive), RULE(failure), RULE(changed), RULE(others), RULE(threads),
-    RULE(many), RULE(failed_and_closed),
+    RULE(many), RULE(failed_and_closed), RULE(again),
 })

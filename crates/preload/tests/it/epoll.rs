@@ -11,17 +11,26 @@ pub fn program() -> &'static PathBuf {
     PROGRAM.get_or_init(|| compile("epoll", &[]))
 }
 
+fn check(rule: &str, gateway: &str) {
+    let peer = Peer::start(gateway);
+    let direct = peer::echo([127, 0, 0, 1].into());
+    let mut command = preloaded(program(), peer.address);
+    command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
+    run(command.arg(rule)).ok();
+}
+
 macro_rules! rules {
     ($($name:ident)*) => {$(
         #[test]
         fn $name() {
-            let peer = Peer::start("127.0.0.1");
-            let direct = peer::echo([127, 0, 0, 1].into());
-            let mut command = preloaded(program(), peer.address);
-            command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
-            run(command.arg(stringify!($name))).ok();
+            check(stringify!($name), "127.0.0.1");
         }
     )*};
 }
 
-rules! { level edge once exclusive failure changed others threads many failed_and_closed }
+rules! { level edge once exclusive failure changed others threads many failed_and_closed again }
+
+#[test]
+fn again_through_a_gateway_of_ipv6() {
+    check("again", "::1");
+}

@@ -31,6 +31,8 @@ pub const CHALLENGE: u16 = 16;
 pub const NOT_ALLOWED: u16 = 17;
 /// Opens, and at once sends what fits and closes its direction.
 pub const GREETING: u16 = 18;
+/// Opens, and resets when the client has sent something.
+pub const RESET: u16 = 19;
 
 /// Like [`HELD`] and [`HELD_REFUSED`], at ports where a program without privileges can listen.
 pub const HELD_HERE: u16 = 10_009;
@@ -210,6 +212,10 @@ fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control:
     if !matches!(acceptor.state(), State::Opened(_)) {
         // The client is to hang up.
         return stream.read(&mut [0; 16]).map(|_| ());
+    }
+    if port == RESET {
+        // The kernel resets a connection that is closed while bytes are unread.
+        return stream.peek(&mut [0]).map(|_| ());
     }
     let mut from = stream.try_clone()?;
     io::copy(&mut from, &mut stream)?;

@@ -1,0 +1,59 @@
+//! Sockets whose connection is over, and that may connect again: by connect(2) to AF_UNSPEC, or after an error that the
+//! program has been told.
+//!
+//! The table then has to know their epoll sets, also those to which they were added while they were connected. A socket
+//! that was replaced for a gateway of another address family gets back the program's own.
+
+use crate::process::no_unwind;
+use crate::record::Registration;
+use crate::socket::{self, SocketKind};
+use crate::table::{self, Guard, State};
+use crate::{epoll_sets, registrations, sys};
+use libc::c_int;
+
+/// Prepares the socket of an open session, which ends now.
+pub(crate) fn after_session(mut guard: Guard, fd: c_int) {
+    guard.set_state(State::Watched);
+    // Calls that still wait for the session find that it is gone.
+    guard.facts().attempt = 0;
+    learn_sets(&mut guard, fd);
+    socket::restore_family(&mut guard, fd);
+    registrations::show(&mut guard);
+    if guard.record().is_none_or(|record| !record.is_watched()) {
+        guard.remove();
+    }
+}
+
+/// Prepares a socket whose direct connection ends now, if it had one.
+pub(crate) fn after_direct(fd: c_int) {
+    no_unwind(|| {
+        if SocketKind::of(fd) != SocketKind::Tcp {
+            return;
+        }
+        let mut any = false;
+        epoll_sets::each(fd, |registration| any |= !registrations::is_token(registration.data));
+        let Some(family) = sys::family(fd).filter(|_| any) else { return };
+        let Some(mut guard) = table::enter(fd, family) else { return };
+        if guard.state() == State::Watched {
+            learn_sets(&mut guard, fd);
+            if guard.is_new() {
+                guard.remove();
+            }
+        }
+    });
+}
+
+/// Records the registrations of the socket that its entry lacks.
+fn learn_sets(guard: &mut Guard, fd: c_int) {
+    epoll_sets::each(fd, |registration: Registration| {
+        if registrations::is_token(registration.data) {
+            return;
+        }
+        let Ok(record) = guard.make_record() else { return };
+        if record.position(registration.epfd, registration.fd).is_none()
+            && let Some(free) = record.registrations.iter_mut().find(|slot| slot.is_none())
+        {
+            *free = Some(registration);
+        }
+    });
+}
