@@ -160,6 +160,11 @@ fn bound(fd: c_int, family: c_int, own: SocketAddr) -> Option<SocketAddr> {
     // The kernel refuses it for a socket that has a port.
     if own.port() != 0 && sys::bind(fd, &RawAddr::new(any, family)).is_ok() {
         own.set_port(0);
+        // MPTCP also leaves the address. A mapped one would keep the next socket from IPv6.
+        let is_mapped = own.is_ipv6() && own.ip().to_canonical().is_ipv4();
+        if is_mapped && sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_MPTCP) {
+            own.set_ip(any.ip());
+        }
     }
     (own.port() != 0 || !own.ip().is_unspecified()).then_some(own)
 }

@@ -285,15 +285,65 @@ static void six_falls_back(void) {
         CHECK(got.sin6_port == a.sin6_port);
         close(fd);
     }
-    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    // MPTCP, where the kernel has it.
+    int fd = socket(AF_INET6, SOCK_STREAM, IPPROTO_MPTCP);
+    CHECK(fd >= 0 || errno == ENOPROTOOPT || errno == EPROTONOSUPPORT);
+    if (fd >= 0) OK(connect(fd, ADDR(a)));
+    close(fd);
+    fd = socket(AF_INET6, SOCK_STREAM, 0);
     close(listener);
     FAILS(connect(fd, ADDR(a)), ECONNREFUSED);
 }
+
+// A socket has its family again when the session through the gateway is over.
+static void connects_again(int domain) {
+    v4 near, far4 = far(RESET);
+    v6 near6, far6 = at6("2001:db8::7", RESET);
+    int listener = tcp(0), listener6 = listen6(&near6);
+    socklen_t len = sizeof near;
+    near = at4("127.0.0.1", 0);
+    OK(bind(listener, ADDR(near)));
+    OK(listen(listener, 8));
+    OK(getsockname(listener, (struct sockaddr *)&near, &len));
+    for (int is_reset = 0; is_reset < 2; is_reset++) {
+        for (int direct = 0; direct < 2; direct++) {
+            int fd = socket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
+            set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77);
+            CHECK((domain == AF_INET ? connect(fd, ADDR(far4)) : connect(fd, ADDR(far6))) == -1 && errno == EINPROGRESS);
+            CHECK(polled(fd, POLLOUT, 10000) == POLLOUT);
+            if (is_reset) {
+                CHECK(send(fd, "x", 1, 0) == 1);
+                while (tcp_state(fd) != TCP_CLOSE) usleep(1000);
+                FAILS(domain == AF_INET ? connect(fd, ADDR(far4)) : connect(fd, ADDR(far6)), ECONNRESET);
+            } else {
+                struct sockaddr none = {.sa_family = AF_UNSPEC};
+                OK(connect(fd, &none, sizeof none));
+            }
+            CHECK(family(fd) == domain && option(fd, SOL_SOCKET, SO_DOMAIN) == domain);
+            set_nonblocking(fd, 0);
+            v4 to = direct ? near : far(ECHO);
+            v6 to6 = direct ? near6 : at6("2001:db8::7", ECHO);
+            OK(domain == AF_INET ? connect(fd, ADDR(to)) : connect(fd, ADDR(to6)));
+            if (domain == AF_INET) peer_is(fd, to);
+            else v6_peer_is(fd, to6);
+            CHECK(family(fd) == domain && option(fd, IPPROTO_TCP, TCP_KEEPIDLE) == 77);
+            if (!direct) echo(fd);
+            close(fd);
+        }
+    }
+    close(listener);
+    close(listener6);
+}
+
+static void four_again(void) { connects_again(AF_INET); }
+static void six_again_after_sessions(void) { connects_again(AF_INET6); }
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     if (strcmp(argv[1], "four") == 0) four();
     else if (strcmp(argv[1], "six") == 0) six();
     else if (strcmp(argv[1], "six_falls_back") == 0) six_falls_back();
+    else if (strcmp(argv[1], "four_again") == 0) four_again();
+    else if (strcmp(argv[1], "six_again_after_sessions") == 0) six_again_after_sessions();
     else CHECK(!"a rule of this name");
 }

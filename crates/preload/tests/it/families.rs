@@ -41,6 +41,14 @@ fn ipv6_sockets_and_an_ipv6_gateway() {
 }
 
 #[test]
+fn sockets_connect_again_after_sessions() {
+    for gateway in ["127.0.0.1", "::1"] {
+        check("four_again", gateway);
+        check("six_again_after_sessions", gateway);
+    }
+}
+
+#[test]
 fn fallback_reaches_ipv6_after_an_ipv4_gateway() {
     let mut command = preloaded(program(), "127.0.0.1/1");
     command.env("PHOEBUS_ONLY", "127.0.0.0/8,::1").env("PHOEBUS_FALLBACK", "1");
