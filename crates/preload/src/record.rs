@@ -244,9 +244,13 @@ impl Record {
         self.registrations.iter_mut().flatten()
     }
 
-    /// The index of the registration of `fd` in `epfd`.
+    /// The index of the registration of `fd` in `epfd`, which may be known by a copy of that descriptor.
     pub(crate) fn position(&self, epfd: c_int, fd: c_int) -> Option<usize> {
-        self.registrations.iter().position(|slot| slot.as_ref().is_some_and(|r| r.epfd == epfd && r.fd == fd))
+        let find = |is_same: &dyn Fn(c_int) -> bool| {
+            let is_it = |slot: &Option<Registration>| slot.is_some_and(|known| known.fd == fd && is_same(known.epfd));
+            self.registrations.iter().position(is_it)
+        };
+        find(&|known| known == epfd).or_else(|| find(&|known| sys::is_same_file(known, epfd)))
     }
 }
 

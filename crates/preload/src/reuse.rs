@@ -5,7 +5,7 @@
 //! that was replaced for a gateway of another address family gets back the program's own.
 
 use crate::process::no_unwind;
-use crate::record::Registration;
+use crate::record::{REGISTRATIONS, Registration};
 use crate::socket::{self, SocketKind};
 use crate::table::{self, Guard, State};
 use crate::{epoll_sets, registrations, sys};
@@ -16,7 +16,7 @@ pub(crate) fn after_session(mut guard: Guard, fd: c_int) {
     guard.set_state(State::Watched);
     // Calls that still wait for the session find that it is gone.
     guard.facts().attempt = 0;
-    learn_sets(&mut guard, fd);
+    note(&mut guard, &sets_of(fd));
     socket::restore_family(&mut guard, fd);
     registrations::show(&mut guard);
     if guard.record().is_none_or(|record| !record.is_watched()) {
@@ -30,12 +30,11 @@ pub(crate) fn after_direct(fd: c_int) {
         if SocketKind::of(fd) != SocketKind::Tcp {
             return;
         }
-        let mut any = false;
-        epoll_sets::each(fd, |registration| any |= !registrations::is_token(registration.data));
-        let Some(family) = sys::family(fd).filter(|_| any) else { return };
+        let sets = sets_of(fd);
+        let Some(family) = sys::family(fd).filter(|_| sets[0].is_some()) else { return };
         let Some(mut guard) = table::enter(fd, family) else { return };
         if guard.state() == State::Watched {
-            learn_sets(&mut guard, fd);
+            note(&mut guard, &sets);
             if guard.is_new() {
                 guard.remove();
             }
@@ -43,17 +42,27 @@ pub(crate) fn after_direct(fd: c_int) {
     });
 }
 
-/// Records the registrations of the socket that its entry lacks.
-fn learn_sets(guard: &mut Guard, fd: c_int) {
-    epoll_sets::each(fd, |registration: Registration| {
-        if registrations::is_token(registration.data) {
-            return;
+/// The registrations of a socket, the found ones first. Those with a token are in the table already.
+fn sets_of(fd: c_int) -> [Option<Registration>; REGISTRATIONS] {
+    let mut found = [None; REGISTRATIONS];
+    let mut count = 0;
+    epoll_sets::each(fd, |registration| {
+        if count < REGISTRATIONS && !registrations::is_token(registration.data) {
+            found[count] = Some(registration);
+            count += 1;
         }
+    });
+    found
+}
+
+/// Records the registrations that an entry lacks.
+fn note(guard: &mut Guard, sets: &[Option<Registration>; REGISTRATIONS]) {
+    for registration in sets.iter().flatten() {
         let Ok(record) = guard.make_record() else { return };
         if record.position(registration.epfd, registration.fd).is_none()
             && let Some(free) = record.registrations.iter_mut().find(|slot| slot.is_none())
         {
-            *free = Some(registration);
+            *free = Some(*registration);
         }
-    });
+    }
 }

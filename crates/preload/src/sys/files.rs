@@ -56,6 +56,15 @@ pub(crate) fn owner_and_mode(fd: c_int) -> Result<(u32, u32), Errno> {
     about(fd, libc::STATX_UID | libc::STATX_MODE).map(|about| (about.stx_uid, about.stx_mode.into()))
 }
 
+/// Whether two descriptors are copies of each other (kcmp(2)). Kernels and filters without that call deny it.
+pub(crate) fn is_same_file(one: c_int, other: c_int) -> bool {
+    const KCMP_FILE: usize = 0;
+    let thread = super::gettid() as usize;
+    // SAFETY: no pointers.
+    let order = unsafe { call(libc::SYS_kcmp, [thread, thread, KCMP_FILE, one as usize, other as usize]) };
+    order == Ok(0)
+}
+
 /// The number by which the kernel knows a file or socket.
 pub(crate) fn inode(fd: c_int) -> Result<u64, Errno> {
     about(fd, libc::STATX_INO).map(|about| about.stx_ino)

@@ -330,6 +330,34 @@ static void again(void) {
     for (int i = 0; i < 8; i++) ended(i & 1, i & 2, i & 4 ? EPOLLET : 0);
 }
 
+// A set with two descriptors is one set: what was registered by one is changed by the other.
+static void copied_set(void) {
+    int copy = dup(set), fd = begun(HELD, 0, EPOLLIN, 1);
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = 9};
+    OK(epoll_ctl(copy, EPOLL_CTL_MOD, fd, &e));
+    control(EPOLL_CTL_MOD, fd, EPOLLOUT, 2);
+    release();
+    CHECK(waited(-1, 2) == EPOLLOUT);
+    echo(fd);
+    close(fd);
+    v4 a = far(HELD);
+    fd = connected(far(ECHO));
+    control(EPOLL_CTL_ADD, fd, EPOLLIN, 3);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    OK(connect(fd, &none, sizeof none));
+    e = (struct epoll_event){.events = EPOLLIN, .data.u64 = 9};
+    OK(epoll_ctl(copy, EPOLL_CTL_MOD, fd, &e));
+    control(EPOLL_CTL_MOD, fd, EPOLLOUT, 4);
+    FAILS(connect(fd, ADDR(a)), EINPROGRESS);
+    CHECK(waited(50, 0) == 0);
+    release();
+    CHECK(waited(-1, 4) == EPOLLOUT);
+    OK(epoll_ctl(copy, EPOLL_CTL_DEL, fd, NULL));
+    echo(fd);
+    close(fd);
+    close(copy);
+}
+
 __attribute__((constructor)) static void make(void) { set = epoll_create1(EPOLL_CLOEXEC); }
 
 // Another descriptor keeps a failed socket in the set after the program has closed the one that it registered. What the set says of
@@ -352,4 +380,5 @@ static void failed_and_closed(void) {
 RULES({
     RULE(level), RULE(edge), RULE(once), RULE(exclusive), RULE(failure), RULE(changed), RULE(others), RULE(threads),
     RULE(many), RULE(failed_and_closed), RULE(again),
+    RULE(copied_set),
 })

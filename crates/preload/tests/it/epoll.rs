@@ -28,7 +28,7 @@ macro_rules! rules {
     )*};
 }
 
-rules! { level edge once exclusive failure changed others threads many failed_and_closed again }
+rules! { level edge once exclusive failure changed others threads many failed_and_closed again copied_set }
 
 #[test]
 fn again_through_a_gateway_of_ipv6() {
