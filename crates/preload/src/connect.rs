@@ -1,5 +1,7 @@
 //! connect(2): whether it opens a session, and how it ends.
 
+mod answers;
+
 use crate::addr::RawAddr;
 use crate::agent::AgentLocator;
 use crate::config::{self, Config};
@@ -12,10 +14,12 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
 use crate::tcp;
 use crate::wait::{Settled, settle};
-use crate::{bypass, gateways, names, real, report, reuse};
+use crate::{bypass, gateways, names, real, registrations, report, reuse};
+pub(crate) use answers::in_use;
+use answers::{fall_back, finish, is_multicast_or_broadcast, refused_family, unreported_end};
 use libc::{c_int, sockaddr, socklen_t};
 use phoebus_proto::session::Code;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error of a connect that only an agent may carry, if none runs: the same as for a gateway that does not run.
@@ -91,7 +95,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         return Step::Take(Course::Real);
     };
     // These are the kernel's to refuse.
-    if destination.port() == 0 || is_for_many(destination.ip().to_canonical()) {
+    if destination.port() == 0 || is_multicast_or_broadcast(destination.ip().to_canonical()) {
         return Step::Take(Course::Real);
     }
     let cookie = match sys::try_cookie(fd) {
@@ -115,7 +119,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
     if state != tcp::CLOSE {
         return Step::Take(Course::InUse);
     }
-    if let Some(course) = unheard_end(fd, destination) {
+    if let Some(course) = unreported_end(fd, destination) {
         return Step::Take(course);
     }
     if let Some(errno) = refused_family(fd, destination, addr) {
@@ -129,38 +133,6 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
         return Step::Take(Course::Failed(libc::EINVAL));
     }
     Step::Open(config, destination, cookie)
-}
-
-/// Whether it is an address of many hosts.
-fn is_for_many(ip: IpAddr) -> bool {
-    ip.is_multicast() || ip == Ipv4Addr::BROADCAST
-}
-
-/// The kernel's answer for a socket whose direct connection is over, while the program has not heard of it: the error of
-/// a connect that failed, or EISCONN as long as the program may have bytes to read. `None` for an unconnected socket,
-/// which it leaves as it is.
-fn unheard_end(fd: c_int, destination: SocketAddr) -> Option<Course> {
-    // The kernel reports a wrong family only for an unconnected socket, and no connection fails with that error.
-    let other = if sys::family(fd) == Some(libc::AF_INET) { libc::AF_INET6 } else { libc::AF_INET };
-    match sys::connect(fd, &nowhere(destination.port(), other)) {
-        Err(libc::EAFNOSUPPORT | libc::EINVAL) => None,
-        Err(errno) => {
-            reuse::after_direct(fd);
-            Some(Course::Failed(errno))
-        }
-        Ok(()) => Some(Course::Connected),
-    }
-}
-
-/// The error of the kernel for an address of a family that the socket cannot connect to.
-fn refused_family(fd: c_int, destination: SocketAddr, addr: &RawAddr) -> Option<Errno> {
-    let own = sys::family(fd)?;
-    if own != addr.family() {
-        let is_short = own == libc::AF_INET6 && !addr.is_long_enough_for_v6();
-        return Some(if is_short { libc::EINVAL } else { libc::EAFNOSUPPORT });
-    }
-    let mapped = destination.is_ipv6() && destination.ip().to_canonical().is_ipv4();
-    (mapped && socket::is_v6_only(fd)).then_some(libc::ENETUNREACH)
 }
 
 /// How a socket connects that is not one of TCP, or whose state is unknown, or that another thread has closed meanwhile:
@@ -198,59 +170,6 @@ fn connect_datagrams(fd: c_int, cookie: u64, addr: &RawAddr) -> Errno {
     };
     sys::restore_signals(mask);
     errno
-}
-
-/// The kernel's answer to a connect on a socket that is connected, connecting or listening: 0 or an error. If another
-/// thread ends that state at this moment, this call still connects nothing. It may block.
-pub(crate) fn in_use(fd: c_int, addr: &RawAddr) -> Errno {
-    // Afterwards nothing tells a connection's own error from that of the address below.
-    let over = tcp::state(fd).is_none_or(|state| state == tcp::CLOSE);
-    let nowhere = no_destination(addr);
-    let (at, len) = nowhere.parts();
-    // SAFETY: the address is valid for its length.
-    match unsafe { real::connect(fd, at, len) } {
-        0 => 0,
-        _ => match sys::errno() {
-            errno if over && is_unconnected(errno) => GIVEN_UP,
-            errno => errno,
-        },
-    }
-}
-
-/// Tells the kernel that the program knows of the open session behind `fd`, and returns the kernel's answer. `None` if
-/// the connection was dissolved without a call to this process; the socket is then ready for another.
-fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
-    let errno = sys::connect(fd, &no_destination(&guard.facts().destination)).err();
-    match errno {
-        None => Some(Course::Connected),
-        Some(errno) if is_unconnected(errno) => {
-            reuse::after_session(guard, fd);
-            None
-        }
-        Some(errno) => {
-            // The kernel has given up the session: the next connect makes a new one.
-            if matches!(errno, libc::ECONNABORTED | libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
-                reuse::after_session(guard, fd);
-            }
-            Some(Course::Failed(errno))
-        }
-    }
-}
-
-/// An address to which no TCP socket connects, and no other socket without SO_BROADCAST. A connected or connecting
-/// socket ignores the address. If the number meanwhile belongs to another socket, that socket stays unchanged. The port
-/// is the program's own, because security modules may check it.
-fn no_destination(destination: &RawAddr) -> RawAddr {
-    nowhere(destination.socket_addr().map_or(1, |destination| destination.port()), libc::AF_INET)
-}
-
-fn nowhere(port: u16, family: c_int) -> RawAddr {
-    RawAddr::new(SocketAddr::from((Ipv4Addr::BROADCAST, port)), family)
-}
-
-/// Whether this is the kernel's error for an unconnected socket that connects to [`no_destination`].
-fn is_unconnected(errno: Errno) -> bool {
-    matches!(errno, libc::ENETUNREACH | libc::EACCES | libc::EAFNOSUPPORT | libc::EINVAL | libc::EHOSTUNREACH)
 }
 
 /// Begins a session, unless the connection is to be direct. `None` if another thread has connected the socket
@@ -321,13 +240,18 @@ fn refresh(fd: c_int, addr: &RawAddr) -> Option<Course> {
     if !socket::is_mapped(fd) || tcp::state(fd) != Some(tcp::CLOSE) {
         return None;
     }
-    if let Some(course) = unheard_end(fd, destination) {
+    if let Some(course) = unreported_end(fd, destination) {
         return Some(course);
     }
     let Some(mut guard) = table::enter(fd, libc::AF_INET6) else { return Some(Course::Failed(libc::ENOBUFS)) };
     guard.facts().fd = fd;
     let is_idle = matches!(guard.state(), State::Watched | State::Failed);
     let fitted = if is_idle { socket::fit_directly(&mut guard, fd, destination) } else { Ok(()) };
+    match guard.state() {
+        State::Watched => registrations::show(&mut guard),
+        State::Failed => registrations::fail(&mut guard),
+        _ => {}
+    }
     if guard.is_new() {
         guard.remove();
     }
@@ -401,31 +325,6 @@ pub(crate) fn complete(fd: c_int, addr: &RawAddr, again: bool, mut awaited: Awai
 /// The entry of an attempt, in any state.
 fn attempt(fd: c_int, awaited: Awaited) -> Option<Guard> {
     table::find(fd).filter(|guard| guard.attempt() == awaited.attempt)
-}
-
-/// Waits for a direct connection that has begun on the socket with this cookie.
-fn fall_back(fd: c_int, cookie: Option<u64>, addr: &RawAddr) -> Errno {
-    // The socket's error tells a failed connection from an abandoned one. It is read before the call below, which has
-    // errors of its own. If another socket has the descriptor's number by now, its error is left alone.
-    if cookie.is_none() || sys::cookie(fd) != cookie {
-        return GIVEN_UP;
-    }
-    let state = tcp::state(fd);
-    let over = state.is_none_or(|state| state == tcp::CLOSE);
-    let failure = if over && state.is_some() { sys::get(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0) } else { 0 };
-    let nowhere = no_destination(addr);
-    let (at, len) = nowhere.parts();
-    // SAFETY: the address is valid for its length.
-    match unsafe { real::connect(fd, at, len) } {
-        // The call leaves the socket as a failed connect does: it can connect again.
-        _ if failure != 0 => failure,
-        0 => 0,
-        _ => match sys::errno() {
-            libc::EISCONN => 0,
-            errno if is_unconnected(errno) && over => GIVEN_UP,
-            errno => errno,
-        },
-    }
 }
 
 /// The error for a connect in progress: on the first call, and on later ones.

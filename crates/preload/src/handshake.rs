@@ -13,6 +13,7 @@ mod ends;
 mod redirect;
 
 use crate::asked::Asked;
+use crate::changes::Changes;
 use crate::config::Config;
 use crate::held::Held;
 use crate::process::no_unwind;
@@ -109,12 +110,10 @@ pub(crate) fn begin(
         heard: false,
         begun: now,
         until: now,
-        congestion_control: [0; 16],
+        changes: Changes::NONE,
         untuned: false,
-        widened: false,
         mapped: false,
         connecting: fd,
-        original: None,
     };
     guard.make_record()?.attempt = Some(attempt);
     guard.facts().fd = fd;

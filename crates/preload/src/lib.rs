@@ -18,7 +18,7 @@
 //!   `process`: fork and locks.
 //! - `socket`: the program's socket made fit for its gateway; `held`: a descriptor for it that no other thread closes;
 //!   `registrations`: its places in epoll sets. `reuse`: sockets that connect again; `epoll_sets`: what the kernel tells
-//!   of theirs.
+//!   of theirs; `changes`: what is undone on them.
 //! - `config`, `report`, `bypass`, `agent`: what users see. `gateways`: where the first gateway is.
 //! - `real`, `sys`, `errno`, `addr`: the functions behind the hooks, system calls, addresses.
 //!
@@ -53,6 +53,7 @@ mod addr;
 mod agent;
 mod asked;
 mod bypass;
+mod changes;
 mod close;
 mod config;
 mod connect;

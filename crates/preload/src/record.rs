@@ -5,7 +5,7 @@
 //! already has. The kernel frees the memory when the last process releases it. Untouched pages cost nothing.
 
 use crate::asked::Asked;
-use crate::socket_options::OfFamily;
+use crate::changes::Changes;
 use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_config::agent::Running;
@@ -73,18 +73,14 @@ pub(crate) struct Attempt {
     /// When it began, and when its time limit ends.
     pub(crate) begun: Duration,
     pub(crate) until: Duration,
-    /// The socket's earlier congestion control, with a zero at its end; empty if it was not changed.
-    pub(crate) congestion_control: [u8; 16],
+    /// What was changed on the socket.
+    pub(crate) changes: Changes,
     /// Whether the kernel did not permit the congestion control that the settings ask for.
     pub(crate) untuned: bool,
-    /// Whether IPV6_V6ONLY was cleared, to reach a gateway over IPv4.
-    pub(crate) widened: bool,
     /// Whether the socket, of IPv6, was connected to a gateway over IPv4.
     pub(crate) mapped: bool,
     /// The descriptor with which the program connects.
     pub(crate) connecting: c_int,
-    /// What the program's socket had before one of another family replaced it.
-    pub(crate) original: Option<OfFamily>,
 }
 
 /// The state machine of the handshake; its buffers are in the record's mapping.
@@ -224,6 +220,22 @@ impl Record {
             if libc::pthread_mutex_lock(lock) == libc::EOWNERDEAD {
                 // The attempt's mark tells what that process left.
                 libc::pthread_mutex_consistent(lock);
+            }
+        }
+    }
+
+    /// Takes the lock if no other process has it. Returns whether it did.
+    pub(crate) fn try_lock(&self) -> bool {
+        let lock = self.lock.get();
+        // SAFETY: as for `lock`.
+        unsafe {
+            match libc::pthread_mutex_trylock(lock) {
+                0 => true,
+                libc::EOWNERDEAD => {
+                    libc::pthread_mutex_consistent(lock);
+                    true
+                }
+                _ => false,
             }
         }
     }

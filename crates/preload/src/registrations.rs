@@ -82,7 +82,18 @@ pub(crate) fn after_failure(events: u32, token: u64) -> EpollEvent {
     EpollEvent { events: events & MANNER | OUT, u64: token }
 }
 
-/// Registers again what the kernel forgot when another socket replaced the earlier one.
+/// Takes the socket out of its epoll sets, before another replaces it. The record stays.
+pub(crate) fn withdraw(guard: &mut Guard) {
+    let cookie = guard.cookie();
+    let Some(record) = guard.record() else { return };
+    for Registration { epfd, fd, .. } in record.registered() {
+        if sys::cookie(*fd) == Some(cookie) {
+            let _ = sys::epoll_ctl(*epfd, libc::EPOLL_CTL_DEL, *fd, EpollEvent { events: 0, u64: 0 });
+        }
+    }
+}
+
+/// Puts the socket into its epoll sets again, where it reports nothing yet.
 pub(crate) fn renew(guard: &mut Guard) {
     let Some(record) = guard.record() else { return };
     for registration in record.registered() {

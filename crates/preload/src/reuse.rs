@@ -1,23 +1,30 @@
 //! Sockets whose connection is over, and that may connect again: by connect(2) to AF_UNSPEC, or after an error that the
 //! program has been told.
 //!
-//! The table then has to know their epoll sets, also those to which they were added while they were connected. A socket
-//! that was replaced for a gateway of another address family gets back the program's own.
+//! The table then has to know their epoll sets, also those to which they were added while they were connected. What
+//! was changed on a socket for its gateway is undone, so that one of another address family is replaced again.
 
 use crate::process::no_unwind;
 use crate::record::{REGISTRATIONS, Registration};
 use crate::socket::{self, SocketKind};
 use crate::table::{self, Guard, State};
-use crate::{epoll_sets, registrations, sys};
+use crate::{changes, epoll_sets, registrations, sys};
 use libc::c_int;
 
 /// Prepares the socket of an open session, which ends now.
-pub(crate) fn after_session(mut guard: Guard, fd: c_int) {
+pub(crate) fn after_session(guard: Guard, fd: c_int) {
+    let place = guard.place();
+    // The kernel takes its time for processes with many descriptors.
+    drop(guard);
+    let sets = sets_of(fd);
+    let is_it = |guard: &Guard| guard.place() == place && guard.state() == State::Open;
+    let Some(mut guard) = table::find(fd).filter(is_it) else { return };
     guard.set_state(State::Watched);
     // Calls that still wait for the session find that it is gone.
     guard.facts().attempt = 0;
-    note(&mut guard, &sets_of(fd));
-    socket::restore_family(&mut guard, fd);
+    note(&mut guard, &sets);
+    let changes = changes::take(guard.cookie());
+    socket::undo(&mut guard, fd, &changes);
     registrations::show(&mut guard);
     if guard.record().is_none_or(|record| !record.is_watched()) {
         guard.remove();

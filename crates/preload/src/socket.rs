@@ -1,6 +1,7 @@
 //! Prepares the program's socket for the way to the gateway, and restores it if it does not go there.
 
 use crate::addr::RawAddr;
+use crate::changes::Changes;
 use crate::process::Locked;
 use crate::record::{Attempt, REGISTRATIONS, Record};
 use crate::socket_options::{self, OfFamily};
@@ -107,8 +108,8 @@ pub(crate) fn tune(fd: c_int, attempt: &mut Attempt) {
         return;
     }
     attempt.untuned = set_congestion_control(fd, wanted.as_bytes()).is_err();
-    if known.is_ok() && !attempt.untuned && attempt.congestion_control[0] == 0 {
-        attempt.congestion_control = had;
+    if known.is_ok() && !attempt.untuned && attempt.changes.congestion_control[0] == 0 {
+        attempt.changes.congestion_control = had;
     }
 }
 
@@ -122,8 +123,7 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
     let family = sys::family(fd).ok_or(libc::ENOTSOCK)?;
     match (family, gateway) {
         (libc::AF_INET6, SocketAddr::V6(_)) if was_mapped(guard, fd) => {
-            replace(guard, fd, libc::AF_INET6)?;
-            registrations::hide(guard);
+            replace_for_attempt(guard, fd, libc::AF_INET6)?;
         }
         (libc::AF_INET, SocketAddr::V4(_)) | (libc::AF_INET6, SocketAddr::V6(_)) => {}
         (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {
@@ -131,13 +131,11 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
             attempt(guard).into_iter().for_each(|attempt| attempt.mapped = true);
         }
         (libc::AF_INET6, SocketAddr::V4(_)) => {
-            replace(guard, fd, libc::AF_INET)?;
-            registrations::hide(guard);
+            replace_for_attempt(guard, fd, libc::AF_INET)?;
             return Ok(RawAddr::new(gateway, libc::AF_INET));
         }
         (_, SocketAddr::V6(_)) => {
-            replace(guard, fd, libc::AF_INET6)?;
-            registrations::hide(guard);
+            replace_for_attempt(guard, fd, libc::AF_INET6)?;
         }
         (_, SocketAddr::V4(_)) => return Err(libc::EAFNOSUPPORT),
     }
@@ -172,7 +170,7 @@ fn widen(guard: &mut Guard, fd: c_int) -> bool {
         Some(0) => any,
         Some(_) if any => {
             let widened = set_v6_only(fd, 0).is_ok();
-            attempt(guard).into_iter().for_each(|attempt| attempt.widened = widened);
+            attempt(guard).into_iter().for_each(|attempt| attempt.changes.widened = widened);
             widened
         }
         _ => false,
@@ -218,45 +216,64 @@ pub(crate) fn start_plain(fd: c_int, to: &RawAddr) -> Result<(), Errno> {
 
 /// Gives up the connection to the gateway; the socket is unconnected afterwards, without a pending error.
 pub(crate) fn hang_up(fd: c_int) {
-    let _ = sys::connect(fd, &RawAddr::unspecified());
+    disconnect(fd);
     let _ = sys::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+}
+
+fn disconnect(fd: c_int) {
+    let _ = sys::connect(fd, &RawAddr::unspecified());
 }
 
 /// Gives up the connection, and restores the program's socket.
 pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
     hang_up(fd);
-    if let Some(attempt) = attempt(guard) {
-        if attempt.congestion_control[0] != 0 {
-            let name = std::mem::take(&mut attempt.congestion_control);
-            let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-            let _ = set_congestion_control(fd, &name[..len]);
-        }
-        if std::mem::take(&mut attempt.widened) {
-            let _ = set_v6_only(fd, 1);
-        }
-    }
-    restore_family(guard, fd);
+    let changes =
+        attempt(guard).map_or(Changes::NONE, |attempt| std::mem::replace(&mut attempt.changes, Changes::NONE));
+    undo(guard, fd, &changes);
 }
 
-/// Replaces a socket that has another family than the program believes. It may be connected to a gateway.
-pub(crate) fn restore_family(guard: &mut Guard, fd: c_int) {
+/// Restores the program's socket, which may still be connected to a gateway.
+pub(crate) fn undo(guard: &mut Guard, fd: c_int, changes: &Changes) {
+    if changes.congestion_control[0] != 0 {
+        let name = &changes.congestion_control;
+        let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let _ = set_congestion_control(fd, &name[..len]);
+    }
+    if changes.widened {
+        disconnect(fd);
+        let _ = set_v6_only(fd, 1);
+    }
     let wanted = guard.facts().family;
     if sys::family(fd).is_some_and(|family| family != wanted) {
-        // A copy by dup must not stay connected.
-        hang_up(fd);
+        // Copies by dup must not stay connected.
+        disconnect(fd);
         // Without descriptors or memory for that, the program keeps this socket. Only its next connect can fail because
         // of it, and reports so (EINVAL or EAFNOSUPPORT).
-        let _ = replace(guard, fd, wanted);
+        let _ = replace(guard, fd, wanted, changes.original);
     }
 }
 
-/// Prepares the socket to connect directly to `destination`, after it was connected to gateways.
+/// Prepares the socket to connect directly to `destination`, after it was connected to gateways. The caller shows its
+/// registrations afterwards, also after an error.
 ///
 /// # Errors
 /// There is no descriptor or memory for it, or the socket's own address cannot be kept.
 pub(crate) fn fit_directly(guard: &mut Guard, fd: c_int, destination: SocketAddr) -> Result<(), Errno> {
     if destination.ip().to_canonical().is_ipv6() && was_mapped(guard, fd) {
-        replace(guard, fd, libc::AF_INET6)?;
+        replace_for_attempt(guard, fd, libc::AF_INET6)?;
+    }
+    Ok(())
+}
+
+/// Like [`replace`]; the attempt keeps what the program's own socket had, and the registrations are hidden.
+fn replace_for_attempt(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
+    let original = attempt(guard).and_then(|attempt| attempt.changes.original);
+    let replaced = replace(guard, fd, family, original);
+    registrations::hide(guard);
+    let original = replaced?;
+    if let Some(attempt) = attempt(guard) {
+        attempt.changes.original = original;
+        attempt.mapped = false;
     }
     Ok(())
 }
@@ -264,7 +281,10 @@ pub(crate) fn fit_directly(guard: &mut Guard, fd: c_int, destination: SocketAddr
 /// Replaces the socket behind `fd` by a fresh one of this family, with its options and flags, in the same epoll sets;
 /// also behind the program's descriptors, if `fd` is one of this library's: the last one seen, the one that connects,
 /// and those in epoll sets. Other descriptors of the old socket, made by dup or fork, stay unchanged.
-fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
+///
+/// `original` is what the program's socket had before one of another family replaced it. Returns the same for the new
+/// socket. The caller shows or hides the registrations afterwards, also after an error.
+fn replace(guard: &mut Guard, fd: c_int, family: c_int, original: Option<OfFamily>) -> Result<Option<OfFamily>, Errno> {
     let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
@@ -275,9 +295,11 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let registered = guard.record().into_iter().flat_map(Record::registered).map(|registration| registration.fd);
     others[1..].iter_mut().zip(registered).for_each(|(other, registered)| *other = Some(registered));
     let old = guard.cookie();
-    let original = attempt(guard).and_then(|attempt| attempt.original);
     // The table knows it before it is visible, so that other threads wait for the result.
-    let result = pass_on(guard, fd, new).and_then(|()| guard.successor(new)).and_then(|place| {
+    let result = pass_on(fd, new, original).and_then(|original| {
+        let place = guard.successor(new)?;
+        // Nothing can take the old socket out of the sets afterwards, if another process still has it.
+        registrations::withdraw(guard);
         let put = socket_options::copy_flags(fd, new)
             .and_then(|()| if sys::cookie(program) == Some(guard.cookie()) { Ok(()) } else { Err(libc::EBADF) })
             .and_then(|()| sys::dup3(new, program, sys::is_cloexec(program)))
@@ -289,54 +311,50 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
                 }
             });
         match put {
-            Ok(()) => Ok(place),
+            Ok(()) => Ok((place, original)),
             Err(errno) => {
                 place.remove();
+                registrations::renew(guard);
                 Err(errno)
             }
         }
     });
     sys::close(new);
-    let place = match result {
-        Ok(place) => place,
-        Err(errno) => {
-            attempt(guard).into_iter().for_each(|attempt| attempt.original = original);
-            return Err(errno);
-        }
-    };
+    let (place, original) = result?;
     if was_chosen {
         chosen(fd);
     }
     guard.follow(place, program);
-    attempt(guard).into_iter().for_each(|attempt| attempt.mapped = false);
     note_successor(guard);
     registrations::renew(guard);
-    Ok(())
+    Ok(original)
 }
 
-/// Gives `new` the address of the socket behind `old`, and the options of its family. A socket of another family keeps
-/// the port, if it can; the rest is kept for the next one of the first family.
-fn pass_on(guard: &mut Guard, old: c_int, new: c_int) -> Result<(), Errno> {
+/// Gives `new` the address of the socket behind `old`, and the options of its family. A socket of another family has
+/// those of `original`, or keeps the port, if it can. Returns what the next one of the first family is to have.
+fn pass_on(old: c_int, new: c_int, original: Option<OfFamily>) -> Result<Option<OfFamily>, Errno> {
     let family = sys::family(new).ok_or(libc::ENOTSOCK)?;
     let own = OfFamily::of(old).ok_or(libc::ENOTSOCK)?;
     if own.family() == family {
-        return own.apply(old, new);
+        own.apply(old, new)?;
+        return Ok(original);
     }
-    let port = own.port();
-    let original = attempt(guard).and_then(|attempt| attempt.original.replace(own));
     if let Some(original) = original.filter(|original| original.family() == family) {
-        return original.apply(old, new);
-    }
-    if port != 0 {
-        let any: SocketAddr = if family == libc::AF_INET { ([0; 4], port).into() } else { ([0_u16; 8], port).into() };
+        original.apply(old, new)?;
+    } else if own.port() != 0 {
+        let any: SocketAddr =
+            if family == libc::AF_INET { ([0; 4], own.port()).into() } else { ([0_u16; 8], own.port()).into() };
         // The first hop can begin at another port.
         let _ = socket_options::bind_to_same(old, new, &RawAddr::new(any, family));
     }
-    Ok(())
+    Ok(Some(own))
 }
 
 /// Records that the socket of `guard` has replaced another, for a thread that waits for the attempt on that one.
 fn note_successor(guard: &Guard) {
+    if guard.attempt() == 0 {
+        return;
+    }
     SUCCESSORS.with(|(next, known)| {
         known[*next % SUCCESSORS_KEPT] = (guard.attempt(), guard.cookie());
         *next = next.wrapping_add(1);

@@ -207,7 +207,15 @@ impl Guard {
             sys::restore_signals(mask);
             return None;
         }
-        Some(Self::locked(index, mask))
+        let guard = Self { index, mask };
+        if guard.record_cell().is_none_or(Record::try_lock) {
+            return Some(guard);
+        }
+        // The destructor would release the record, too.
+        std::mem::forget(guard);
+        release(&entry(index).lock);
+        sys::restore_signals(mask);
+        None
     }
 
     fn locked(index: usize, mask: u64) -> Self {

@@ -6,7 +6,7 @@ use crate::record::Outcome;
 use crate::report::{self, Failure};
 use crate::sys::Errno;
 use crate::table::{Guard, State};
-use crate::{gateways, registrations, socket};
+use crate::{changes, gateways, registrations, socket};
 use libc::c_int;
 
 /// Ends an attempt that failed. Returns the error for the program, or `None` if the socket connects directly to the
@@ -52,6 +52,10 @@ pub(super) fn settle(guard: &mut Guard, state: State) -> Stage {
     match state {
         State::Open => {
             registrations::show(guard);
+            let cookie = guard.cookie();
+            if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_ref()) {
+                changes::keep(cookie, &attempt.changes);
+            }
             guard.drop_record();
             guard.set_state(state);
             Stage::Plain

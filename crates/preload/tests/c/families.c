@@ -295,7 +295,13 @@ static void six_falls_back(void) {
     FAILS(connect(fd, ADDR(a)), ECONNREFUSED);
 }
 
-// A socket has its family again when the session through the gateway is over.
+static int reported(int set) {
+    struct epoll_event e;
+    CHECK(epoll_wait(set, &e, 1, 10000) == 1 && e.data.u64 == 5);
+    return e.events;
+}
+
+// A socket is as it was when the session through the gateway is over: its family, its address, its options, its epoll sets.
 static void connects_again(int domain) {
     v4 near, far4 = far(RESET);
     v6 near6, far6 = at6("2001:db8::7", RESET);
@@ -309,8 +315,22 @@ static void connects_again(int domain) {
         for (int direct = 0; direct < 2; direct++) {
             int fd = socket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
             set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77);
+            v4 own = at4("127.0.0.5", 0);
+            if (domain == AF_INET) {
+                set_option(fd, IPPROTO_IP, IP_TOS, 40);
+                OK(bind(fd, ADDR(own)));
+            } else {
+                set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, 40);
+                set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+            }
+            char had[2][16] = {0};
+            len = sizeof *had;
+            OK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, had[0], &len));
             CHECK((domain == AF_INET ? connect(fd, ADDR(far4)) : connect(fd, ADDR(far6))) == -1 && errno == EINPROGRESS);
             CHECK(polled(fd, POLLOUT, 10000) == POLLOUT);
+            int set = epoll_create1(0);
+            struct epoll_event e = {.events = EPOLLOUT, .data.u64 = 5};
+            OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
             if (is_reset) {
                 CHECK(send(fd, "x", 1, 0) == 1);
                 while (tcp_state(fd) != TCP_CLOSE) usleep(1000);
@@ -320,6 +340,10 @@ static void connects_again(int domain) {
                 OK(connect(fd, &none, sizeof none));
             }
             CHECK(family(fd) == domain && option(fd, SOL_SOCKET, SO_DOMAIN) == domain);
+            len = sizeof *had;
+            OK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, had[1], &len));
+            CHECK(memcmp(had[0], had[1], sizeof *had) == 0);
+            if (domain == AF_INET6) CHECK(option(fd, IPPROTO_IPV6, IPV6_V6ONLY) == 1);
             set_nonblocking(fd, 0);
             v4 to = direct ? near : far(ECHO);
             v6 to6 = direct ? near6 : at6("2001:db8::7", ECHO);
@@ -327,8 +351,17 @@ static void connects_again(int domain) {
             if (domain == AF_INET) peer_is(fd, to);
             else v6_peer_is(fd, to6);
             CHECK(family(fd) == domain && option(fd, IPPROTO_TCP, TCP_KEEPIDLE) == 77);
-            if (!direct) echo(fd);
+            CHECK(reported(set) == EPOLLOUT);
+            if (direct) {
+                len = sizeof own;
+                if (domain == AF_INET) OK(getsockname(fd, (struct sockaddr *)&own, &len));
+                CHECK(own.sin_addr.s_addr == at4("127.0.0.5", 0).sin_addr.s_addr);
+                CHECK(domain == AF_INET ? option(fd, IPPROTO_IP, IP_TOS) == 40 : option(fd, IPPROTO_IPV6, IPV6_TCLASS) == 40);
+            } else {
+                echo(fd);
+            }
             close(fd);
+            close(set);
         }
     }
     close(listener);
@@ -336,7 +369,32 @@ static void connects_again(int domain) {
 }
 
 static void four_again(void) { connects_again(AF_INET); }
-static void six_again_after_sessions(void) { connects_again(AF_INET6); }
+
+static void six_again_after_sessions(void) {
+    connects_again(AF_INET6);
+    // After a direct connect to IPv4, which is refused. No gateway is asked.
+    v6 near, nobody = at6("::ffff:127.0.0.1", 1);
+    int listener = listen6(&near), fd = socket(AF_INET6, SOCK_STREAM, 0), set = epoll_create1(0);
+    struct epoll_event e = {.events = EPOLLOUT, .data.u64 = 5};
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+    FAILS(connect(fd, ADDR(nobody)), ECONNREFUSED);
+    // A child has the socket, too. What the set reports of that one is nothing to the parent.
+    int held[2];
+    OK(pipe(held));
+    if (fork() == 0) {
+        close(held[1]);
+        char b[1];
+        _exit(read(held[0], b, 1));
+    }
+    OK(connect(fd, ADDR(near)));
+    v6_peer_is(fd, near);
+    for (int i = 0; i < 10; i++) CHECK(reported(set) == EPOLLOUT);
+    close(held[1]);
+    CHECK(wait(NULL) > 0);
+    close(fd);
+    close(set);
+    close(listener);
+}
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
