@@ -107,6 +107,7 @@ impl Connection {
         // The login limit runs from the greeting, and again after REIN.
         let mut logged_out_since = Instant::now();
         loop {
+            tokio::task::consume_budget().await;
             if *self.shutdown.borrow() == Shutdown::Now {
                 return self.last(421, "the server is ending").await;
             }
@@ -157,6 +158,8 @@ impl Connection {
                 }
                 let outcome = self.counted(outcome);
                 step = self.session.done(outcome);
+                // A client whose commands never run dry must not keep the thread: each may take a while.
+                tokio::task::yield_now().await;
             }
             match step {
                 Step::Say(reply) => self.send(&reply).await?,

@@ -403,3 +403,24 @@ fn busy_client_delays_no_other() {
         enough.store(served.fetch_add(1, Ordering::Relaxed) >= 5, Ordering::Relaxed);
     });
 }
+
+/// A client that sends many commands at once, each of which takes a while, lets others in between.
+#[test]
+fn commands_that_take_long_delay_no_other() {
+    let _turn = alone();
+    let serve = Serve::on(1, |config| {
+        impatient(config);
+        config.data.drivers = ["tcp", "udt"].map(str::to_owned).to_vec();
+    });
+    fill(&serve);
+    let mut busy = Control::greeted(&serve).logged_in("anonymous", "me@");
+    let stream = busy.0.get_mut();
+    let mut answers = stream.try_clone().unwrap();
+    let reader = std::thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
+    stream.write_all("SITE SETNETSTACK udt\r\nPASV\r\n".repeat(2000).as_bytes()).unwrap();
+    stream.write_all(b"MKD last\r\n").unwrap();
+    other(&serve);
+    assert!(!serve.path("last").exists(), "the other client was served after all these commands");
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let _ = reader.join().unwrap();
+}
