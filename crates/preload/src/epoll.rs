@@ -12,7 +12,7 @@ use crate::sys::{self, EpollEvent, Errno};
 use crate::table::{self, Guard, State};
 use crate::tcp;
 use crate::wait::Budget;
-use crate::{config, handshake, real};
+use crate::{config, epoll_sets, handshake, real};
 use libc::{c_int, sigset_t, timespec};
 use std::time::Duration;
 
@@ -118,6 +118,7 @@ unsafe fn wait(
     timeout: Option<Duration>,
     wait: impl Fn(Option<Duration>) -> c_int,
 ) -> c_int {
+    epoll_sets::note(epfd);
     let mut budget = Budget::new(timeout);
     loop {
         let count = wait(budget.next(None));
@@ -164,6 +165,7 @@ hook! {
         if config::get().is_none() || !known {
             return real::epoll_ctl(epfd, operation, fd, event);
         }
+        epoll_sets::note(epfd);
         match no_unwind(|| control(epfd, operation, fd, asked)) {
             None => real::epoll_ctl(epfd, operation, fd, event),
             Some(Ok(())) => 0,

@@ -1,29 +1,38 @@
 //! The epoll sets of a socket, as the kernel lists them (`/proc/PID/fdinfo` of proc(5)).
 //!
-//! The table knows the sets of a socket only from the time when that has no connection. A socket may also be added while
-//! it is connected, and connect again later. The kernel tells only by set which sockets are in it, so that all sets of
-//! the process are asked; this is for rare moments.
+//! The table records registrations only while a socket is unconnected. A socket may also be added while it is connected,
+//! and connect again later. The kernel tells only by set which sockets are in it, so that all sets of the process are
+//! asked; this is for rare moments.
 
 use crate::record::Registration;
 use crate::sys;
 use libc::c_int;
 use std::ffi::CStr;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors of the calling thread, as links and as descriptions.
-const LINKS: &CStr = c"/proc/thread-self/fd";
-const DESCRIPTIONS: &CStr = c"/proc/thread-self/fdinfo";
-/// Target of the link of a set.
-const SET: &[u8] = b"anon_inode:[eventpoll]";
 /// More than the longest line of a description. Stacks of programs may be small.
-const LINE: usize = 512;
-/// Offset of the name in an entry of getdents64(2), and of the entry's length.
-const NAME: usize = 19;
-const LEN: usize = 16;
+const LINE: usize = 256;
+
+/// Descriptors below this number are remembered.
+const LIMIT: usize = 1 << 16;
+
+/// Descriptors that were used as epoll sets, one bit each. Some may be other files by now.
+static SETS: [AtomicU64; LIMIT / 64] = [const { AtomicU64::new(0) }; LIMIT / 64];
+
+/// Records that the program uses a descriptor as an epoll set.
+pub(crate) fn note(epfd: c_int) {
+    let Some(bits) = usize::try_from(epfd).ok().and_then(|epfd| SETS.get(epfd / 64)) else { return };
+    let bit = 1 << (epfd % 64);
+    if bits.load(Ordering::Relaxed) & bit == 0 {
+        bits.fetch_or(bit, Ordering::Relaxed);
+    }
+}
 
 /// Calls `visit` with every registration of the socket behind `fd` in the epoll sets of this process, under descriptors
-/// that the program still has. Without `/proc` or free descriptors there are none.
+/// that the program still has. Without `/proc` or a free descriptor there are none.
 pub(crate) fn each(fd: c_int, mut visit: impl FnMut(Registration)) {
-    // No handler may jump past the release of the descriptors.
+    // No handler may jump past the release of a descriptor.
     let mask = sys::block_signals();
     if let (Some(cookie), Ok(inode)) = (sys::cookie(fd), sys::inode(fd)) {
         each_set(|epfd, description| {
@@ -38,40 +47,28 @@ pub(crate) fn each(fd: c_int, mut visit: impl FnMut(Registration)) {
     sys::restore_signals(mask);
 }
 
-/// Calls `visit` with the descriptor of every epoll set, and its opened description.
+/// Calls `visit` with the descriptor of every file that was used as an epoll set, and its opened description.
 fn each_set(mut visit: impl FnMut(c_int, c_int)) {
-    with_open(sys::open(LINKS, libc::O_RDONLY | libc::O_DIRECTORY), |links| {
-        with_open(sys::open(DESCRIPTIONS, libc::O_RDONLY | libc::O_DIRECTORY), |descriptions| {
-            let mut entries = [0; LINE];
-            while let Ok(len @ 1..) = sys::entries(links, &mut entries) {
-                each_name(&entries[..len], |name| {
-                    let is_set = sys::link_in(links, name, &mut [0; SET.len() + 1]).is_ok_and(|target| target == SET);
-                    if let Some(epfd) = number(name.to_bytes(), 10).filter(|_| is_set) {
-                        let opened = sys::open_in(descriptions, name, libc::O_RDONLY);
-                        with_open(opened, |description| visit(epfd as c_int, description));
-                    }
-                });
+    for (index, bits) in SETS.iter().enumerate() {
+        let mut left = bits.load(Ordering::Relaxed);
+        while left != 0 {
+            let epfd = (index * 64) as c_int + left.trailing_zeros() as c_int;
+            left &= left - 1;
+            if let Some(description) = describe(epfd) {
+                visit(epfd, description);
+                sys::close(description);
+            } else if !sys::is_open(epfd) {
+                bits.fetch_and(!(1 << (epfd % 64)), Ordering::Relaxed);
             }
-        });
-    });
-}
-
-fn with_open(opened: Result<c_int, sys::Errno>, visit: impl FnOnce(c_int)) {
-    if let Ok(fd) = opened {
-        visit(fd);
-        sys::close(fd);
-    }
-}
-
-/// Calls `visit` with the name of each entry of a folder.
-fn each_name(mut entries: &[u8], mut visit: impl FnMut(&CStr)) {
-    while let (Some(name), Some(len)) = (entries.get(NAME..), entries.get(LEN..LEN + 2)) {
-        if let Ok(name) = CStr::from_bytes_until_nul(name) {
-            visit(name);
         }
-        let len = usize::from(u16::from_ne_bytes([len[0], len[1]]));
-        entries = entries.get(len.max(1)..).unwrap_or_default();
     }
+}
+
+/// Opens the kernel's description of a descriptor of the calling thread.
+fn describe(fd: c_int) -> Option<c_int> {
+    let mut path = [0_u8; 48];
+    write!(&mut path[..47], "/proc/thread-self/fdinfo/{fd}").ok()?;
+    sys::open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY).ok()
 }
 
 /// Calls `visit` with each whole line of a file.
@@ -129,7 +126,9 @@ mod tests {
 
     fn set() -> c_int {
         // SAFETY: no pointers.
-        unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }
+        let epfd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        note(epfd);
+        epfd
     }
 
     fn add(epfd: c_int, fd: c_int, events: c_int, data: u64) {

@@ -93,11 +93,14 @@ pub(crate) fn withdraw(guard: &mut Guard) {
     }
 }
 
-/// Puts the socket into its epoll sets again, where it reports nothing yet.
+/// Puts the socket into its epoll sets again, where it reports nothing to the program yet.
 pub(crate) fn renew(guard: &mut Guard) {
-    let Some(record) = guard.record() else { return };
-    for registration in record.registered() {
-        let dormant = EpollEvent { events: EDGE, u64: registration.data };
+    for slot in 0..REGISTRATIONS {
+        // The kernel always reports a hang-up, and an unconnected socket has one.
+        let dormant = EpollEvent { events: EDGE, u64: token(guard, slot) };
+        let Some(registration) = guard.record().and_then(|record| record.registrations[slot].as_mut()) else {
+            continue;
+        };
         (registration.exclusive, registration.shown) = (false, false);
         let _ = sys::epoll_ctl(registration.epfd, libc::EPOLL_CTL_ADD, registration.fd, dormant);
     }

@@ -4,25 +4,22 @@
 //! The table then has to know their epoll sets, also those to which they were added while they were connected. What
 //! was changed on a socket for its gateway is undone, so that one of another address family is replaced again.
 
-use crate::process::no_unwind;
-use crate::record::{REGISTRATIONS, Registration};
+use crate::process::{no_unwind, shares_memory};
 use crate::socket::{self, SocketKind};
 use crate::table::{self, Guard, State};
 use crate::{changes, epoll_sets, registrations, sys};
 use libc::c_int;
 
 /// Prepares the socket of an open session, which ends now.
-pub(crate) fn after_session(guard: Guard, fd: c_int) {
-    let place = guard.place();
-    // The kernel takes its time for processes with many descriptors.
-    drop(guard);
-    let sets = sets_of(fd);
-    let is_it = |guard: &Guard| guard.place() == place && guard.state() == State::Open;
-    let Some(mut guard) = table::find(fd).filter(is_it) else { return };
+pub(crate) fn after_session(mut guard: Guard, fd: c_int) {
+    // The parent of a child of vfork sees by its next connect that the session is over.
+    if shares_memory() {
+        return;
+    }
     guard.set_state(State::Watched);
     // Calls that still wait for the session find that it is gone.
     guard.facts().attempt = 0;
-    note(&mut guard, &sets);
+    learn_sets(&mut guard, fd);
     let changes = changes::take(guard.cookie());
     socket::undo(&mut guard, fd, &changes);
     registrations::show(&mut guard);
@@ -34,42 +31,32 @@ pub(crate) fn after_session(guard: Guard, fd: c_int) {
 /// Prepares a socket whose direct connection ends now, if it had one.
 pub(crate) fn after_direct(fd: c_int) {
     no_unwind(|| {
-        if SocketKind::of(fd) != SocketKind::Tcp {
+        if SocketKind::of(fd) != SocketKind::Tcp || shares_memory() {
             return;
         }
-        let sets = sets_of(fd);
-        let Some(family) = sys::family(fd).filter(|_| sets[0].is_some()) else { return };
+        let Some(family) = sys::family(fd) else { return };
+        // Other threads that change a registration meanwhile wait for the entry.
         let Some(mut guard) = table::enter(fd, family) else { return };
         if guard.state() == State::Watched {
-            note(&mut guard, &sets);
-            if guard.is_new() {
-                guard.remove();
-            }
+            learn_sets(&mut guard, fd);
+        }
+        if guard.is_new() {
+            guard.remove();
         }
     });
 }
 
-/// The registrations of a socket, the found ones first. Those with a token are in the table already.
-fn sets_of(fd: c_int) -> [Option<Registration>; REGISTRATIONS] {
-    let mut found = [None; REGISTRATIONS];
-    let mut count = 0;
+/// Records the registrations of the socket that its entry lacks. Those with a token are in the table already.
+fn learn_sets(guard: &mut Guard, fd: c_int) {
     epoll_sets::each(fd, |registration| {
-        if count < REGISTRATIONS && !registrations::is_token(registration.data) {
-            found[count] = Some(registration);
-            count += 1;
+        if registrations::is_token(registration.data) {
+            return;
         }
-    });
-    found
-}
-
-/// Records the registrations that an entry lacks.
-fn note(guard: &mut Guard, sets: &[Option<Registration>; REGISTRATIONS]) {
-    for registration in sets.iter().flatten() {
         let Ok(record) = guard.make_record() else { return };
         if record.position(registration.epfd, registration.fd).is_none()
             && let Some(free) = record.registrations.iter_mut().find(|slot| slot.is_none())
         {
-            *free = Some(*registration);
+            *free = Some(registration);
         }
-    }
+    });
 }

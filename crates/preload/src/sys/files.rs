@@ -1,4 +1,4 @@
-//! System calls on files and folders.
+//! System calls on files.
 
 use super::{Errno, call};
 use libc::c_int;
@@ -6,29 +6,10 @@ use std::ffi::CStr;
 
 /// Opens a file, never to be inherited by exec.
 pub(crate) fn open(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
-    open_in(libc::AT_FDCWD, path, flags)
-}
-
-/// The same for a path that begins in an open folder.
-pub(crate) fn open_in(folder: c_int, path: &CStr, flags: c_int) -> Result<c_int, Errno> {
     let flags = (flags | libc::O_CLOEXEC | libc::O_NOCTTY) as usize;
-    let arguments = [folder as usize, path.as_ptr() as usize, flags, 0o666];
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0o666];
     // SAFETY: the path ends with a zero.
     unsafe { call(libc::SYS_openat, arguments) }.map(|fd| fd as c_int)
-}
-
-/// Fills `entries` with entries of an open folder, as getdents64(2) describes them. Returns their length; 0 at the end.
-pub(crate) fn entries(folder: c_int, entries: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the buffer is valid for its length.
-    unsafe { call(libc::SYS_getdents64, [folder as usize, entries.as_mut_ptr() as usize, entries.len()]) }
-}
-
-/// The target of a symbolic link in an open folder, cut to the length of `target`.
-pub(crate) fn link_in<'a>(folder: c_int, name: &CStr, target: &'a mut [u8]) -> Result<&'a [u8], Errno> {
-    let arguments = [folder as usize, name.as_ptr() as usize, target.as_mut_ptr() as usize, target.len()];
-    // SAFETY: the name ends with a zero, and the buffer is valid for its length.
-    let len = unsafe { call(libc::SYS_readlinkat, arguments) }?;
-    Ok(&target[..len])
 }
 
 pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
@@ -54,6 +35,11 @@ pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
 /// The owner and permissions of a file.
 pub(crate) fn owner_and_mode(fd: c_int) -> Result<(u32, u32), Errno> {
     about(fd, libc::STATX_UID | libc::STATX_MODE).map(|about| (about.stx_uid, about.stx_mode.into()))
+}
+
+/// Whether there is a descriptor of this number.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    super::status_flags(fd).is_ok()
 }
 
 /// Whether two descriptors are copies of each other (kcmp(2)). Kernels and filters without that call deny it.

@@ -368,6 +368,40 @@ static void connects_again(int domain) {
     close(listener6);
 }
 
+static int watched;
+static _Atomic unsigned seen;
+
+static void *watch(void *none) {
+    struct epoll_event e;
+    while (epoll_wait(watched, &e, 1, -1) == 1 && e.data.u64 == 5) seen |= e.events;
+    return none;
+}
+
+// Threads that wait meanwhile see nothing of the socket that replaces another.
+static void in_silence(int domain) {
+    watched = epoll_create1(0);
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) OK(pthread_create(&thread, NULL, watch, NULL));
+    for (int i = 0; i < 200; i++) {
+        int fd = socket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        struct epoll_event e = {.events = EPOLLOUT | EPOLLET, .data.u64 = 5};
+        OK(epoll_ctl(watched, EPOLL_CTL_ADD, fd, &e));
+        // The kernel reports a socket that is not connected.
+        while (seen != (EPOLLOUT | EPOLLHUP)) usleep(100);
+        seen = 0;
+        v4 a = far(ECHO);
+        v6 a6 = at6("2001:db8::7", ECHO);
+        CHECK((domain == AF_INET ? connect(fd, ADDR(a)) : connect(fd, ADDR(a6))) == -1 && errno == EINPROGRESS);
+        while (!(seen & EPOLLOUT)) usleep(100);
+        CHECK(seen == EPOLLOUT && polled(fd, POLLOUT, 10000) == POLLOUT);
+        close(fd);
+        seen = 0;
+    }
+}
+
+static void four_in_silence(void) { in_silence(AF_INET); }
+static void six_in_silence(void) { in_silence(AF_INET6); }
+
 static void four_again(void) { connects_again(AF_INET); }
 
 static void six_again_after_sessions(void) {
@@ -402,6 +436,8 @@ int main(int argc, char **argv) {
     else if (strcmp(argv[1], "six") == 0) six();
     else if (strcmp(argv[1], "six_falls_back") == 0) six_falls_back();
     else if (strcmp(argv[1], "four_again") == 0) four_again();
+    else if (strcmp(argv[1], "four_in_silence") == 0) four_in_silence();
+    else if (strcmp(argv[1], "six_in_silence") == 0) six_in_silence();
     else if (strcmp(argv[1], "six_again_after_sessions") == 0) six_again_after_sessions();
     else CHECK(!"a rule of this name");
 }

@@ -49,6 +49,12 @@ fn sockets_connect_again_after_sessions() {
 }
 
 #[test]
+fn replacement_shows_nothing_to_a_waiting_thread() {
+    check("four_in_silence", "::1");
+    check("six_in_silence", "127.0.0.1");
+}
+
+#[test]
 fn fallback_reaches_ipv6_after_an_ipv4_gateway() {
     let mut command = preloaded(program(), "127.0.0.1/1");
     command.env("PHOEBUS_ONLY", "127.0.0.0/8,::1").env("PHOEBUS_FALLBACK", "1");
