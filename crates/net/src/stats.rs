@@ -40,7 +40,7 @@ pub struct Stats {
     pub delivery_rate: u64,
     /// Pacing rate, in bytes per second; 0 without pacing.
     pub pacing_rate: u64,
-    /// Congestion window, in segments.
+    /// Congestion window, in segments. On UDT it is no larger than the receiver's window.
     pub congestion_window: u32,
     /// Time between two segments, in nanoseconds, if the transport paces by it; 0 otherwise.
     pub sending_period_ns: u64,

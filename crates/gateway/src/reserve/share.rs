@@ -102,7 +102,7 @@ impl Meter {
     const MEMORY: f64 = 0.8;
     /// A share, in bits per second, at which packets are more than a check apart.
     const LOW: f64 = 1e6;
-    /// After this time without a packet, what waits does not wait for its share: the network is gone.
+    /// After this time without a packet, bytes that wait are not waiting for their share: the network is gone.
     const PATIENCE: Duration = Duration::from_secs(5);
     /// At the lowest shares, packets are further apart: this number of bits is two packets of Ethernet.
     const PATIENCE_BITS: f64 = 24e3;

@@ -316,6 +316,9 @@ impl DuplexIo for QuicStream {
         if self.failure.get().is_some() {
             return Poll::Ready(Ok(()));
         }
+        if lock(&self.allowance).rate().is_none() {
+            return Poll::Ready(Ok(()));
+        }
         // Register before reading the allowance, so that no change of the rate is missed.
         *lock(&self.paused) = Some(cx.waker().clone());
         let next = lock(&self.allowance).next(self.shared.gauge.mtu(), Instant::now());

@@ -119,6 +119,10 @@ impl DuplexControl for Connection {
             Change::Rate(rate) => {
                 let is_ipv6 = self.io.local_addr()?.is_ipv6();
                 let bytes = rate.map_or(u64::MAX, |rate| socket::payload_rate(&socket, rate, is_ipv6));
+                // The lower limit comes first: what is written between the two meets it.
+                if bytes < self.unsent.limit() {
+                    self.unsent.set(bytes);
+                }
                 sys::set_pacing(self.io.as_fd(), bytes.max(unsent::KERNEL_LEAST))?;
                 self.unsent.set(bytes);
                 Ok(())

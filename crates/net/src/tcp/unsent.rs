@@ -31,7 +31,8 @@ const KERNEL_BURST: u64 = 64 << 10;
 /// Number of segments at the beginning of a connection that the kernel does not pace.
 const UNPACED: u32 = 10;
 
-/// The lowest rate at which the kernel paces, in bytes per second: a segment in an eighth of a second.
+/// The lowest rate at which the kernel paces, in bytes per second: a segment in an eighth of a second. Below it, segments
+/// that the kernel sends again are not counted.
 pub(super) const KERNEL_LEAST: u64 = 12_500;
 
 /// What a writer that is woken late may make up for.
@@ -69,11 +70,17 @@ impl UnsentBound {
 
     /// Sets the limit of the connection's rate, in bytes of payload per second; `u64::MAX` for none.
     pub(super) fn set(&self, limit: u64) {
+        let before = self.limit();
         // Before the limit, so that a writer never finds neither set.
-        if is_low(self.limit.load(Ordering::SeqCst)) {
+        if limit > before && is_low(before) {
             self.is_raised.store(true, Ordering::SeqCst);
         }
         self.limit.store(limit, Ordering::SeqCst);
+    }
+
+    /// The limit in force.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::SeqCst)
     }
 
     /// The same bound in another runtime.

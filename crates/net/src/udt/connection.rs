@@ -200,7 +200,8 @@ impl DuplexTelemetry for Connection {
             min_rtt_us: micros(stats.min_rtt),
             delivery_rate: (stats.peer_receiving_rate * payload as f64) as u64,
             pacing_rate: (stats.sending_rate / 8.0) as u64,
-            congestion_window: stats.congestion_window,
+            // The receiver's room bounds what may be in flight, too.
+            congestion_window: stats.congestion_window.min(stats.flow_window).max(1),
             sending_period_ns: (f64::from(stats.mss) * 8e9 / stats.sending_rate.max(1.0)) as u64,
             segment_size: payload as u32,
             send_buffer,

@@ -357,6 +357,9 @@ async fn higher_rate_ends_the_wait_of_a_lower_one() {
         stalled.unwrap_err();
         let stats = stream.stats().unwrap();
         assert!(stats.held_back > 0 || stats.unsent > 0, "{stats:?}");
+        // Nothing moves meanwhile.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(stream.stats().unwrap().bytes_sent, stats.bytes_sent);
         stream.set(Change::Rate(Some(BitRate(100_000_000)))).unwrap();
         let all = sent + 200_000;
         while sent < all {

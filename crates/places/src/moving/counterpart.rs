@@ -152,11 +152,14 @@ impl<'a> Counterparts<'a> {
     pub(super) async fn restore(&mut self) -> Vec<Error> {
         let mut failures = Vec::new();
         for (dir, there) in std::mem::take(&mut self.unfilled) {
-            let (found, left) = (self.dest.stat(&there).await, self.source.stat_link(&dir).await);
-            match (is_gone(found), is_gone(left)) {
-                (Ok(true), Ok(true)) => {}
-                (Ok(_), Ok(_)) => continue,
-                (Err(error), _) | (_, Err(error)) => {
+            let gone = match is_gone(self.dest.stat(&there).await) {
+                Ok(true) => is_gone(self.source.stat_link(&dir).await),
+                found => found,
+            };
+            match gone {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
                     failures.push(error);
                     continue;
                 }
