@@ -8,6 +8,7 @@ use super::bed::Service;
 use super::conditions::versions;
 use super::engine::{Experiment, Label};
 use super::gateway::{self, Gateway};
+use super::peer::{IDLE_CONNECTIONS, PARALLEL_TRANSFER, SEQUENTIAL_CONNECTIONS};
 use super::peer::{IdleConnections, ParallelTransfer, RelayChoice, SequentialConnections};
 use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::process::{self, Background};
@@ -149,7 +150,7 @@ impl Relay {
         let to = local(Service::Sink.port());
         let (relays, via) = self.relay(host, row, to)?;
         let words = [to.to_string(), sessions.to_string(), (self.bytes / sessions).to_string()];
-        let load = self.load(host, &["bulk", &words[0], &words[1], &words[2]], &via)?;
+        let load = self.load(host, &[PARALLEL_TRANSFER, &words[0], &words[1], &words[2]], &via)?;
         let (done, cpu) = with_processor_time(&relays, || process::run("the load", load, limit))?;
         let done: ParallelTransfer = serde_json::from_str(&done).context("the load printed no result")?;
         let gigabytes = done.bytes as f64 / 1e9;
@@ -164,7 +165,7 @@ impl Relay {
         let to = local(Service::Echo.port());
         let (relays, via) = self.relay(host, row, to)?;
         let words = [to.to_string(), AT_ONCE.to_string(), self.seconds.to_string()];
-        let load = self.load(host, &["churn", &words[0], &words[1], &words[2]], &via)?;
+        let load = self.load(host, &[SEQUENTIAL_CONNECTIONS, &words[0], &words[1], &words[2]], &via)?;
         let (done, cpu) = with_processor_time(&relays, || process::run("the load", load, limit))?;
         let done: SequentialConnections = serde_json::from_str(&done).context("the load printed no result")?;
         let mut readings = vec![(OPENED, done.opened as f64 / done.seconds)];
@@ -181,7 +182,7 @@ impl Relay {
         thread::sleep(SETTLE);
         let before = (memory()?, process::kernel_memory()?);
         let words = [to.to_string(), self.sessions.to_string()];
-        let load = self.load(host, &["hold", &words[0], &words[1]], &via)?;
+        let load = self.load(host, &[IDLE_CONNECTIONS, &words[0], &words[1]], &via)?;
         let (load, said) = Background::until_it_says("the load", load, limit)?;
         let held: IdleConnections = serde_json::from_str(&said).context("the load printed no result")?;
         thread::sleep(SETTLE);

@@ -24,6 +24,11 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The names of the programs that load a relay.
+pub(crate) const PARALLEL_TRANSFER: &str = "parallel-transfer";
+pub(crate) const SEQUENTIAL_CONNECTIONS: &str = "sequential-connections";
+pub(crate) const IDLE_CONNECTIONS: &str = "idle-connections";
+
 /// What a peer program does.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum PeerCommand {
@@ -73,6 +78,7 @@ pub(crate) enum PeerCommand {
         wanted: FlowOptions,
     },
     /// Sends to a sink over many connections at once.
+    #[command(name = PARALLEL_TRANSFER)]
     ParallelTransfer {
         #[command(flatten)]
         via: RelayChoice,
@@ -84,6 +90,7 @@ pub(crate) enum PeerCommand {
         bytes: u64,
     },
     /// Opens connections to an echo as fast as it can, one byte each.
+    #[command(name = SEQUENTIAL_CONNECTIONS)]
     SequentialConnections {
         #[command(flatten)]
         via: RelayChoice,
@@ -95,7 +102,8 @@ pub(crate) enum PeerCommand {
         seconds: u64,
     },
     /// Opens connections to an echo and holds them, idle, until its standard input ends.
-    Hold {
+    #[command(name = IDLE_CONNECTIONS)]
+    IdleConnections {
         #[command(flatten)]
         via: RelayChoice,
         /// The echo.
@@ -118,10 +126,43 @@ pub(crate) fn run(command: PeerCommand) -> anyhow::Result<()> {
         PeerCommand::SequentialConnections { via, to, at_once, seconds } => {
             print(&load::churn(&via, to, at_once, Duration::from_secs(seconds))?)
         }
-        PeerCommand::Hold { via, to, sessions } => load::hold(&via, to, sessions, print),
+        PeerCommand::IdleConnections { via, to, sessions } => load::hold(&via, to, sessions, print),
     }
 }
 
 fn print(result: &impl Serialize) -> anyhow::Result<()> {
     crate::standard::print(&format!("{}\n", serde_json::to_string(result)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: PeerCommand,
+    }
+
+    #[test]
+    fn loads_are_started_by_their_names() {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let via = RelayChoice::gateways(&[at(5006), at(5007)]).to_arguments();
+        for (name, rest) in [
+            (PARALLEL_TRANSFER, &["127.0.0.1:7", "100", "1000"][..]),
+            (SEQUENTIAL_CONNECTIONS, &["127.0.0.1:7", "8", "2"]),
+            (IDLE_CONNECTIONS, &["127.0.0.1:7", "100"]),
+        ] {
+            let words = ["peer", name].into_iter().chain(via.iter().map(String::as_str)).chain(rest.iter().copied());
+            let Line { command } = Line::try_parse_from(words).unwrap();
+            let is_it = match command {
+                PeerCommand::ParallelTransfer { .. } => name == PARALLEL_TRANSFER,
+                PeerCommand::SequentialConnections { .. } => name == SEQUENTIAL_CONNECTIONS,
+                PeerCommand::IdleConnections { .. } => name == IDLE_CONNECTIONS,
+                _ => false,
+            };
+            assert!(is_it, "{name}");
+        }
+    }
 }
