@@ -40,7 +40,7 @@ use used::{Touched, Used};
 
 /// A user's limits. `None`: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table such as { bytes = \"10GB\", files = 100000 }")]
 pub struct Quota {
     /// Bytes of all files.
     pub bytes: Option<ByteSize>,

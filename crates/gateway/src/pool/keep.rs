@@ -22,7 +22,7 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(60);
 impl Pool {
     /// Keeps connections ready until the pool is closed: replaces dead ones, fills up to the minimum, closes old ones.
     pub(crate) async fn maintain(self: Arc<Self>) {
-        let mut retry = LOOK;
+        let (mut retry, mut is_down) = (LOOK, false);
         let mut resolved: Option<Instant> = None;
         while !self.closed.load(Ordering::Relaxed) {
             if resolved.is_none_or(|at| at.elapsed() > RESOLVE_AGAIN) {
@@ -39,9 +39,13 @@ impl Pool {
             let pause = match self.fill().await {
                 Ok(()) => {
                     retry = LOOK;
+                    if std::mem::take(&mut is_down) {
+                        info!(peer = self.peer.name, "connections are ready again");
+                    }
                     LOOK
                 }
                 Err(refusal) => {
+                    is_down = true;
                     let pause = retry;
                     self.counts.failed.fetch_add(1, Ordering::Relaxed);
                     let why = refusal.reason;

@@ -250,8 +250,8 @@ fn unreached(name: &str, error: &phoebus_net::Error) -> Error {
     let kind = match error.code() {
         Code::NotAllowed | Code::AuthFailed | Code::AuthRequired if carried => ErrorKind::Denied,
         Code::Requirement if carried => ErrorKind::Request,
-        // A host without a gateway stays without one.
-        Code::Protocol if carried => ErrorKind::Other,
+        // A host without a gateway stays without one, and a path with a gateway that is no peer stays as it is.
+        Code::Protocol | Code::NoRoute if carried => ErrorKind::Other,
         // Trying again would not help.
         Code::NameNotFound if error.is_unknown_name() => ErrorKind::Other,
         _ => ErrorKind::Passing,

@@ -261,7 +261,10 @@ fn transfer_needs_the_named_gateway() {
     // One that is there and does not let it through, and what makes no sense.
     let strict = Gateway::start("pg1", "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"192.0.2.1\"]\n");
     fails(&mut here.command(&["ls", "--via", &strict.addr.to_string(), &url], &[]), 6, "not allowed");
+    let path = format!("{},{closed}", strict.addr);
+    fails(&mut here.command(&["ls", "--via", &path, &url], &[]), 1, "is no peer of this gateway");
     fails(&mut here.command(&["ls", "--via", "pg1:x", &url], &[]), 2, "--gateways: ");
+    fails(&mut here.command(&["ls", "--via", "pg1", "host:/x"], &[]), 2, "host: ssh connects by itself");
     fails(&mut here.command(&["ls", "--via", "pg1", &url], &[("PHOEBUS_DISABLE", "1")]), 2, "PHOEBUS_DISABLE");
     let error = server.accept().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "somebody came to the server");

@@ -106,7 +106,9 @@ impl GatewayPath {
     pub(super) fn are_not_asked_for(&self, server: &str) -> Result<()> {
         match self.asked {
             true => Err(error::Error::request(format!(
-                "{server}: ssh connects by itself, and not through gateways (--gateways)"
+                "{}: ssh connects by itself, and not through gateways (--gateways); phoebus run carries a command's \
+                 connections through them, ssh's too",
+                server.trim_end_matches(':')
             ))),
             false => Ok(()),
         }

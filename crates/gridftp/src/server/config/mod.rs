@@ -129,8 +129,9 @@ fn told(line: &str, message: &str) -> String {
         "invalid socket address syntax" => "expected an address and port such as 127.0.0.1:2811 or [::]:2811",
         message => message,
     };
+    let message = &message.replace("a sequence", "a list: [\"…\"], or [[…]] for tables");
     let header = line.trim().trim_start_matches('[').trim_end_matches(']');
-    if message.starts_with("unknown field")
+    if ["unknown field", "missing field"].iter().any(|kind| message.starts_with(kind))
         && [format!("[{header}]"), format!("[[{header}]]")].contains(&line.trim().to_owned())
     {
         return one_line(message);
@@ -231,6 +232,14 @@ mod tests {
                 "2:8",
                 "invalid type: integer `5`, expected text in quotes such as \"5s\", in: idle",
             ),
+            ("[anonymous]\nread_only = true\n", "1:1", "missing field `root`"),
+            (
+                "[anonymous]\nquota = \"10G\"\n",
+                "2:9",
+                "invalid type: string \"10G\", expected a table such as { bytes =",
+            ),
+            ("[user]\nname = \"jane\"\n", "1:1", "invalid type: map, expected a list: ["),
+            ("listen = \"127.0.0.1:21\"\n", "1:10", "invalid type: string \"127.0.0.1:21\", expected a list: ["),
             ("[[user]]\npassword \"geheim\"\n", "2:10", "expected KEY = VALUE, and there is no \"=\""),
         ] {
             std::fs::write(&file, text).unwrap();

@@ -423,7 +423,7 @@ impl Watcher for JobWatcher {
                 };
                 watch.warn(
                     || json!({ "event": "left", "name": key.to_string(), "reason": what }),
-                    || format!("{key} is {what}, and was left out"),
+                    || format!("{} is {what}, and was left out", name(&self.from, key)),
                 );
             }
             Event::Gone { key } => {
