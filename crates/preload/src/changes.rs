@@ -33,9 +33,12 @@ pub(crate) fn keep(cookie: u64, changes: &Changes) {
     if changes.is_none() {
         return;
     }
-    OF_SESSIONS.with(|(next, kept)| {
-        kept[*next % KEPT] = (cookie, *changes);
-        *next = next.wrapping_add(1);
+    OF_SESSIONS.with(|(next, kept)| match kept.iter_mut().find(|(known, _)| *known == cookie) {
+        Some(slot) => slot.1 = *changes,
+        None => {
+            kept[*next % KEPT] = (cookie, *changes);
+            *next = next.wrapping_add(1);
+        }
     });
 }
 

@@ -59,6 +59,10 @@ fn each_set(mut visit: impl FnMut(c_int, c_int)) {
                 sys::close(description);
             } else if !sys::is_open(epfd) {
                 bits.fetch_and(!(1 << (epfd % 64)), Ordering::Relaxed);
+                // Another thread may have got the number meanwhile.
+                if sys::is_open(epfd) {
+                    note(epfd);
+                }
             }
         }
     }

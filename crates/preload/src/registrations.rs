@@ -82,19 +82,24 @@ pub(crate) fn after_failure(events: u32, token: u64) -> EpollEvent {
     EpollEvent { events: events & MANNER | OUT, u64: token }
 }
 
-/// Takes the socket out of its epoll sets, before another replaces it. The record stays.
+/// Takes the socket out of its epoll sets, before another replaces it. The record keeps those in which it was: the
+/// program may have closed a set or a descriptor, and their numbers may belong to others.
 pub(crate) fn withdraw(guard: &mut Guard) {
     let cookie = guard.cookie();
     let Some(record) = guard.record() else { return };
-    for Registration { epfd, fd, .. } in record.registered() {
-        if sys::cookie(*fd) == Some(cookie) {
-            let _ = sys::epoll_ctl(*epfd, libc::EPOLL_CTL_DEL, *fd, EpollEvent { events: 0, u64: 0 });
+    for slot in &mut record.registrations {
+        let Some(Registration { epfd, fd, .. }) = *slot else { continue };
+        let none = EpollEvent { events: 0, u64: 0 };
+        let was_there = sys::cookie(fd) == Some(cookie) && sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, none).is_ok();
+        if !was_there {
+            *slot = None;
         }
     }
 }
 
 /// Puts the socket into its epoll sets again, where it reports nothing to the program yet.
 pub(crate) fn renew(guard: &mut Guard) {
+    let cookie = guard.cookie();
     for slot in 0..REGISTRATIONS {
         // The kernel always reports a hang-up, and an unconnected socket has one.
         let dormant = EpollEvent { events: EDGE, u64: token(guard, slot) };
@@ -102,7 +107,9 @@ pub(crate) fn renew(guard: &mut Guard) {
             continue;
         };
         (registration.exclusive, registration.shown) = (false, false);
-        let _ = sys::epoll_ctl(registration.epfd, libc::EPOLL_CTL_ADD, registration.fd, dormant);
+        if sys::cookie(registration.fd) == Some(cookie) {
+            let _ = sys::epoll_ctl(registration.epfd, libc::EPOLL_CTL_ADD, registration.fd, dormant);
+        }
     }
 }
 

@@ -46,17 +46,16 @@ pub(crate) fn after_direct(fd: c_int) {
     });
 }
 
-/// Records the registrations of the socket that its entry lacks. Those with a token are in the table already.
+/// Records the registrations of the socket as the kernel has them now. Those with a token are in the table already.
 fn learn_sets(guard: &mut Guard, fd: c_int) {
     epoll_sets::each(fd, |registration| {
         if registrations::is_token(registration.data) {
             return;
         }
         let Ok(record) = guard.make_record() else { return };
-        if record.position(registration.epfd, registration.fd).is_none()
-            && let Some(free) = record.registrations.iter_mut().find(|slot| slot.is_none())
-        {
-            *free = Some(registration);
+        let known = record.position(registration.epfd, registration.fd);
+        if let Some(slot) = known.or_else(|| record.registrations.iter().position(Option::is_none)) {
+            record.registrations[slot] = Some(registration);
         }
     });
 }

@@ -234,14 +234,11 @@ pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
 
 /// Restores the program's socket, which may still be connected to a gateway.
 pub(crate) fn undo(guard: &mut Guard, fd: c_int, changes: &Changes) {
-    if changes.congestion_control[0] != 0 {
+    // The program may have chosen another one since.
+    if changes.congestion_control[0] != 0 && !sys::cookie(fd).is_some_and(is_chosen) {
         let name = &changes.congestion_control;
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let _ = set_congestion_control(fd, &name[..len]);
-    }
-    if changes.widened {
-        disconnect(fd);
-        let _ = set_v6_only(fd, 1);
     }
     let wanted = guard.facts().family;
     if sys::family(fd).is_some_and(|family| family != wanted) {
@@ -250,6 +247,10 @@ pub(crate) fn undo(guard: &mut Guard, fd: c_int, changes: &Changes) {
         // Without descriptors or memory for that, the program keeps this socket. Only its next connect can fail because
         // of it, and reports so (EINVAL or EAFNOSUPPORT).
         let _ = replace(guard, fd, wanted, changes.original);
+    }
+    if changes.widened {
+        disconnect(fd);
+        let _ = set_v6_only(fd, 1);
     }
 }
 

@@ -39,7 +39,8 @@ impl Pool {
             let pause = match self.fill().await {
                 Ok(()) => {
                     retry = LOOK;
-                    if std::mem::take(&mut is_down) {
+                    if is_down && !lock(&self.idle).is_empty() {
+                        is_down = false;
                         info!(peer = self.peer.name, "connections are ready again");
                     }
                     LOOK

@@ -120,12 +120,11 @@ impl DuplexControl for Connection {
                 let is_ipv6 = self.io.local_addr()?.is_ipv6();
                 let bytes = rate.map_or(u64::MAX, |rate| socket::payload_rate(&socket, rate, is_ipv6));
                 // The lower limit comes first: what is written between the two meets it.
-                if bytes < self.unsent.limit() {
-                    self.unsent.set(bytes);
-                }
-                sys::set_pacing(self.io.as_fd(), bytes.max(unsent::KERNEL_LEAST))?;
-                self.unsent.set(bytes);
-                Ok(())
+                let before = self.unsent.limit();
+                self.unsent.set(before.min(bytes));
+                let paced = sys::set_pacing(self.io.as_fd(), bytes.max(unsent::KERNEL_LEAST));
+                self.unsent.set(if paced.is_ok() { bytes } else { before });
+                paced
             }
             Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
             // 0 selects the host's default limit.

@@ -3,6 +3,7 @@
 
 use super::{Course, GIVEN_UP};
 use crate::addr::RawAddr;
+use crate::process::shares_memory;
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
 use crate::{handshake, real, reuse, socket, tcp};
@@ -18,11 +19,19 @@ pub(super) fn is_multicast_or_broadcast(ip: IpAddr) -> bool {
 /// a connect that failed, or EISCONN as long as the program may have bytes to read. `None` for an unconnected socket,
 /// which it leaves as it is.
 pub(super) fn unreported_end(fd: c_int, destination: SocketAddr) -> Option<Course> {
-    // The kernel reports a wrong family, and what security modules deny, only for an unconnected socket. No connection
-    // fails with these errors.
+    // The kernel reports a wrong family only for an unconnected socket, and no connection fails with that error.
     let other = if sys::family(fd) == Some(libc::AF_INET) { libc::AF_INET6 } else { libc::AF_INET };
     match sys::connect(fd, &nowhere(destination.port(), other)) {
-        Err(libc::EAFNOSUPPORT | libc::EINVAL | libc::EPERM | libc::EACCES) => None,
+        Err(libc::EAFNOSUPPORT | libc::EINVAL) => None,
+        // A router may have forbidden the connection, and a security module may forbid the address. Only the latter does
+        // so again.
+        Err(errno @ (libc::EPERM | libc::EACCES)) => match sys::connect(fd, &nowhere(destination.port(), other)) {
+            Err(again) if again == errno => None,
+            _ => {
+                reuse::after_direct(fd);
+                Some(Course::Failed(errno))
+            }
+        },
         // Only AF_UNSPEC leads on from there.
         Err(libc::EISCONN) => Some(Course::Failed(libc::EISCONN)),
         Err(errno) => {
@@ -54,6 +63,8 @@ pub(super) fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
     let errno = sys::connect(fd, &no_destination(&guard.facts().destination)).err();
     match errno {
         None => Some(Course::Connected),
+        // The parent's entry stays as it is.
+        Some(errno) if is_unconnected(errno) && shares_memory() => Some(Course::Failed(GIVEN_UP)),
         Some(errno) if is_unconnected(errno) => {
             reuse::after_session(guard, fd);
             None

@@ -358,6 +358,31 @@ static void copied_set(void) {
     close(copy);
 }
 
+// A set that was closed, and another that got its number: the socket is in that one only if the program adds it.
+static void reused_set(void) {
+    int closed = epoll_create1(0), fd = tcp(SOCK_NONBLOCK);
+    struct epoll_event e = {.events = EPOLLOUT, .data.u64 = 9};
+    OK(epoll_ctl(closed, EPOLL_CTL_ADD, fd, &e));
+    close(closed);
+    int other = epoll_create1(0);
+    CHECK(other == closed);
+    v4 a = far(ECHO);
+    FAILS(connect(fd, ADDR(a)), EINPROGRESS);
+    CHECK(polled(fd, POLLOUT, 10000) == POLLOUT);
+    CHECK(epoll_wait(other, &e, 1, 50) == 0);
+    e = (struct epoll_event){.events = EPOLLOUT, .data.u64 = 7};
+    OK(epoll_ctl(other, EPOLL_CTL_ADD, fd, &e));
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    OK(connect(fd, &none, sizeof none));
+    a = far(HELD);
+    FAILS(connect(fd, ADDR(a)), EINPROGRESS);
+    CHECK(epoll_wait(other, &e, 1, 50) == 0);
+    release();
+    CHECK(epoll_wait(other, &e, 1, -1) == 1 && e.data.u64 == 7 && e.events == EPOLLOUT);
+    echo(fd);
+    close(fd);
+}
+
 __attribute__((constructor)) static void make(void) { set = epoll_create1(EPOLL_CLOEXEC); }
 
 // Another descriptor keeps a failed socket in the set after the program has closed the one that it registered. What the set says of
@@ -380,5 +405,5 @@ static void failed_and_closed(void) {
 RULES({
     RULE(level), RULE(edge), RULE(once), RULE(exclusive), RULE(failure), RULE(changed), RULE(others), RULE(threads),
     RULE(many), RULE(failed_and_closed), RULE(again),
-    RULE(copied_set),
+    RULE(copied_set), RULE(reused_set),
 })

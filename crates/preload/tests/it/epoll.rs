@@ -28,9 +28,10 @@ macro_rules! rules {
     )*};
 }
 
-rules! { level edge once exclusive failure changed others threads many failed_and_closed again copied_set }
+rules! { level edge once exclusive failure changed others threads many failed_and_closed again copied_set reused_set }
 
 #[test]
 fn again_through_a_gateway_of_ipv6() {
     check("again", "::1");
+    check("reused_set", "::1");
 }

@@ -131,7 +131,7 @@ fn told(line: &str, message: &str) -> String {
     };
     let message = &message.replace("a sequence", "a list: [\"…\"], or [[…]] for tables");
     let header = line.trim().trim_start_matches('[').trim_end_matches(']');
-    if ["unknown field", "missing field"].iter().any(|kind| message.starts_with(kind))
+    if ["unknown field", "missing field", "invalid type: map"].iter().any(|kind| message.starts_with(kind))
         && [format!("[{header}]"), format!("[[{header}]]")].contains(&line.trim().to_owned())
     {
         return one_line(message);
@@ -238,7 +238,7 @@ mod tests {
                 "2:9",
                 "invalid type: string \"10G\", expected a table such as { bytes =",
             ),
-            ("[user]\nname = \"jane\"\n", "1:1", "invalid type: map, expected a list: ["),
+            ("[user]\nname = \"jane\"\n", "1:1", "invalid type: map, expected a list: [\"…\"], or [[…]] for tables"),
             ("listen = \"127.0.0.1:21\"\n", "1:10", "invalid type: string \"127.0.0.1:21\", expected a list: ["),
             ("[[user]]\npassword \"geheim\"\n", "2:10", "expected KEY = VALUE, and there is no \"=\""),
         ] {
