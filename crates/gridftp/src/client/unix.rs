@@ -5,13 +5,12 @@
 
 use phoebus_files::store::{Entry, Kind, Meta};
 
-/// Parses a line. `None` for lines that are no entry (`total 5`, the directory itself and its parent).
+/// Parses a line without its end. `None` for lines that are no entry (`total 5`, the directory itself and its parent).
 ///
 /// # Errors
 /// The line does not have the form of `ls -l`.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
-    // Trailing blanks belong to the name.
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    // Trailing blanks belong to the name, and so does a carriage return.
     if line.is_empty() || line.starts_with(b"total ") {
         return Ok(None);
     }
@@ -106,7 +105,7 @@ mod tests {
             ("Lrwxrwxrwx 1 ftp ftp            3 Jan  1 00:00 l", "l", Kind::Link, None, 0o777),
             ("drwxr-xr-x 1 u g 3 Jan  1 00:00 two  ", "two  ", Kind::Dir, None, 0o755),
             ("-rwsr-x--T+ 1 u 7 feb 29 2024  leading", " leading", Kind::File, Some(7), 0o750),
-            ("-rw-r--r-- 1 Jan staff 99 May 5 12:00 x\r", "x", Kind::File, Some(99), 0o644),
+            ("-rw-r--r-- 1 Jan staff 99 May 5 12:00 x\r", "x\r", Kind::File, Some(99), 0o644),
         ] {
             let meta = Meta { kind, size, modified: None, mode: Some(mode), sparse: false, identity: None };
             let entry = Entry { name: name.into(), meta };
