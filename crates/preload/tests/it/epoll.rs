@@ -1,8 +1,8 @@
 //! What a program sees of epoll while a session is opened, and after (`tests/c/epoll.c`).
 
 use crate::common;
-use common::peer::{self, Peer};
-use common::{compile, preloaded, run};
+use common::compile;
+use common::peer;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -12,11 +12,7 @@ pub fn program() -> &'static PathBuf {
 }
 
 fn check(rule: &str, gateway: &str) {
-    let peer = Peer::start(gateway);
-    let direct = peer::echo([127, 0, 0, 1].into());
-    let mut command = preloaded(program(), peer.address);
-    command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
-    run(command.arg(rule)).ok();
+    peer::check(program(), rule, gateway);
 }
 
 macro_rules! rules {

@@ -1,7 +1,7 @@
 //! Gateways of the other address family (`tests/c/families.c`).
 
 use crate::common;
-use common::peer::{self, Peer};
+use common::peer;
 use common::{compile, preloaded, run};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -12,11 +12,7 @@ fn program() -> &'static PathBuf {
 }
 
 fn check(rule: &str, gateway: &str) {
-    let peer = Peer::start(gateway);
-    let direct = peer::echo([127, 0, 0, 1].into());
-    let mut command = preloaded(program(), peer.address);
-    command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
-    run(command.arg(rule)).ok();
+    let peer = peer::check(program(), rule, gateway);
     assert!(!peer.asked().is_empty());
 }
 

@@ -1,12 +1,14 @@
 //! A gateway that does what a test wants when the test wants it, as no real one would: what it does depends on the port that
 //! a session is to go to. Behind every session it opens is an echo.
 
+use super::{preloaded, run};
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::acceptor::{Request, State};
 use phoebus_proto::session::message::{HopReport, Opened, Refused, Requirements};
 use phoebus_proto::session::{Acceptor, Code, List, Mode, SessionId};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -243,4 +245,15 @@ pub fn echo(ip: IpAddr) -> SocketAddr {
         }
     });
     address
+}
+
+/// Runs a rule of `program` with the shim and a gateway of this kind at `ip`. Returns the gateway.
+#[track_caller]
+pub fn check(program: &Path, rule: &str, ip: &str) -> Peer {
+    let peer = Peer::start(ip);
+    let direct = echo([127, 0, 0, 1].into());
+    let mut command = preloaded(program, peer.address);
+    command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
+    run(command.arg(rule)).ok();
+    peer
 }
