@@ -63,7 +63,7 @@ pub(super) fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
     let errno = sys::connect(fd, &no_destination(&guard.facts().destination)).err();
     match errno {
         None => Some(Course::Connected),
-        // The parent's entry stays as it is.
+        // A child of vfork: the entry is its parent's, and stays as it is.
         Some(errno) if is_unconnected(errno) && shares_memory() => Some(Course::Failed(GIVEN_UP)),
         Some(errno) if is_unconnected(errno) => {
             reuse::after_session(guard, fd);
