@@ -2,15 +2,17 @@
 //! the middle hosts at the same time. Idle programs sleep, so rows can take turns on one bed.
 
 use super::gateway;
-use super::haproxy;
+use super::haproxy::{self, Relay, Tls};
 use super::hop::Wan;
 use super::process::{self, Background};
 use crate::program::find_library;
+use crate::testbed::certificates;
 use anyhow::{Context, anyhow, bail};
 use phoebus_proto::endpoint::DEFAULT_PORT;
 use phoebus_wan::testbed::{Gateways, Sc09, Testbed};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
@@ -22,6 +24,8 @@ pub(crate) enum BedRoute {
     Direct,
     /// Through HAProxy on both middle hosts.
     Haproxy,
+    /// The same, with TLS between them.
+    HaproxyTls,
     /// Through socat on both middle hosts.
     Socat,
     /// Through gateways on both middle hosts, with the preload shim.
@@ -45,7 +49,7 @@ pub(crate) struct Bed {
     /// Agents, by the transport of the first hop.
     agents: BTreeMap<&'static str, Background>,
     gateways: Option<Gateways>,
-    relays: Vec<Background>,
+    relays: Vec<(BedRoute, Background)>,
     servers: Vec<Background>,
     wan: Wan,
     lan_cc: String,
@@ -61,6 +65,8 @@ const AGENT_START: Duration = Duration::from_secs(10);
 const AGENT_IDLE: &str = "24h";
 /// The hosts of the gateways of [`Bed::joined`].
 const GATEWAYS: [&str; 2] = ["pg1", "pg2"];
+/// The hosts of relays, each with the host that it leads to, in the order in which they start.
+const CHAIN: [(&str, &str); 2] = [("pg2", "dst"), ("pg1", "pg2")];
 /// Time limit of a setting's command.
 const SETTING: Duration = Duration::from_secs(10);
 /// The default congestion control of gateways towards the ends.
@@ -68,6 +74,7 @@ const LAN_CC: &str = "bbr";
 /// Offset from a service's port to the port on which HAProxy listens for it; socat has its own.
 const HAPROXY_OFFSET: u16 = 2000;
 const SOCAT_OFFSET: u16 = 3000;
+const HAPROXY_TLS_OFFSET: u16 = 4000;
 /// Most sessions through HAProxy at the same time: more than any experiment over a WAN opens.
 const SESSIONS: usize = 1000;
 
@@ -85,7 +92,8 @@ impl Bed {
         let gateway_cc = settings.gateway_cc.as_deref();
         let gateway_cc = gateway_cc.ok_or_else(|| anyhow!("the gateways' congestion control is not set"))?;
         let mut bed = Self::joined(settings, Wan::plain(gateway_cc))?;
-        bed.start_relays(services)?;
+        bed.start_haproxy(services)?;
+        bed.start_socat(services)?;
         Ok(bed)
     }
 
@@ -147,6 +155,7 @@ impl Bed {
         let (host, offset) = match way {
             BedRoute::Direct | BedRoute::Phoebus => ("dst", 0),
             BedRoute::Haproxy => ("pg1", HAPROXY_OFFSET),
+            BedRoute::HaproxyTls => ("pg1", HAPROXY_TLS_OFFSET),
             BedRoute::Socat => ("pg1", SOCAT_OFFSET),
         };
         Ok(SocketAddr::new(self.address(host)?, service.port() + offset))
@@ -220,6 +229,17 @@ impl Bed {
         self.gateways.iter_mut().flat_map(Gateways::report).map(|gateway| gateway.pid).collect()
     }
 
+    /// The processes in the middle hosts that relay this way, the one on `pg1` first.
+    pub(crate) fn relay_pids(&mut self, way: BedRoute) -> Vec<u32> {
+        if way == BedRoute::Phoebus {
+            return self.gateway_pids();
+        }
+        let mut pids: Vec<_> = self.relays.iter().filter(|(of, _)| *of == way).map(|(_, relay)| relay.pid()).collect();
+        // The last relay starts first.
+        pids.reverse();
+        pids
+    }
+
     /// Checks that everything in the middle is still running.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for gateway in self.gateways.iter_mut().flat_map(Gateways::report) {
@@ -227,31 +247,73 @@ impl Bed {
                 bail!("the gateway on {} ended: {how}", gateway.host);
             }
         }
-        self.relays.iter_mut().chain(&mut self.servers).chain(self.agents.values_mut()).try_for_each(Background::check)
+        let relays = self.relays.iter_mut().map(|(_, relay)| relay);
+        relays.chain(&mut self.servers).chain(self.agents.values_mut()).try_for_each(Background::check)
     }
 
-    fn start_relays(&mut self, services: &[Service]) -> anyhow::Result<()> {
-        let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
-        for (host, next) in [("pg2", "dst"), ("pg1", "pg2")] {
-            let to = self.address(next)?;
-            // The last relay leads to the service itself, the one before it to the next relay.
-            let target = |port: u16, offset: u16| SocketAddr::new(to, if next == "dst" { port } else { port + offset });
-            let relays: Vec<_> = services
-                .iter()
-                .map(|service| (any(service.port() + HAPROXY_OFFSET), target(service.port(), HAPROXY_OFFSET)))
-                .collect();
-            let name = format!("haproxy-{host}");
+    /// Starts HAProxy on both middle hosts.
+    pub(crate) fn start_haproxy(&mut self, services: &[Service]) -> anyhow::Result<()> {
+        for (host, next) in CHAIN {
+            let relays = self.relay_list(next, services, HAPROXY_OFFSET, Tls::Off)?;
             let command = self.command(host, haproxy::PROGRAM)?;
-            self.relays.push(haproxy::start(command, &name, self.testbed.directory(), &relays, SESSIONS)?);
+            let relay =
+                haproxy::start(command, &format!("haproxy-{host}"), self.testbed.directory(), &relays, SESSIONS)?;
+            self.relays.push((BedRoute::Haproxy, relay));
+        }
+        Ok(())
+    }
+
+    /// Starts HAProxy on both middle hosts, with TLS between them.
+    pub(crate) fn start_haproxy_tls(&mut self, services: &[Service]) -> anyhow::Result<()> {
+        let [_, tls_host] = GATEWAYS;
+        let issued = certificates(std::iter::once(tls_host.to_owned()))?;
+        let (certificate, key) = issued.hosts.get(tls_host).context("no certificate was issued")?;
+        let write = |name: &str, text: &str| {
+            let file = self.testbed.directory().join(name);
+            fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+        };
+        write(haproxy::CERTIFICATE, &format!("{certificate}{key}"))?;
+        write(haproxy::AUTHORITY, &issued.authority)?;
+        for (host, next) in CHAIN {
+            let tls = if host == tls_host { Tls::Accepted } else { Tls::Made(tls_host) };
+            let relays = self.relay_list(next, services, HAPROXY_TLS_OFFSET, tls)?;
+            let command = self.command(host, haproxy::PROGRAM)?;
+            let name = format!("haproxy-tls-{host}");
+            let relay = haproxy::start(command, &name, self.testbed.directory(), &relays, SESSIONS)?;
+            self.relays.push((BedRoute::HaproxyTls, relay));
+        }
+        Ok(())
+    }
+
+    /// The relays of one host of the [`CHAIN`] to `next`.
+    fn relay_list(&self, next: &str, services: &[Service], offset: u16, tls: Tls) -> anyhow::Result<Vec<Relay>> {
+        let to = self.address(next)?;
+        let relay = |service: &Service| {
+            let listen = SocketAddr::from(([0, 0, 0, 0], service.port() + offset));
+            Relay { listen, to: SocketAddr::new(to, next_port(next, *service, offset)), tls }
+        };
+        Ok(services.iter().map(relay).collect())
+    }
+
+    fn start_socat(&mut self, services: &[Service]) -> anyhow::Result<()> {
+        for (host, next) in CHAIN {
+            let to = self.address(next)?;
             for service in services {
                 let listen = service.port() + SOCAT_OFFSET;
+                let target = SocketAddr::new(to, next_port(next, *service, SOCAT_OFFSET));
                 let mut socat = self.command(host, "socat")?;
                 socat.arg(format!("TCP4-LISTEN:{listen},fork,reuseaddr,backlog=128,nodelay"));
-                socat.arg(format!("TCP4:{},nodelay", target(service.port(), SOCAT_OFFSET)));
+                socat.arg(format!("TCP4:{target},nodelay"));
                 let server = Background::start(&format!("socat-{host}"), socat)?.listening(listen);
-                self.relays.push(server.context("the chain of socat")?);
+                self.relays.push((BedRoute::Socat, server.context("the chain of socat")?));
             }
         }
         Ok(())
     }
+}
+
+/// The port at `next` on which a relay reaches `service`: the last relay leads to the service itself, the one before
+/// it to the next relay.
+fn next_port(next: &str, service: Service, offset: u16) -> u16 {
+    if next == "dst" { service.port() } else { service.port() + offset }
 }

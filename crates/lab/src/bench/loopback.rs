@@ -17,7 +17,7 @@ use super::{Common, libudt, quinn};
 use crate::exit::Exit;
 use phoebus_wan::testbed::{HostSpec, Scenario, Testbed};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options of the experiment.
@@ -148,7 +148,8 @@ impl Experiment for Loopback {
             }
             "quinn-perf" => {
                 let Some(tool) = &self.quinn_perf else { return Err(Exit::usage(quinn::OBTAIN)) };
-                let done = quinn::run(tool, |program| Ok(host.exec(HOST, program)?), self.seconds, limit)?;
+                let command = |program: &Path| Ok(host.exec(HOST, program)?);
+                let done = quinn::run(tool, [&command; 2], IpAddr::V4(Ipv4Addr::LOCALHOST), self.seconds, limit)?;
                 Ok(readings(done.rate, done.bytes, done.client_cpu, done.server_cpu))
             }
             "udt-native" => self.flow(host, &["udt", "--cc", "native"], limit),

@@ -34,6 +34,7 @@ mod process;
 mod quinn;
 mod rate;
 mod relay;
+mod relay_wan;
 mod report;
 mod results;
 mod sc09;
@@ -150,6 +151,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             measure(&transports::Latencies::new(&args, args.common.runs()), &args.common)
         }
         BenchCommand::Latency(args) => measure(&latency::Latency::new(&args, args.common.runs()), &args.common),
+        BenchCommand::Relay(args) if args.wan => measure(&relay_wan::RelayWan::new(&args)?, &args.common),
         BenchCommand::Relay(args) => measure(&relay::Relay::new(&args), &args.common),
         BenchCommand::Cpu(args) => measure(&transports::Cpu::new(&args), &args.common),
         BenchCommand::Udt(args) => measure(&loopback::Loopback::new(&args)?, &args.common),

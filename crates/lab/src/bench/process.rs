@@ -151,9 +151,28 @@ pub(crate) fn run(name: &str, mut command: Command, limit: Duration) -> anyhow::
 
 /// The processor time that a process has used, in seconds, including ended threads, without children.
 pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let [user, system] = user_and_system_seconds(pid)?;
+    Ok(user + system)
+}
+
+/// The same, in user mode and in the kernel.
+pub(crate) fn user_and_system_seconds(pid: u32) -> anyhow::Result<[f64; 2]> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
     let ticks = used_ticks(&stat).ok_or_else(|| anyhow!("/proc/{pid}/stat has no processor times: {stat}"))?;
-    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    Ok(ticks.map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
+/// How often the present threads of a process have given up a processor: to wait, and because others had their turn.
+pub(crate) fn context_switches(pid: u32) -> anyhow::Result<[u64; 2]> {
+    let mut all = [0; 2];
+    for task in fs::read_dir(format!("/proc/{pid}/task")).context("the process has ended")? {
+        // A thread that ends meanwhile no longer counts.
+        let Ok(status) = fs::read_to_string(task?.path().join("status")) else { continue };
+        for (sum, name) in all.iter_mut().zip(["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"]) {
+            *sum += field(&status, name).unwrap_or(0);
+        }
+    }
+    Ok(all)
 }
 
 /// The memory of a process, in bytes: its private pages, and its share of shared pages.
@@ -204,10 +223,10 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 /// utime and stime of proc_pid_stat(5), the 14th and 15th field; the second field, in parentheses, may contain
 /// anything.
-fn used_ticks(stat: &str) -> Option<u64> {
+fn used_ticks(stat: &str) -> Option<[u64; 2]> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut times = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
-    Some(times.next()?.ok()? + times.next()?.ok()?)
+    Some([times.next()?.ok()?, times.next()?.ok()?])
 }
 
 fn lines(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
@@ -320,7 +339,19 @@ mod tests {
             n = std::hint::black_box(n + 1);
         }
         assert!(cpu_seconds(me).unwrap() > before);
-        assert_eq!(used_ticks("7 (a) b) S 1 1 1 0 -1 0 0 0 0 0 250 50 0 0"), Some(300));
+        assert_eq!(used_ticks("7 (a) b) S 1 1 1 0 -1 0 0 0 0 0 250 50 0 0"), Some([250, 50]));
+    }
+
+    #[test]
+    fn context_switches_count_waits() {
+        let switches = || context_switches(std::process::id()).unwrap();
+        let before = switches();
+        let waiting = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(1));
+            switches()
+        });
+        assert!(waiting.join().unwrap()[0] > before[0]);
+        assert!(context_switches(u32::MAX).is_err());
     }
 
     #[test]

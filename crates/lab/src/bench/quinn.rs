@@ -2,6 +2,7 @@
 
 use super::process::{self, Background, cpu_seconds};
 use anyhow::{Context, anyhow};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -23,28 +24,33 @@ pub(crate) struct Outcome {
     pub(crate) server_cpu: f64,
 }
 
+/// Makes a command that runs a program on one of the test's hosts.
+pub(crate) type MakeCommand<'a> = &'a dyn Fn(&Path) -> anyhow::Result<Command>;
+
 /// As large as the transport's windows.
 const WINDOW: &str = "64M";
 /// Size of one upload: small enough that some complete, large enough that its start does not matter.
 const UPLOAD: &str = "64M";
 const PORT: u16 = 4433;
 
-/// Runs a test for `seconds`; `command` makes commands that run on the test's host.
+/// Runs a test for `seconds`; `[client, server]` make commands that run on the hosts of the two ends, and `to` is the
+/// server's address.
 pub(crate) fn run(
     tool: &Path,
-    command: impl Fn(&Path) -> anyhow::Result<Command>,
+    [client, server]: [MakeCommand<'_>; 2],
+    to: IpAddr,
     seconds: u64,
     limit: Duration,
 ) -> anyhow::Result<Outcome> {
     let windows = ["--stream-receive-window", WINDOW, "--receive-window", WINDOW, "--send-window", WINDOW];
-    let mut server = command(tool)?;
-    server.args(["server", "--listen", &format!("127.0.0.1:{PORT}")]).args(windows);
+    let mut server = server(tool)?;
+    server.args(["server", "--listen", &SocketAddr::new(to, PORT).to_string()]).args(windows);
     let server = Background::start("quinn-perf's server", server)?;
     // The server prints nothing, and listens on UDP: the client retries until it answers.
     let before = cpu_seconds(server.pid())?;
     // The shell prints the times of its child.
-    let mut client = command(Path::new("sh"))?;
-    client.args(["-c", "\"$@\"; times", "sh"]).arg(tool).args(["client", "--conn-stats", "--ip", "127.0.0.1"]);
+    let mut client = client(Path::new("sh"))?;
+    client.args(["-c", "\"$@\"; times", "sh"]).arg(tool).args(["client", "--conn-stats", "--ip", &to.to_string()]);
     client.args(["--upload-size", UPLOAD, "--download-size", "0", "--duration", &seconds.to_string()]);
     client.args(windows).arg(format!("localhost:{PORT}"));
     let report = process::run("quinn-perf", client, limit)?;

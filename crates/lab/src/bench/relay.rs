@@ -19,8 +19,10 @@ use super::table::Table;
 use super::{Common, haproxy};
 use anyhow::Context;
 use clap::ValueEnum;
+use phoebus_proto::units::Span;
 use phoebus_wan::testbed::{HostSpec, Scenario, Testbed};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -32,12 +34,21 @@ pub(crate) struct RelayArgs {
     pub(super) common: Common,
     /// Measure only these: bulk-1, bulk-100, opening, idle.
     #[arg(long, value_delimiter = ',', value_name = "WHAT")]
-    what: Vec<Measurement>,
+    pub(super) what: Vec<Measurement>,
+    /// Two gateways on a long path instead, with each transport between them; bulk-1 and bulk-100 only.
+    #[arg(long)]
+    pub(super) wan: bool,
+    /// Round trip of the WAN.
+    #[arg(long, value_name = "TIME", requires = "wan", default_value = "75ms")]
+    pub(super) rtt: Span,
+    /// quinn's perf tool, to be measured on the WAN alone.
+    #[arg(long, value_name = "PATH", requires = "wan")]
+    pub(super) quinn_perf: Option<PathBuf>,
 }
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Measurement {
+pub(super) enum Measurement {
     /// Bytes over one session.
     #[value(name = "bulk-1")]
     BulkOne,
@@ -87,8 +98,9 @@ const HAPROXY_PORT: u16 = 6001;
 const GATEWAY_PORTS: [u16; 2] = [5006, 5007];
 /// Sessions that are opened concurrently.
 const AT_ONCE: usize = 16;
-/// Descriptors that a relay needs for pipes and itself, in addition to those of the sessions.
-const KEPT_DESCRIPTORS: u64 = 800;
+/// Descriptors that a relay needs for pipes, handshakes, connections kept to a peer and itself, in addition to those of
+/// the sessions.
+const KEPT_DESCRIPTORS: u64 = 3200;
 /// Time until memory used only for opening sessions has been freed.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -125,15 +137,16 @@ impl Relay {
             "haproxy" => {
                 let listen = local(HAPROXY_PORT);
                 let directory = host.testbed.directory();
+                let relay = haproxy::Relay { listen, to, tls: haproxy::Tls::Off };
                 let haproxy =
-                    haproxy::start(program(haproxy::PROGRAM)?, "haproxy", directory, &[(listen, to)], self.sessions)?;
+                    haproxy::start(program(haproxy::PROGRAM)?, "haproxy", directory, &[relay], self.sessions)?;
                 (vec![haproxy], RelayChoice::relay(listen))
             }
-            "phoebus" => (vec![gateway("one", first, None)?], RelayChoice::gateways(&[first])),
+            "phoebus" => (vec![gateway("one", first, None)?], RelayChoice::gateways(&[first.into()])),
             "phoebus-pair" => {
                 let two = gateway("two", second, Some(("one", first)))?;
                 let one = gateway("one", first, Some(("two", second)))?;
-                (vec![one, two], RelayChoice::gateways(&[first, second]))
+                (vec![one, two], RelayChoice::gateways(&[first.into(), second.into()]))
             }
             _ => (Vec::new(), RelayChoice::default()),
         })

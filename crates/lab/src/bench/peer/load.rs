@@ -5,7 +5,7 @@
 
 use super::transfer::{echo, push};
 use anyhow::{Context, anyhow, bail};
-use phoebus_proto::endpoint::EndpointRef;
+use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Hello, Open};
 use phoebus_proto::session::{List, SessionId};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct RelayChoice {
     /// Gateways: the first is asked for a session to the destination by way of the others.
     #[arg(long, value_delimiter = ',')]
-    gateway: Vec<SocketAddr>,
+    gateway: Vec<Endpoint>,
     /// A relay that leads to the destination by itself.
     #[arg(long)]
     relay: Option<SocketAddr>,
@@ -58,7 +58,7 @@ const MESSAGES: usize = 2048;
 
 impl RelayChoice {
     /// Through gateways, the nearest first.
-    pub(crate) fn gateways(path: &[SocketAddr]) -> Self {
+    pub(crate) fn gateways(path: &[Endpoint]) -> Self {
         Self { gateway: path.to_vec(), relay: None }
     }
 
@@ -69,14 +69,16 @@ impl RelayChoice {
 
     /// The command-line arguments for this route.
     pub(crate) fn to_arguments(&self) -> Vec<String> {
-        let pairs = self.gateway.iter().map(|at| ("--gateway", at)).chain(self.relay.iter().map(|at| ("--relay", at)));
-        pairs.flat_map(|(name, at)| [name.to_owned(), at.to_string()]).collect()
+        let gateways = self.gateway.iter().map(|at| ("--gateway", at.to_string()));
+        let pairs = gateways.chain(self.relay.iter().map(|at| ("--relay", at.to_string())));
+        pairs.flat_map(|(name, at)| [name.to_owned(), at]).collect()
     }
 
     /// Opens a connection to `to`.
     fn connect(&self, to: SocketAddr) -> anyhow::Result<TcpStream> {
-        let first = self.gateway.first().copied().or(self.relay).unwrap_or(to);
-        let mut stream = TcpStream::connect(first).with_context(|| format!("cannot connect to {first}"))?;
+        let first = self.gateway.first().cloned().unwrap_or_else(|| self.relay.unwrap_or(to).into());
+        let mut stream = TcpStream::connect((first.host.to_string(), first.port))
+            .with_context(|| format!("cannot connect to {first}"))?;
         stream.set_nodelay(true)?;
         if let [first, rest @ ..] = &self.gateway[..] {
             open(&mut stream, to, rest).with_context(|| format!("no session by way of {first}"))?;
@@ -86,10 +88,10 @@ impl RelayChoice {
 }
 
 /// Requests a session to `to` through `path` from the gateway at the other end of `stream`.
-fn open(stream: &mut TcpStream, to: SocketAddr, path: &[SocketAddr]) -> anyhow::Result<()> {
+fn open(stream: &mut TcpStream, to: SocketAddr, path: &[Endpoint]) -> anyhow::Result<()> {
     let mut session = SessionId([0; 16]);
     getrandom::fill(&mut session.0).map_err(|error| anyhow!("no random numbers: {error}"))?;
-    let path: Vec<EndpointRef> = path.iter().map(|at| (*at).into()).collect();
+    let path: Vec<EndpointRef> = path.iter().map(Endpoint::as_ref).collect();
     let request = Open { path: List::new(&path), ..Open::new(session, to.into()) };
     let mut handshake = Initiator::connect(vec![0; MESSAGES], Vec::new(), &Hello::of(""), None, &request)?;
     stream.write_all(handshake.outgoing())?;

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn loads_are_started_by_their_names() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let via = RelayChoice::gateways(&[at(5006), at(5007)]).to_arguments();
+        let via = RelayChoice::gateways(&[at(5006).into(), at(5007).into()]).to_arguments();
         for (name, rest) in [
             (PARALLEL_TRANSFER, &["127.0.0.1:7", "100", "1000"][..]),
             (SEQUENTIAL_CONNECTIONS, &["127.0.0.1:7", "8", "2"]),
