@@ -8,6 +8,7 @@
 //! A carrier is filled only when it is empty. A pipe has a limited number of slots and one short segment
 //! occupies a whole slot, so `EAGAIN` on a pipe that is not empty could mean that either end is not ready.
 
+use crate::memory::{Place, Placed};
 use crate::stream::Stream;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::io;
@@ -31,7 +32,7 @@ const PIPE_MIN: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct PipePool {
     idle: Mutex<Vec<Pipe>>,
-    buffers: Mutex<Vec<Box<[u8]>>>,
+    buffers: Mutex<Vec<Placed>>,
     existing: AtomicUsize,
     max: usize,
     capacity: usize,
@@ -54,15 +55,15 @@ impl PipePool {
     pub fn carrier(self: &Arc<Self>, from: &Stream, to: &Stream) -> Carrier {
         if from.socket().is_none() || to.socket().is_none() {
             let idle = lock(&self.buffers).pop();
-            return self.copying(idle.unwrap_or_else(|| vec![0; COPY_SIZE].into()));
+            return self.copying(idle.unwrap_or_else(|| Placed::new(COPY_SIZE, Place::Carried)));
         }
         match self.take() {
             Some(pipe) => Carrier { kind: Kind::Pipe { pipe: Some(pipe), len: 0 }, pool: self.clone() },
-            None => self.copying(vec![0; SPARE_SIZE].into()),
+            None => self.copying(Placed::new(SPARE_SIZE, Place::Carried)),
         }
     }
 
-    fn copying(self: &Arc<Self>, buffer: Box<[u8]>) -> Carrier {
+    fn copying(self: &Arc<Self>, buffer: Placed) -> Carrier {
         Carrier { kind: Kind::Copy { buffer, start: 0, end: 0 }, pool: self.clone() }
     }
 
@@ -122,7 +123,7 @@ enum Kind {
         len: usize,
     },
     Copy {
-        buffer: Box<[u8]>,
+        buffer: Placed,
         start: usize,
         end: usize,
     },

@@ -37,6 +37,7 @@ mod duplex;
 mod error;
 pub mod host;
 pub mod limits;
+mod memory;
 pub mod names;
 pub mod pair;
 mod profile;
