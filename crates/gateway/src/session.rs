@@ -9,7 +9,7 @@ use crate::listener_settings::ListenerSettings;
 use crate::quota::Slot;
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::relay::{Broken, End, Relay};
+use crate::relay::{Broken, End, Means, Relay};
 use crate::request::Request;
 use crate::requirements;
 use crate::reserve::{InsufficientRate, Neighbour, Segment};
@@ -198,7 +198,12 @@ impl Ready {
         // Boxed, so that the session's task reserves no memory for it.
         let start = Box::new(start);
         self.listed.mark(Side::First, &start);
-        let mut relay = Relay::new(ends.0, ends.1, shared.data.pipes.clone(), setup.config.hold());
+        let means = Means {
+            pool: shared.data.pipes.clone(),
+            hold: setup.config.hold(),
+            receive_coalescing: setup.config.limits.receive_coalescing.0,
+        };
+        let mut relay = Relay::new(ends.0, ends.1, means);
         let ended = relay.run(&self.listed).await;
         let refusal = self.account(shared, &ended, &first, &start, &relay);
         let Self { hop, offer, listed, slot, .. } = *self;

@@ -210,6 +210,10 @@ pub enum Change {
     Unsent(Option<u64>),
     /// Size of the receive buffer, in bytes.
     ReceiveBuffer(u64),
+    /// The number of bytes, at least 1, that must wait before the connection becomes readable; a transport may
+    /// take less. An end of stream and a failure make it readable at once. After a change to 1, it becomes
+    /// readable if any byte waits.
+    ReadThreshold(u64),
     /// Congestion control of the sending direction.
     CongestionControl(crate::CongestionControl),
 }

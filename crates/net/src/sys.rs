@@ -30,6 +30,11 @@ pub(crate) fn set_pacing(fd: BorrowedFd, rate: u64) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
+/// Sets how many bytes must wait before a socket becomes readable (SO_RCVLOWAT).
+pub(crate) fn set_read_threshold(fd: BorrowedFd, bytes: libc::c_int) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
 /// Sets a receive buffer beyond `net.core.rmem_max`, which needs CAP_NET_ADMIN (SO_RCVBUFFORCE).
 pub(crate) fn force_receive_buffer(fd: BorrowedFd, bytes: libc::c_int) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)

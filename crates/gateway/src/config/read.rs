@@ -10,6 +10,7 @@ use phoebus_proto::session::bundle::STREAMS_MAX;
 use phoebus_proto::units::{BitRate, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use toml::Spanned;
 
 /// Upper limit of relay threads: more than the processors of any host, and few enough to start.
 const THREADS_MAX: usize = 1024;
+/// The bounds of `limits.receive_coalescing`, unless it is 0.
+const RECEIVE_COALESCING: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(20);
 
 /// Lower limit of a profile's idle time-out: some round trips of a long path.
 const IDLE_MIN: Duration = Duration::from_secs(1);
@@ -326,6 +329,11 @@ impl Reader<'_> {
                 return Err(self.at_key(&["limits", "threads"], message));
             }
             _ => {}
+        }
+        let coalescing = limits.receive_coalescing;
+        if !coalescing.0.is_zero() && !RECEIVE_COALESCING.contains(&coalescing.0) {
+            let message = format!("limits.receive_coalescing is {coalescing}; expected 0, or from 1ms to 20ms");
+            return Err(self.at_key(&["limits", "receive_coalescing"], message));
         }
         for (name, span) in [
             ("handshake_timeout", limits.handshake_timeout),

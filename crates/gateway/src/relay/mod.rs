@@ -19,6 +19,7 @@
 //!   agree that it is free.
 
 mod allowance;
+mod coalescing;
 mod end;
 mod framing;
 mod lane;
@@ -31,6 +32,7 @@ pub(crate) use end::End;
 
 use crate::failure::{Failure, Side};
 use crate::sessions::ActiveSession;
+use coalescing::Coalescer;
 use end::Carries;
 use phoebus_net::{Carrier, PipePool, Stream};
 use phoebus_proto::session::message::{Message, Refused};
@@ -65,14 +67,24 @@ pub(crate) struct Relay {
     pub(crate) second: End,
     up: Direction,
     down: Direction,
-    pool: Arc<PipePool>,
+    means: Means,
+}
+
+/// What a direction uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Means {
+    /// Lends carriers.
+    pub(crate) pool: Arc<PipePool>,
     /// The most bytes that a direction may hold in its carrier.
-    hold: usize,
+    pub(crate) hold: usize,
+    /// How long bytes of a bulk flow may gather before they are read; zero if not at all.
+    pub(crate) receive_coalescing: Duration,
 }
 
 #[derive(Default)]
 struct Direction {
     carrier: Option<Carrier>,
+    coalescer: Coalescer,
     /// The sender's stream has ended.
     ended: bool,
     /// The end has been forwarded to the receiver.
@@ -80,8 +92,8 @@ struct Direction {
 }
 
 impl Relay {
-    pub(crate) fn new(first: End, second: End, pool: Arc<PipePool>, hold: usize) -> Self {
-        Self { first, second, up: Direction::default(), down: Direction::default(), pool, hold }
+    pub(crate) fn new(first: End, second: End, means: Means) -> Self {
+        Self { first, second, up: Direction::default(), down: Direction::default(), means }
     }
 
     /// Runs until the session has ended: all bytes and both ends are forwarded, and every raw peer has acknowledged
@@ -113,7 +125,11 @@ impl Relay {
             })
             .await
         };
-        if let Err(broken) = watched.await {
+        let watched = watched.await;
+        // Both connections may serve other sessions.
+        self.up.coalescer.end(&first);
+        self.down.coalescer.end(&second);
+        if let Err(broken) = watched {
             self.pass_on_rest(&broken, live).await;
             return Err(self.with_reported_reason(broken));
         }
@@ -138,7 +154,7 @@ impl Relay {
     async fn pass_on_rest(&mut self, broken: &Broken, live: &ActiveSession) {
         const SILENCE: Duration = Duration::from_millis(500);
         const PATIENCE: Duration = Duration::from_secs(3);
-        let Self { first, second, up, down, pool, hold } = self;
+        let Self { first, second, up, down, means } = self;
         let (from, to, direction, is_up) = match (broken.side, &broken.failure) {
             (Some(Side::First), Failure::Io(_)) => (first, second, up, true),
             (Some(Side::Second), Failure::Io(_)) => (second, first, down, false),
@@ -151,7 +167,7 @@ impl Relay {
         while std::mem::take(&mut moved) && begun.elapsed() < PATIENCE {
             let count = |n| if is_up { live.count_up(n) } else { live.count_down(n) };
             let rest = std::future::poll_fn(|cx| {
-                direction.poll_rest(cx, from, to, (pool, *hold), |n| {
+                direction.poll_rest(cx, from, to, means, |n| {
                     moved = true;
                     count(n);
                 })
@@ -210,14 +226,13 @@ impl Relay {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, live: &ActiveSession) -> Poll<Result<(), Broken>> {
-        let Self { first, second, up, down, pool, hold } = self;
+        let Self { first, second, up, down, means } = self;
         for (side, end) in [(Side::First, &mut *first), (Side::Second, &mut *second)] {
             let failed = |failure| Broken { side: Some(side), failure };
             end.poll_members(cx, |stream| live.joined(side, stream)).map_err(failed)?;
         }
-        let up = up.poll(cx, (Side::First, first), (Side::Second, second), (pool, *hold), |n| live.count_up(n))?;
-        let down =
-            down.poll(cx, (Side::Second, second), (Side::First, first), (pool, *hold), |n| live.count_down(n))?;
+        let up = up.poll(cx, (Side::First, first), (Side::Second, second), means, |n| live.count_up(n))?;
+        let down = down.poll(cx, (Side::Second, second), (Side::First, first), means, |n| live.count_down(n))?;
         // A direction that has just forwarded its end owes an acknowledgement on the other direction's connection.
         let on = |side| move |failure| Broken { side: Some(side), failure };
         let dues = [
@@ -253,7 +268,7 @@ impl Direction {
         cx: &mut Context<'_>,
         (from_side, from): (Side, &mut End),
         (to_side, to): (Side, &mut End),
-        (pool, hold): (&Arc<PipePool>, usize),
+        means: &Means,
         mut count: impl FnMut(usize),
     ) -> Poll<Result<(), Broken>> {
         let on = |side| move |failure| Broken { side: Some(side), failure };
@@ -268,13 +283,23 @@ impl Direction {
                 }
                 return from.poll_rest(cx).map_err(on(from_side));
             }
-            let fresh = |source: &Stream| pool.carrier(source, &to.stream);
-            match from.poll_take(cx, &mut self.carrier, fresh, to.most_at_a_time(hold)).map_err(on(from_side))? {
-                Poll::Ready(Taken::Bytes) => {}
-                Poll::Ready(Taken::End) => self.ended = true,
+            let fresh = |source: &Stream| means.pool.carrier(source, &to.stream);
+            let most = to.most_at_a_time(means.hold);
+            match from.poll_take(cx, &mut self.carrier, fresh, most).map_err(on(from_side))? {
+                Poll::Ready(Taken::Bytes) => self.coalescer.received(self.carrier.as_ref().map_or(0, Carrier::len)),
+                Poll::Ready(Taken::End) => {
+                    self.ended = true;
+                    // Only short acknowledgements follow.
+                    self.coalescer.end(&from.stream);
+                }
                 Poll::Pending => {
                     // An idle session holds no pipe.
                     self.carrier = None;
+                    // Each connection of a bundle brings a part of what is awaited.
+                    if from.lanes().is_none() {
+                        let waits = self.coalescer.wait(&from.stream, means.receive_coalescing, cx);
+                        waits.map_err(|error| on(from_side)(error.into()))?;
+                    }
                     return Poll::Pending;
                 }
             }
@@ -289,15 +314,15 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &mut End,
         to: &mut End,
-        (pool, hold): (&Arc<PipePool>, usize),
+        means: &Means,
         mut count: impl FnMut(usize),
     ) -> Poll<()> {
         loop {
             if ready!(to.poll_give(cx, &mut self.carrier, &mut count)).is_err() {
                 return Poll::Ready(());
             }
-            let fresh = |source: &Stream| pool.carrier(source, &to.stream);
-            let most = to.most_at_a_time(hold);
+            let fresh = |source: &Stream| means.pool.carrier(source, &to.stream);
+            let most = to.most_at_a_time(means.hold);
             let Poll::Ready(Ok(Taken::Bytes)) = from.poll_take(cx, &mut self.carrier, fresh, most) else {
                 return Poll::Ready(());
             };

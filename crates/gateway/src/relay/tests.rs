@@ -50,7 +50,9 @@ fn start(first: End, second: End) -> JoinHandle<Went> {
             [crate::reserve::Segment::none(), crate::reserve::Segment::none()],
             [PATIENCE; 2],
         );
-        let mut relay = Relay::new(first, second, PipePool::new(4, 256 << 10), 256 << 10);
+        let pool = PipePool::new(4, 256 << 10);
+        let means = Means { pool, hold: 256 << 10, receive_coalescing: Duration::from_millis(1) };
+        let mut relay = Relay::new(first, second, means);
         let ended = relay.run(&live).await;
         let (up, down) = live.bytes();
         if let Err(broken) = &ended {
@@ -189,6 +191,57 @@ async fn framed_connection_carries_successive_sessions() {
         assert_eq!(up.local_addr().unwrap(), port);
         assert!(up.is_quiet().unwrap() && down.is_quiet().unwrap(), "nothing of the session is left behind");
     }
+}
+
+/// Sends `bytes` in one direction, in parts of changing length, and waits for an answer to each part before it sends
+/// the next. A relay that keeps the last bytes of a part would never end this.
+async fn converse(from: &mut TcpStream, to: &mut TcpStream, parts: &[usize]) {
+    for (number, len) in parts.iter().enumerate() {
+        let bytes = pattern(*len, number as u64 + 1);
+        let mut got = vec![0; *len];
+        let (sent, received) = tokio::join!(from.write_all(&bytes), to.read_exact(&mut got));
+        sent.unwrap();
+        received.unwrap();
+        assert!(got == bytes, "part {number} was changed");
+        to.write_all(&[7]).await.unwrap();
+        assert_eq!(from.read_u8().await.unwrap(), 7);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulk_flow_that_pauses_is_delivered() {
+    let parts: Vec<_> = (0..24).map(|n| if n % 3 == 0 { 24_000_000 } else { 1 + n * n * 997 }).collect();
+    for (mut client, mut destination, tasks) in [
+        {
+            let (client, destination, task) = single().await;
+            (client, destination, vec![task])
+        },
+        {
+            let (client, destination, tasks) = chain().await;
+            (client, destination, tasks.into())
+        },
+    ] {
+        converse(&mut client, &mut destination, &parts).await;
+        converse(&mut destination, &mut client, &parts[..4]).await;
+        exchange(&mut client, &mut destination, b"", b"").await;
+        for task in tasks {
+            task.await.unwrap().ended.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_that_carried_a_bulk_flow_carries_a_byte() {
+    let (up, down) = hop().await;
+    let (mut client, mut destination, [first, second]) = chain_over(up, down).await;
+    let bulk = pattern(80_000_000, 5);
+    exchange(&mut client, &mut destination, &bulk, &bulk).await;
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    let (up, down) = (first.second.expect("it is handed back"), second.first.expect("it is handed back"));
+    let (mut client, mut destination, tasks) = chain_over(up, down).await;
+    converse(&mut client, &mut destination, &[1, 2]).await;
+    converse(&mut destination, &mut client, &[1, 2]).await;
+    drop((client, destination, tasks));
 }
 
 fn reset(stream: TcpStream) {

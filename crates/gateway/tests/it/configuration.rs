@@ -196,6 +196,14 @@ fn errors_name_file_line_and_column() {
         ("[limits]\nidle_timeout = \"soon\"", "pg.toml:5:16: \"soon\" is not a duration such as"),
         ("[limits]\nconnect_timeout = \"0\"", "pg.toml:5:19: limits.connect_timeout is 0; expected a duration"),
         ("[limits]\nbuffer = \"1kB\"", "pg.toml:5:10: limits.buffer is 1000 bytes; expected at least 65536"),
+        (
+            "[limits]\nreceive_coalescing = \"21ms\"",
+            "pg.toml:5:22: limits.receive_coalescing is 21ms; expected 0, or from 1ms to 20ms",
+        ),
+        (
+            "[limits]\nreceive_coalescing = \"500us\"",
+            "pg.toml:5:22: limits.receive_coalescing is 500us; expected 0, or from 1ms to 20ms",
+        ),
         ("[limits]\nthreads = 9999", "pg.toml:5:11: limits.threads is 9999; expected at most 1024"),
         ("[limits]\nstreams = 65", "pg.toml:5:11: limits.streams is 65; expected 1 to 64"),
         ("[profile.x]\n\nstreams = 0", "pg.toml:6:11: profile.x.streams is 0; expected 1 to 64"),

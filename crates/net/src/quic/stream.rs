@@ -436,7 +436,7 @@ impl DuplexControl for QuicStream {
                 self.fit_send_window();
                 Ok(())
             }
-            Change::Unsent(_) | Change::ReceiveBuffer(_) | Change::CongestionControl(_) => {
+            Change::Unsent(_) | Change::ReceiveBuffer(_) | Change::CongestionControl(_) | Change::ReadThreshold(_) => {
                 Err(io::ErrorKind::Unsupported.into())
             }
         }

@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -22,17 +23,34 @@ pub(crate) struct Connection {
     io: TcpStream,
     note: Note,
     unsent: UnsentBound,
+    /// Whether a read threshold is set, whose owner lowers it when bytes have waited for long.
+    coalesces: AtomicBool,
 }
 
 impl Connection {
     pub(crate) fn new(io: TcpStream, note: Note) -> Self {
-        Self { io, note, unsent: UnsentBound::new() }
+        Self { io, note, unsent: UnsentBound::new(), coalesces: AtomicBool::new(false) }
     }
 }
 
 impl DuplexIo for Connection {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.io.try_read(buffer)
+        if !self.coalesces.load(Ordering::Relaxed) {
+            return self.io.try_read(buffer);
+        }
+        let mut short = None;
+        let read = self.io.try_io(Interest::READABLE, || {
+            let (n, _) = rustix::net::recv(&self.io, &mut *buffer, RecvFlags::empty())?;
+            if n == 0 || n == buffer.len() {
+                return Ok(n);
+            }
+            // Nothing is left, save behind an urgent byte: the runtime need not learn that from another call, and keeps
+            // a readiness that was reported after this call began. What is left behind an urgent byte has to wait until
+            // the owner lowers the threshold.
+            short = Some(n);
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        short.map_or(read, Ok)
     }
 
     fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
@@ -133,6 +151,12 @@ impl DuplexControl for Connection {
                 sys::set_tcp_option(self.io.as_fd(), libc::TCP_NOTSENT_LOWAT, most)
             }
             Change::ReceiveBuffer(size) => socket.set_recv_buffer_size(socket::size(size)?),
+            // The kernel takes at most half of the receive buffer, and reports what already waits.
+            Change::ReadThreshold(bytes) => {
+                let least = i32::try_from(bytes.max(1)).unwrap_or(i32::MAX);
+                self.coalesces.store(least > 1, Ordering::Relaxed);
+                sys::set_read_threshold(self.io.as_fd(), least)
+            }
             Change::CongestionControl(asked) => match asked.kernel_name() {
                 Some(name) => socket.set_tcp_congestion(name.as_bytes()),
                 None => Err(io::ErrorKind::Unsupported.into()),
@@ -141,8 +165,8 @@ impl DuplexControl for Connection {
     }
 
     fn move_to_runtime(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
-        let Self { io, note, unsent } = *self;
-        Ok(Box::new(Self { io: TcpStream::from_std(io.into_std()?)?, note, unsent: unsent.moved() }))
+        let Self { io, note, unsent, coalesces } = *self;
+        Ok(Box::new(Self { io: TcpStream::from_std(io.into_std()?)?, note, unsent: unsent.moved(), coalesces }))
     }
 }
 

@@ -161,7 +161,7 @@ impl DuplexControl for Connection {
                     state.connection.set_control(now, &*control);
                 }
                 // Buffers were fixed in the handshake.
-                Change::SendBuffer(_) | Change::ReceiveBuffer(_) | Change::Unsent(_) => {
+                Change::SendBuffer(_) | Change::ReceiveBuffer(_) | Change::Unsent(_) | Change::ReadThreshold(_) => {
                     return Err(io::ErrorKind::Unsupported.into());
                 }
             }

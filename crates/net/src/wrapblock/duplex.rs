@@ -278,7 +278,7 @@ impl DuplexControl for Wrapped {
             Change::CongestionControl(asked) => {
                 self.change(live.congestion_control, "congestion_control", asked.to_string())
             }
-            Change::Unsent(_) => Err(io::ErrorKind::Unsupported.into()),
+            Change::Unsent(_) | Change::ReadThreshold(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

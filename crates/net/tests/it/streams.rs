@@ -6,6 +6,7 @@ use phoebus_net::{Buffer, CongestionControl, PipePool, Profile, Stream, tcp};
 use phoebus_proto::units::{BitRate, ByteSize, Span};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::task::Poll;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -210,6 +211,54 @@ async fn profile_applies_to_accepted_and_connected_streams() {
         assert_eq!((stats.send_buffer, stats.receive_buffer), (128 << 10, 256 << 10), "twice what was asked for");
         assert_eq!(stats.congestion_control, "reno");
         assert_eq!(stream.note(), None);
+    }
+}
+
+#[tokio::test]
+async fn stream_becomes_readable_at_its_threshold() {
+    for (stream, mut peer) in [accepted(&Profile::default()).await, connected(&Profile::default()).await] {
+        let is_readable = || std::future::poll_fn(|cx| Poll::Ready(stream.poll_read_ready(cx).is_ready()));
+        let mut buffer = [0; 64];
+        // A read finds nothing, and clears the readiness that every new connection is assumed to have.
+        assert_eq!(stream.try_read(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
+        stream.set(Change::ReadThreshold(10)).unwrap();
+        for (bytes, waits) in [(9, true), (1, false)] {
+            peer.write_all(&vec![3; bytes]).unwrap();
+            while stream.is_quiet().unwrap() {
+                tokio::task::yield_now().await;
+            }
+            if waits {
+                assert!(!is_readable().await, "fewer bytes than the threshold");
+            } else {
+                stream.readable().await.unwrap();
+            }
+        }
+        assert_eq!(stream.try_read(&mut buffer).unwrap(), 10);
+        // The read was short: another would find nothing.
+        assert_eq!(stream.try_read(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
+        peer.write_all(&[4; 3]).unwrap();
+        while stream.is_quiet().unwrap() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!is_readable().await);
+        stream.set(Change::ReadThreshold(1)).unwrap();
+        stream.readable().await.unwrap();
+        assert_eq!(stream.try_read(&mut buffer).unwrap(), 3);
+        // What lies behind an urgent byte waits until the threshold is lowered.
+        stream.set(Change::ReadThreshold(2)).unwrap();
+        peer.write_all(b"abc").unwrap();
+        rustix::net::send(&peer, b"!", rustix::net::SendFlags::OOB).unwrap();
+        peer.write_all(b"de").unwrap();
+        stream.readable().await.unwrap();
+        assert_eq!(stream.try_read(&mut buffer).unwrap(), 3);
+        stream.set(Change::ReadThreshold(1)).unwrap();
+        stream.readable().await.unwrap();
+        assert_eq!(stream.try_read(&mut buffer).unwrap(), 2);
+        // An end of stream counts at any threshold.
+        stream.set(Change::ReadThreshold(1000)).unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        stream.readable().await.unwrap();
+        assert_eq!(stream.try_read(&mut buffer).unwrap(), 0);
     }
 }
 

@@ -1,0 +1,231 @@
+//! Receive coalescing: a bulk flow wakes the relay once for what arrives in `limits.receive_coalescing`, not for every
+//! few segments (invariant 9).
+//!
+//! On a path of 1 Gbit/s the kernel hands over some 60 KB at a time, and such a wake-up costs as much as the bytes. So
+//! the connection is told how many bytes must wait before it becomes readable: as many as the flow brings in the
+//! configured time. They never wait longer than [`Coalescing::patience`]; then one byte suffices again.
+//!
+//! Short and slow flows are never coalesced. A flow that pauses has to be bulk again for a while before it is, so the
+//! last bytes of a burst wait once. An end of stream and a failure wake the relay at once in any case.
+
+use phoebus_net::Stream;
+use phoebus_net::transport::Change;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::Context;
+use std::time::{Duration, Instant};
+use tokio::time::Sleep;
+
+/// Bytes after which a direction is watched at all: most sessions have fewer, and pay nothing.
+const SHORT: u64 = 1 << 20;
+/// How many times the configured time one measurement of the rate lasts: long enough to contain several batches of a
+/// link, short enough to follow a flow that slows down.
+const WINDOW: u32 = 4;
+/// Windows in a row in which a flow must be bulk before it is coalesced: 32 ms in all if the configured time is 2 ms.
+const STEADY: u32 = 4;
+/// The smallest number of bytes worth waiting for: less than a link delivers at a time.
+const LEAST: u64 = 16 << 10;
+/// The largest: it has to fit into a receive buffer, beside what the peer sends meanwhile.
+const MOST: u64 = 1 << 20;
+
+/// Applies [`Coalescing`] to the connection that one direction of a relay reads.
+#[derive(Debug, Default)]
+pub(super) struct Coalescer {
+    /// Bytes that have arrived, until the direction is watched.
+    bytes: u64,
+    active: Option<Box<Active>>,
+    /// The transport has no read threshold.
+    is_unsupported: bool,
+}
+
+#[derive(Debug)]
+struct Active {
+    coalescing: Coalescing,
+    /// Whether bytes have arrived since the last wait began.
+    has_received: bool,
+    /// When bytes that wait shall be read, however few they are.
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Coalescer {
+    /// Counts `n` bytes that were read.
+    pub(super) fn received(&mut self, n: usize) {
+        match &mut self.active {
+            Some(active) => {
+                active.has_received = true;
+                active.coalescing.received(n as u64);
+            }
+            None => self.bytes = self.bytes.saturating_add(n as u64),
+        }
+    }
+
+    /// To be called when nothing can be read from `stream`, with the time for which bytes may gather. Wakes the task if
+    /// they gather for too long.
+    ///
+    /// # Errors
+    /// When the connection does not take the byte for which it waits.
+    pub(super) fn wait(&mut self, stream: &Stream, delay: Duration, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.is_unsupported || delay.is_zero() || (self.active.is_none() && self.bytes < SHORT) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let active = self.active.get_or_insert_with(|| {
+            let deadline = Box::pin(tokio::time::sleep(Duration::ZERO));
+            Box::new(Active { coalescing: Coalescing::new(delay, now), has_received: true, deadline })
+        });
+        if std::mem::take(&mut active.has_received) {
+            if let Some(threshold) = active.coalescing.drained(now)
+                && let Err(error) = stream.set(Change::ReadThreshold(threshold))
+            {
+                // A threshold that is in force could not be lowered, either.
+                let was_refused = error.kind() == io::ErrorKind::Unsupported;
+                (self.is_unsupported, self.active) = (true, None);
+                return if was_refused { Ok(()) } else { Err(error) };
+            }
+            if let Some(patience) = active.coalescing.patience() {
+                active.deadline.as_mut().reset((now + patience).into());
+            }
+        }
+        if active.coalescing.patience().is_some() && active.deadline.as_mut().poll(cx).is_ready() {
+            stream.set(Change::ReadThreshold(active.coalescing.late()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes `stream` readable by a single byte again, for other readers.
+    pub(super) fn end(&mut self, stream: &Stream) {
+        if self.active.take().is_some_and(|active| active.coalescing.patience().is_some()) {
+            // A connection that has failed needs no threshold.
+            let _ = stream.set(Change::ReadThreshold(1));
+        }
+    }
+}
+
+/// The state of one direction of a relay, without a clock or a connection.
+#[derive(Debug)]
+struct Coalescing {
+    delay: Duration,
+    /// When the current window began, and how many bytes have arrived in it.
+    since: Instant,
+    bytes: u64,
+    /// The number of bulk windows in a row.
+    steady: u32,
+    /// The number of bytes that must wait before the connection becomes readable.
+    threshold: u64,
+}
+
+impl Coalescing {
+    /// For a flow that begins at `now`, and whose bytes may gather for `delay`.
+    fn new(delay: Duration, now: Instant) -> Self {
+        Self { delay, since: now, bytes: 0, steady: 0, threshold: 1 }
+    }
+
+    /// Counts `n` bytes that were read.
+    fn received(&mut self, n: u64) {
+        self.bytes += n;
+    }
+
+    /// To be called when everything that had arrived was read. Returns the threshold to set, if it changes.
+    fn drained(&mut self, now: Instant) -> Option<u64> {
+        let elapsed = now.saturating_duration_since(self.since);
+        if elapsed < self.delay * WINDOW {
+            return None;
+        }
+        let expected = (self.bytes as f64 * self.delay.as_secs_f64() / elapsed.as_secs_f64()) as u64;
+        (self.since, self.bytes) = (now, 0);
+        self.steady = if expected < LEAST { 0 } else { (self.steady + 1).min(STEADY) };
+        let wanted = if self.steady < STEADY { 1 } else { expected.min(MOST) };
+        // A system call for each small change would cost more than it gains.
+        let is_near = wanted > 1 && self.threshold.abs_diff(wanted) <= self.threshold / 4;
+        if is_near || wanted == self.threshold {
+            return None;
+        }
+        self.threshold = wanted;
+        Some(wanted)
+    }
+
+    /// How long bytes may wait from now on, if they have to wait: somewhat longer than they usually take.
+    fn patience(&self) -> Option<Duration> {
+        (self.threshold > 1).then(|| self.delay * 3 / 2)
+    }
+
+    /// To be called when the connection did not become readable within [`Coalescing::patience`]. Returns the threshold
+    /// to set. One more bulk window restores the one before.
+    fn late(&mut self) -> u64 {
+        (self.steady, self.threshold) = (STEADY - 1, 1);
+        self.threshold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [u64; 0] = [];
+    const DELAY: Duration = Duration::from_millis(2);
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// A flow in virtual time.
+    struct Flow {
+        coalescing: Coalescing,
+        now: Instant,
+    }
+
+    impl Flow {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { coalescing: Coalescing::new(DELAY, now), now }
+        }
+
+        /// Delivers `bytes` in each of the next `milliseconds`. Returns the thresholds that were set.
+        fn deliver(&mut self, bytes: u64, milliseconds: u32) -> Vec<u64> {
+            let each = |_| {
+                self.now += MILLISECOND;
+                self.coalescing.received(bytes);
+                self.coalescing.drained(self.now)
+            };
+            (0..milliseconds).filter_map(each).collect()
+        }
+    }
+
+    #[test]
+    fn bulk_flow_waits_for_what_it_brings_in_the_time() {
+        let mut flow = Flow::new();
+        assert_eq!(flow.deliver(125_000, 31), NONE, "a transfer of 4 MB is short");
+        assert_eq!(flow.coalescing.patience(), None);
+        assert_eq!(flow.deliver(125_000, 200), [250_000], "small changes change nothing");
+        assert_eq!(flow.coalescing.patience(), Some(3 * MILLISECOND));
+        assert_eq!(flow.deliver(250_000, 16), [500_000]);
+        assert_eq!(flow.deliver(10_000_000, 8), [MOST]);
+    }
+
+    #[test]
+    fn slow_flow_never_waits() {
+        let mut flow = Flow::new();
+        assert_eq!(flow.deliver(8000, 1000), NONE);
+        // A fast one that becomes slow stops waiting.
+        assert_eq!(flow.deliver(125_000, 200), [250_000]);
+        assert_eq!(flow.deliver(1000, 20).last(), Some(&1));
+        assert_eq!(flow.coalescing.patience(), None);
+    }
+
+    #[test]
+    fn pause_ends_the_waiting() {
+        let mut flow = Flow::new();
+        flow.deliver(125_000, 100);
+        assert_eq!(flow.coalescing.late(), 1);
+        flow.now += Duration::from_millis(80);
+        assert_eq!(flow.deliver(125_000, 31), NONE, "each burst of 4 MB is short again");
+        assert_eq!(flow.deliver(125_000, 16), [250_000]);
+    }
+
+    #[test]
+    fn late_batch_of_a_steady_flow_changes_little() {
+        let mut flow = Flow::new();
+        flow.deliver(125_000, 100);
+        assert_eq!(flow.coalescing.late(), 1);
+        assert_eq!(flow.coalescing.patience(), None);
+        assert_eq!(flow.deliver(125_000, 8), [250_000]);
+    }
+}
