@@ -210,12 +210,25 @@ pub enum Change {
     Unsent(Option<u64>),
     /// Size of the receive buffer, in bytes.
     ReceiveBuffer(u64),
-    /// The number of bytes, at least 1, that must wait before the connection becomes readable; a transport may
-    /// take less. An end of stream and a failure make it readable at once. After a change to 1, it becomes
-    /// readable if any byte waits.
-    ReadThreshold(u64),
+    /// From how many waiting bytes on the connection becomes readable. An end of stream and a failure make it
+    /// readable at once. Lowering the threshold makes it readable if that many bytes wait already.
+    ReadThreshold(ReadThreshold),
     /// Congestion control of the sending direction.
     CongestionControl(crate::CongestionControl),
+}
+
+/// From when on a connection is readable. A transport may become readable earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadThreshold {
+    /// The number of bytes that must wait; at least 1.
+    pub bytes: u64,
+    /// The time in which the owner expects them: for so long the transport may leave packets to the kernel.
+    pub within: Duration,
+}
+
+impl ReadThreshold {
+    /// Readable from the first byte on, as every new connection is.
+    pub const NONE: Self = Self { bytes: 1, within: Duration::ZERO };
 }
 
 /// What protects a hop's bytes, from the weakest to the strongest.

@@ -16,7 +16,9 @@
 //! before it allocates a buffer.
 
 pub use crate::credentials::Identity;
-pub use crate::duplex::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Pulse, Security};
+pub use crate::duplex::{
+    Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Pulse, ReadThreshold, Security,
+};
 
 use crate::error::Error;
 use crate::profile::Profile;

@@ -9,7 +9,7 @@
 //! last bytes of a burst wait once. An end of stream and a failure wake the relay at once in any case.
 
 use phoebus_net::Stream;
-use phoebus_net::transport::Change;
+use phoebus_net::transport::{Change, ReadThreshold};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -75,8 +75,8 @@ impl Coalescer {
             Box::new(Active { coalescing: Coalescing::new(delay, now), has_received: true, deadline })
         });
         if std::mem::take(&mut active.has_received) {
-            if let Some(threshold) = active.coalescing.drained(now)
-                && let Err(error) = stream.set(Change::ReadThreshold(threshold))
+            if let Some(bytes) = active.coalescing.drained(now)
+                && let Err(error) = stream.set(threshold(bytes, delay))
             {
                 // A threshold that is in force could not be lowered, either.
                 let was_refused = error.kind() == io::ErrorKind::Unsupported;
@@ -88,7 +88,7 @@ impl Coalescer {
             }
         }
         if active.coalescing.patience().is_some() && active.deadline.as_mut().poll(cx).is_ready() {
-            stream.set(Change::ReadThreshold(active.coalescing.late()))?;
+            stream.set(threshold(active.coalescing.late(), delay))?;
         }
         Ok(())
     }
@@ -97,9 +97,13 @@ impl Coalescer {
     pub(super) fn end(&mut self, stream: &Stream) {
         if self.active.take().is_some_and(|active| active.coalescing.patience().is_some()) {
             // A connection that has failed needs no threshold.
-            let _ = stream.set(Change::ReadThreshold(1));
+            let _ = stream.set(Change::ReadThreshold(ReadThreshold::NONE));
         }
     }
+}
+
+fn threshold(bytes: u64, delay: Duration) -> Change {
+    Change::ReadThreshold(if bytes > 1 { ReadThreshold { bytes, within: delay } } else { ReadThreshold::NONE })
 }
 
 /// The state of one direction of a relay, without a clock or a connection.

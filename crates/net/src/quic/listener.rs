@@ -203,7 +203,7 @@ impl Server {
             rate: self.profile.rate,
             local: self.local,
             note: self.note.clone(),
-            _threads: self.threads.clone(),
+            threads: self.threads.clone(),
         });
         self.known.add(Arc::downgrade(&shared));
         loop {

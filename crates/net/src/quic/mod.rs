@@ -23,6 +23,7 @@ mod assembly;
 mod batch;
 mod bell;
 mod failure;
+mod gathering;
 mod gauge;
 mod known;
 mod listener;

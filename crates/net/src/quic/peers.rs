@@ -144,7 +144,7 @@ impl Peers {
             rate: profile.rate,
             local: own.endpoint.local_addr().map_err(failed)?,
             note: settings::note(profile, own.note.as_deref()),
-            _threads: self.threads.clone(),
+            threads: self.threads.clone(),
         });
         self.known.add(Arc::downgrade(&shared));
         Ok(shared)

@@ -7,6 +7,7 @@
 
 use super::batch::Batch;
 use super::bell::lock;
+use super::gathering;
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rustix::io::Errno;
@@ -184,6 +185,7 @@ impl AsyncUdpSocket for Socket {
                 Err(Errno::AGAIN.into())
             });
             if let Ok(count) = received {
+                gathering::received();
                 return Poll::Ready(Ok(count));
             }
         }

@@ -52,7 +52,7 @@ pub(super) struct Shared {
     pub(super) local: SocketAddr,
     pub(super) note: Option<Arc<str>>,
     /// Keeps the threads running as long as the connection has streams.
-    pub(super) _threads: Arc<IoThreads>,
+    pub(super) threads: Arc<IoThreads>,
 }
 
 impl Shared {
@@ -115,6 +115,8 @@ pub(super) struct QuicStream {
     armed: AtomicBool,
     /// Whether the stream was [widened](crate::Stream::widen).
     wide: AtomicBool,
+    /// Whether the stream allows that its packets gather.
+    gathers: AtomicBool,
     /// The code with which the stream is reset.
     reset_code: OnceLock<Code>,
     /// Whether this side has finished its stream.
@@ -146,6 +148,7 @@ impl QuicStream {
             failure: OnceLock::new(),
             armed: AtomicBool::new(true),
             wide: AtomicBool::new(false),
+            gathers: AtomicBool::new(false),
             reset_code: OnceLock::new(),
             finished: AtomicBool::new(false),
             received: AtomicU64::new(0),
@@ -154,6 +157,20 @@ impl QuicStream {
             allowance: Mutex::new(allowance),
             timer: Mutex::new(None),
             paused: Mutex::new(None),
+        }
+    }
+
+    /// Lets packets gather in the kernel for up to `time`. What arrives together makes the stream readable once.
+    fn gather(&self, time: Duration) {
+        /// The part of a round trip for which packets, and so their acknowledgements, may be late.
+        const OF_ROUND_TRIP: u32 = 8;
+        let gathering = self.shared.threads.gathering();
+        if self.gathers.swap(false, Relaxed) {
+            gathering.end();
+        }
+        if !time.is_zero() {
+            gathering.begin(time.min(self.shared.connection.rtt() / OF_ROUND_TRIP));
+            self.gathers.store(true, Relaxed);
         }
     }
 
@@ -436,7 +453,11 @@ impl DuplexControl for QuicStream {
                 self.fit_send_window();
                 Ok(())
             }
-            Change::Unsent(_) | Change::ReceiveBuffer(_) | Change::CongestionControl(_) | Change::ReadThreshold(_) => {
+            Change::ReadThreshold(threshold) => {
+                self.gather(threshold.within);
+                Ok(())
+            }
+            Change::Unsent(_) | Change::ReceiveBuffer(_) | Change::CongestionControl(_) => {
                 Err(io::ErrorKind::Unsupported.into())
             }
         }
@@ -526,6 +547,7 @@ impl DuplexTelemetry for QuicStream {
 
 impl Drop for QuicStream {
     fn drop(&mut self) {
+        self.gather(Duration::ZERO);
         self.shared.gauge.change_rate(lock(&self.allowance).rate(), None);
         if let Some(ahead) = &self.shared.ahead
             && self.wide.load(Relaxed)

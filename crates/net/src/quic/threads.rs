@@ -6,6 +6,7 @@
 //! parallel. And a connection that many sessions share does not end with the runtime of the first of them.
 //! The price is a wake-up across threads, one for many packets under load.
 
+use super::gathering::Gathering;
 use super::timer::Timer;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 use std::io;
@@ -30,6 +31,7 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) struct IoThreads {
     threads: Vec<Handle>,
     next: AtomicUsize,
+    gathering: Arc<Gathering>,
     /// Dropping these ends the threads.
     _running: Vec<oneshot::Sender<()>>,
 }
@@ -42,12 +44,18 @@ impl IoThreads {
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         let (mut threads, mut running) = (Vec::new(), Vec::new());
+        let gathering = Arc::<Gathering>::default();
         for index in 0..(processors / 2).clamp(1, THREADS_MAX) {
-            let (handle, stop) = thread(index)?;
+            let (handle, stop) = thread(index, gathering.clone())?;
             threads.push(handle);
             running.push(stop);
         }
-        Ok(Arc::new(Self { threads, next: AtomicUsize::new(0), _running: running }))
+        Ok(Arc::new(Self { threads, next: AtomicUsize::new(0), gathering, _running: running }))
+    }
+
+    /// Whether and how long packets may gather in the kernel.
+    pub(super) fn gathering(&self) -> &Gathering {
+        &self.gathering
     }
 
     /// The next thread in turn.
@@ -87,8 +95,9 @@ impl Runtime for OnDrivers {
 }
 
 /// Starts a thread that runs tasks until it is told to stop.
-fn thread(index: usize) -> io::Result<(Handle, oneshot::Sender<()>)> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+fn thread(index: usize, gathering: Arc<Gathering>) -> io::Result<(Handle, oneshot::Sender<()>)> {
+    let before_wait = move || gathering.before_wait();
+    let runtime = Builder::new_current_thread().enable_all().on_thread_park(before_wait).build()?;
     let handle = runtime.handle().clone();
     let (stop, stopped) = oneshot::channel::<()>();
     std::thread::Builder::new().name(format!("quic-{index}")).spawn(move || {

@@ -152,8 +152,8 @@ impl DuplexControl for Connection {
             }
             Change::ReceiveBuffer(size) => socket.set_recv_buffer_size(socket::size(size)?),
             // The kernel takes at most half of the receive buffer, and reports what already waits.
-            Change::ReadThreshold(bytes) => {
-                let least = i32::try_from(bytes.max(1)).unwrap_or(i32::MAX);
+            Change::ReadThreshold(threshold) => {
+                let least = i32::try_from(threshold.bytes.max(1)).unwrap_or(i32::MAX);
                 self.coalesces.store(least > 1, Ordering::Relaxed);
                 sys::set_read_threshold(self.io.as_fd(), least)
             }

@@ -3,6 +3,7 @@
 use super::hub::{Link, State};
 use super::settings;
 use crate::congestion_control::CongestionControl;
+use crate::duplex::ReadThreshold;
 use crate::stats::Stats;
 use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Pulse};
 use crate::waiting::cooperative;
@@ -36,6 +37,23 @@ impl Connection {
     /// The reason why the connection has ended, if it has.
     pub(super) fn reason(&self) -> Option<CloseReason> {
         self.link.state().connection.closed()
+    }
+
+    /// The driver leaves packets to the kernel while they gather, and hands them over at once. Half of the expected bytes
+    /// make the connection readable, because the rest may just be coming.
+    fn set_threshold(&self, state: &mut State, threshold: ReadThreshold) {
+        /// The part of a round trip for which packets, and so their acknowledgements, may be late.
+        const OF_ROUND_TRIP: u32 = 8;
+        /// The part of a buffer that may fill meanwhile.
+        const OF_BUFFER: u32 = 8;
+        let ReadThreshold { bytes, within } = threshold;
+        let payload = state.connection.datagram_len() as u64 - 16;
+        let [_, buffer] = state.connection.buffers();
+        let packets = u32::try_from(bytes / 2 / payload.max(1)).unwrap_or(u32::MAX);
+        state.read_threshold = packets.clamp(1, (buffer / OF_BUFFER).max(1));
+        // The kernel's buffer also holds what belongs to each packet.
+        let room = self.link.hub.socket.receive_buffer() as f64 / f64::from(OF_BUFFER) / bytes.max(1) as f64;
+        state.gathering = within.mul_f64(room.min(1.0)).min(state.connection.stats().rtt / OF_ROUND_TRIP);
     }
 
     /// Returns the number of bytes moved; if 0, the failure, or `WouldBlock`.
@@ -145,7 +163,7 @@ impl DuplexControl for Connection {
     }
 
     fn set(&self, change: Change) -> io::Result<()> {
-        self.link.change(|state, now| {
+        let wakers = self.link.change(|state, now| {
             match change {
                 Change::Rate(rate) => {
                     let mss = state.connection.datagram_len() as u32 + settings::IP_UDP_LEN;
@@ -160,13 +178,16 @@ impl DuplexControl for Connection {
                     let control = settings::control(asked, state.connection.rate_limit())?;
                     state.connection.set_control(now, &*control);
                 }
+                Change::ReadThreshold(threshold) => self.set_threshold(state, threshold),
                 // Buffers were fixed in the handshake.
-                Change::SendBuffer(_) | Change::ReceiveBuffer(_) | Change::Unsent(_) | Change::ReadThreshold(_) => {
-                    return Err(io::ErrorKind::Unsupported.into());
+                Change::SendBuffer(_) | Change::ReceiveBuffer(_) | Change::Unsent(_) => {
+                    return Err(io::Error::from(io::ErrorKind::Unsupported));
                 }
             }
-            Ok(())
-        })
+            Ok(state.wakers())
+        })?;
+        self.link.wake(wakers);
+        Ok(())
     }
 
     /// The driver thread signals readiness to any runtime, so nothing moves.

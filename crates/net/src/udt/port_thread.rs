@@ -23,6 +23,8 @@ const RECEIVED_MAX: usize = 16;
 const DATAGRAM_MAX: usize = 65_536;
 /// Most receive calls before connections are processed, even if more has arrived.
 const RECEIVES: usize = 4;
+/// The shortest time for which packets gather: less than this, and the thread would wake as often as for datagrams.
+const WORTHWHILE: Duration = Duration::from_micros(200);
 /// A `poll` that took no longer than this did not sleep.
 const AT_ONCE: Duration = Duration::from_micros(10);
 /// Most batches that a connection sends in one turn.
@@ -43,6 +45,8 @@ pub(super) struct PortThread {
     /// Whether datagrams may have arrived, and whether the thread slept before they did.
     may_receive: bool,
     slept: bool,
+    /// For how long the packets of the connections that received last may gather in the kernel.
+    gathering: Duration,
     stop: bool,
 }
 
@@ -66,6 +70,7 @@ impl PortThread {
             held: None,
             may_receive: true,
             slept: false,
+            gathering: Duration::ZERO,
             stop: false,
         }
     }
@@ -173,6 +178,7 @@ impl PortThread {
                     let Some(entry) = self.links.get(&socket) else { continue };
                     let mut state = entry.link.state();
                     state.local = state.local.or(meta.dst_ip);
+                    self.gathering = self.gathering.max(state.gathering);
                     state.connection.handle(now, datagram, arrival);
                     // Following datagrams are usually for the same connection.
                     while let Some(datagram) = train.next_if(|next| Packet::destination_of(next) == Some(socket)) {
@@ -308,10 +314,17 @@ impl PortThread {
         self.hub.desk().endpoint.remove(socket);
     }
 
-    /// Sleeps until the first timer, a datagram, an owner's call, or room for the held batch.
+    /// Sleeps until the first timer, a datagram, an owner's call, or room for the held batch. While a bulk flow arrives,
+    /// only the timer ends the sleep early: every datagram would wake this thread otherwise.
     fn sleep(&mut self) {
         let now = self.hub.now();
         let left = self.timers.first().map(|(at, _)| at.saturating_sub(now));
+        let gathering = std::mem::take(&mut self.gathering);
+        if gathering >= WORTHWHILE && self.held.is_none() {
+            std::thread::sleep(left.map_or(gathering, |left| left.min(gathering)));
+            (self.may_receive, self.slept) = (true, false);
+            return;
+        }
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let room = if self.held.is_some() { PollFlags::OUT } else { PollFlags::empty() };
         let hub = &*self.hub;

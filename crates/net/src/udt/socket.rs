@@ -24,6 +24,8 @@ pub(super) struct Socket {
     io: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
+    /// Bytes that the kernel holds for this process, as far as they fit into its own bookkeeping.
+    receive_buffer: usize,
     note: Option<Arc<str>>,
 }
 
@@ -71,11 +73,16 @@ impl Socket {
         // UDT cannot reduce its packet size on an open connection: if the path's MTU shrinks, the packets are
         // fragmented.
         sys::allow_fragments(io.as_fd(), addr.is_ipv6(), true)?;
-        Ok(Self { local: io.local_addr()?, io, state, note })
+        Ok(Self { local: io.local_addr()?, io, state, receive_buffer: granted, note })
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Size of the kernel's receive buffer, in bytes.
+    pub(super) fn receive_buffer(&self) -> usize {
+        self.receive_buffer
     }
 
     /// Which buffers the kernel did not grant in full, as a sentence.

@@ -1,7 +1,7 @@
 //! TCP streams between real sockets: how they end, what a relay may rely on, and what a profile sets.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use phoebus_net::transport::Change;
+use phoebus_net::transport::{Change, ReadThreshold};
 use phoebus_net::{Buffer, CongestionControl, PipePool, Profile, Stream, tcp};
 use phoebus_proto::units::{BitRate, ByteSize, Span};
 use std::io::{self, ErrorKind, Read, Write};
@@ -214,6 +214,10 @@ async fn profile_applies_to_accepted_and_connected_streams() {
     }
 }
 
+fn threshold(bytes: u64) -> Change {
+    Change::ReadThreshold(ReadThreshold { bytes, within: Duration::from_millis(2) })
+}
+
 #[tokio::test]
 async fn stream_becomes_readable_at_its_threshold() {
     for (stream, mut peer) in [accepted(&Profile::default()).await, connected(&Profile::default()).await] {
@@ -221,7 +225,7 @@ async fn stream_becomes_readable_at_its_threshold() {
         let mut buffer = [0; 64];
         // A read finds nothing, and clears the readiness that every new connection is assumed to have.
         assert_eq!(stream.try_read(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
-        stream.set(Change::ReadThreshold(10)).unwrap();
+        stream.set(threshold(10)).unwrap();
         for (bytes, waits) in [(9, true), (1, false)] {
             peer.write_all(&vec![3; bytes]).unwrap();
             while stream.is_quiet().unwrap() {
@@ -241,21 +245,21 @@ async fn stream_becomes_readable_at_its_threshold() {
             tokio::task::yield_now().await;
         }
         assert!(!is_readable().await);
-        stream.set(Change::ReadThreshold(1)).unwrap();
+        stream.set(threshold(1)).unwrap();
         stream.readable().await.unwrap();
         assert_eq!(stream.try_read(&mut buffer).unwrap(), 3);
         // What lies behind an urgent byte waits until the threshold is lowered.
-        stream.set(Change::ReadThreshold(2)).unwrap();
+        stream.set(threshold(2)).unwrap();
         peer.write_all(b"abc").unwrap();
         rustix::net::send(&peer, b"!", rustix::net::SendFlags::OOB).unwrap();
         peer.write_all(b"de").unwrap();
         stream.readable().await.unwrap();
         assert_eq!(stream.try_read(&mut buffer).unwrap(), 3);
-        stream.set(Change::ReadThreshold(1)).unwrap();
+        stream.set(threshold(1)).unwrap();
         stream.readable().await.unwrap();
         assert_eq!(stream.try_read(&mut buffer).unwrap(), 2);
         // An end of stream counts at any threshold.
-        stream.set(Change::ReadThreshold(1000)).unwrap();
+        stream.set(threshold(1000)).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         stream.readable().await.unwrap();
         assert_eq!(stream.try_read(&mut buffer).unwrap(), 0);

@@ -1,13 +1,14 @@
 //! UDT over real sockets: how connections end, how a shared port behaves, and what settings do.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use phoebus_net::transport::{Change, Target, Transport};
+use phoebus_net::transport::{Change, ReadThreshold, Target, Transport};
 use phoebus_net::udt::{Listener, Port, Udt};
 use phoebus_net::{Buffer, CongestionControl, Error, Profile, Stream};
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Guards against hanging only.
@@ -63,6 +64,39 @@ async fn read(stream: &Stream, len: usize) -> Vec<u8> {
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 31 % 251) as u8).collect()
+}
+
+#[tokio::test]
+async fn connection_becomes_readable_at_its_threshold() {
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    let is_readable = || std::future::poll_fn(|cx| Poll::Ready(server.poll_read_ready(cx).is_ready()));
+    let arrived = async |all: u64| {
+        while server.stats().unwrap().bytes_received < all {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let expected = ReadThreshold { bytes: 100_000, within: Duration::from_millis(2) };
+    server.set(Change::ReadThreshold(expected)).unwrap();
+    write(&client, &bytes(30_000)).await;
+    in_time(arrived(30_000)).await;
+    assert!(!is_readable().await);
+    // It may be readable with less than what is expected.
+    write(&client, &bytes(70_000)).await;
+    assert_eq!(read(&server, 100_000).await[30_000..], bytes(70_000));
+    write(&client, &bytes(3)).await;
+    in_time(arrived(100_003)).await;
+    assert!(!is_readable().await);
+    let (waited, ()) = tokio::join!(in_time(server.readable()), async {
+        server.set(Change::ReadThreshold(ReadThreshold::NONE)).unwrap();
+    });
+    waited.unwrap();
+    assert_eq!(read(&server, 3).await, bytes(3));
+    // A failure counts at any threshold.
+    server.set(Change::ReadThreshold(expected)).unwrap();
+    drop(client);
+    in_time(server.readable()).await.unwrap();
+    assert_eq!(server.try_read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]

@@ -30,6 +30,10 @@ pub(in crate::udt) struct State {
     pub(in crate::udt) wakeup: Duration,
     pub(in crate::udt) reader: Option<Waker>,
     pub(in crate::udt) writer: Option<Waker>,
+    /// Packets that must be ready before the connection is readable; at least 1.
+    pub(in crate::udt) read_threshold: u32,
+    /// For how long the driver may leave this connection's packets to the kernel.
+    pub(in crate::udt) gathering: Duration,
     /// The system error that ended the connection.
     pub(in crate::udt) fault: Option<i32>,
 }
@@ -45,7 +49,16 @@ pub(in crate::udt) struct Wakers {
 impl Link {
     pub(in crate::udt) fn new(hub: Arc<Hub>, connection: Connection, local: Option<IpAddr>) -> Self {
         let (socket, remote) = (connection.socket(), connection.remote());
-        let state = State { connection, local, wakeup: Duration::ZERO, reader: None, writer: None, fault: None };
+        let state = State {
+            connection,
+            local,
+            wakeup: Duration::ZERO,
+            reader: None,
+            writer: None,
+            read_threshold: 1,
+            gathering: Duration::ZERO,
+            fault: None,
+        };
         Self { hub, socket, remote, state: Mutex::new(state), ended: Notify::new() }
     }
 
@@ -80,9 +93,9 @@ impl Link {
 }
 
 impl State {
-    /// Whether a read returns bytes or a failure.
+    /// Whether a read returns as many bytes as the owner waits for, or a failure.
     pub(in crate::udt) fn is_readable(&self) -> bool {
-        !self.connection.chunk().is_empty() || self.connection.closed().is_some()
+        self.connection.readable_packets() >= self.read_threshold || self.connection.closed().is_some()
     }
 
     /// Whether a write finds a worthwhile amount of room, or a failure.

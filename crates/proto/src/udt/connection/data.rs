@@ -75,6 +75,11 @@ impl Connection {
         self.established().map_or(&[], |open| open.receive.chunk())
     }
 
+    /// The number of received packets of the stream that are ready to be read.
+    pub fn readable_packets(&self) -> u32 {
+        self.established().map_or(0, |open| open.receive.readable_packets())
+    }
+
     /// Removes the first `len` bytes of [`chunk`](Self::chunk) from the receive buffer.
     pub fn consume(&mut self, len: usize) {
         if let Some(open) = self.established_mut() {

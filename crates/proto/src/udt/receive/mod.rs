@@ -190,6 +190,12 @@ impl Receiver {
         &self.ring.payload(self.ring.read())[self.read_of_first..]
     }
 
+    /// The number of packets that [`chunk`](Self::chunk) would give one after the other.
+    pub(super) fn readable_packets(&self) -> u32 {
+        let packets = if self.messages.is_some() { 0 } else { self.ring.next().since(self.ring.read()) };
+        u32::try_from(packets).unwrap_or(0)
+    }
+
     /// Removes the first `len` bytes of [`chunk`](Self::chunk), or all of it.
     pub(super) fn consume(&mut self, len: usize) {
         let left = self.chunk().len();
