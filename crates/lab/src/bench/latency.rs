@@ -73,8 +73,8 @@ const fn row(id: &'static str, title: &'static str, way: BedRoute, fast_open: bo
 const ROWS: [Row; 4] = [
     row("direct", "direct", BedRoute::Direct, false, Colour::Grey),
     row("haproxy", "HAProxy", BedRoute::Haproxy, false, Colour::Blue),
-    row("phoebus", "Phoebus, no fast open", BedRoute::Phoebus, false, Colour::Orange),
-    row("phoebus-tfo", "Phoebus, fast open", BedRoute::Phoebus, true, Colour::Vermilion),
+    row("phoebus", "Phoebus in the clear, no fast open", BedRoute::Phoebus, false, Colour::Orange),
+    row("phoebus-tfo", "Phoebus in the clear, fast open", BedRoute::Phoebus, true, Colour::Vermilion),
 ];
 
 pub(super) const CONNECT: Metric = Metric { name: "connect", unit: "ms" };
@@ -334,6 +334,6 @@ mod tests {
         let table = latency.beside_the_paper(&results);
         assert_eq!(table.rows.len(), 4);
         assert_eq!(table.rows[1], ["paper: Phoebus-TCP", "50ms", "74.41", "64.07"]);
-        assert_eq!(table.rows[3], ["Phoebus, no fast open", "50ms", "75.00 ± 1.41", "66.00 ± 0.00"]);
+        assert_eq!(table.rows[3], ["Phoebus in the clear, no fast open", "50ms", "75.00 ± 1.41", "66.00 ± 0.00"]);
     }
 }

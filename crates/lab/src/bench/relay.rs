@@ -83,7 +83,7 @@ const ROWS: [(&str, &str, Colour); 4] = [
     ("direct", "without a relay", Colour::LightGrey),
     ("haproxy", "HAProxy", Colour::Blue),
     ("phoebus", "Phoebus", Colour::Vermilion),
-    ("phoebus-pair", "Phoebus, two gateways", Colour::Orange),
+    ("phoebus-pair", "Phoebus, two gateways, in the clear", Colour::Orange),
 ];
 
 const RATE: Metric = Metric { name: "throughput", unit: "Gbit/s" };

@@ -81,10 +81,13 @@ const ROWS: [Row; 5] = [
     row("direct-cubic", "direct, cubic", BedRoute::Direct, "cubic", Colour::LightGrey),
     row("direct-bbr", "direct, bbr", BedRoute::Direct, "bbr", Colour::Grey),
     row("haproxy-bbr", "HAProxy, bbr", BedRoute::Haproxy, "bbr", Colour::Blue),
-    Row { before: Before::Restart, ..row("phoebus-cold", "Phoebus, cold", BedRoute::Phoebus, "bbr", Colour::Orange) },
+    Row {
+        before: Before::Restart,
+        ..row("phoebus-cold", "Phoebus in the clear, cold", BedRoute::Phoebus, "bbr", Colour::Orange)
+    },
     Row {
         before: Before::Transfer,
-        ..row("phoebus-warm", "Phoebus, warm", BedRoute::Phoebus, "bbr", Colour::Vermilion)
+        ..row("phoebus-warm", "Phoebus in the clear, warm", BedRoute::Phoebus, "bbr", Colour::Vermilion)
     },
 ];
 
@@ -307,6 +310,6 @@ mod tests {
         let verdicts = short.verdicts(&results);
         assert_eq!(verdicts.len(), 1, "32 MB was not measured");
         assert!((verdicts[0].measured - 3.0).abs() < 1e-9 && verdicts[0].met());
-        assert_eq!(short.rates(&results).rows[1], ["Phoebus, cold", "–", "0.50", "–", "–"]);
+        assert_eq!(short.rates(&results).rows[1], ["Phoebus in the clear, cold", "–", "0.50", "–", "–"]);
     }
 }

@@ -98,12 +98,12 @@ const ROWS: [Row; 13] = [
     row("haproxy-bbr", "HAProxy, first hop bbr", BedRoute::Haproxy, Some("bbr"), Colour::Blue),
     row("haproxy-cubic", "HAProxy, first hop cubic", BedRoute::Haproxy, Some("cubic"), Colour::Sky),
     row("socat-bbr", "socat, first hop bbr", BedRoute::Socat, Some("bbr"), Colour::Green),
-    row("phoebus-bbr", "Phoebus, shim's bbr", BedRoute::Phoebus, Some("bbr"), Colour::Vermilion),
-    row("phoebus-cubic", "Phoebus, first hop cubic", BedRoute::Phoebus, Some("cubic"), Colour::Orange),
+    row("phoebus-bbr", "Phoebus in the clear, shim's bbr", BedRoute::Phoebus, Some("bbr"), Colour::Vermilion),
+    row("phoebus-cubic", "Phoebus in the clear, first hop cubic", BedRoute::Phoebus, Some("cubic"), Colour::Orange),
     Row { from: "pg2", ..reverse("reverse-ceiling", "the LAN of dst alone, to pg2", BedRoute::Direct, Colour::Black) },
     reverse("reverse-direct", "direct", BedRoute::Direct, Colour::LightGrey),
     reverse("reverse-haproxy", "HAProxy", BedRoute::Haproxy, Colour::Sky),
-    reverse("reverse-phoebus", "Phoebus", BedRoute::Phoebus, Colour::Orange),
+    reverse("reverse-phoebus", "Phoebus in the clear", BedRoute::Phoebus, Colour::Orange),
 ];
 
 const GOODPUT: Metric = Metric { name: "goodput", unit: "Mbit/s" };

@@ -2,6 +2,7 @@
 
 use super::interrupt::Interrupt;
 use crate::exit::Exit;
+use crate::testbed::{Security, certificates};
 use anyhow::{Context, Result, bail};
 use phoebus_proto::units::{ByteSize, Probability};
 use phoebus_wan::model::Loss;
@@ -63,8 +64,14 @@ impl Stage {
         let files = Files::create(directory, size)?;
         let phoebus = std::env::current_exe().context("cannot find this program's own file")?;
         let testbed = Testbed::up(&path.scenario()).map_err(Exit::usage)?;
-        let options =
-            GatewayOptions { program: phoebus.clone(), logs: Some(files.path("")), ..GatewayOptions::default() };
+        let hosts = path.scenario().hosts.into_iter().map(|host| host.name);
+        let options = GatewayOptions {
+            program: phoebus.clone(),
+            security: Some(Security::Encrypt.name().to_owned()),
+            certificates: Some(certificates(hosts).context("cannot make certificates")?),
+            logs: Some(files.path("")),
+            ..GatewayOptions::default()
+        };
         let _gateways = testbed.start_gateways(&options)?;
         let terminal = std::io::stderr().is_terminal();
         let mut stage =

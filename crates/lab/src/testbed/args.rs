@@ -182,9 +182,9 @@ pub(crate) struct GatewayArgs {
     /// Connections of each hop between gateways [default: 1].
     #[arg(long, value_name = "N", requires = "gateways", value_parser = clap::value_parser!(u16).range(1..=i64::from(STREAMS_MAX)))]
     pub(crate) wan_streams: Option<u16>,
-    /// What protects them at least: encrypt, auth or none [default: none, and encrypt on quic].
-    #[arg(long, value_name = "NAME", requires = "gateways")]
-    pub(crate) wan_security: Option<Security>,
+    /// What protects them at least: encrypt, auth or none.
+    #[arg(long, value_name = "NAME", requires = "gateways", default_value = "encrypt")]
+    pub(crate) wan_security: Security,
     /// Congestion control between gateways: auto, system, bbr, cubic or reno.
     #[arg(long, value_name = "NAME", requires = "gateways")]
     pub(crate) wan_cc: Option<CongestionControl>,
@@ -274,15 +274,11 @@ impl Build {
         ];
         let lan = text("congestion_control", lan_cc.map(|cc| cc.to_string()));
         let (wan, lan) = (wan.into_iter().flatten().collect(), BTreeMap::from_iter(lan));
-        let security = match wan_security {
-            None if wan_transport == "quic" => Security::Encrypt,
-            wanted => wanted.unwrap_or(Security::None),
-        };
         let hosts = self.scenario()?.hosts.into_iter().map(|host| host.name);
         let certificates = certificates(hosts);
         let certificates =
             Some(certificates.map_err(|error| system("cannot make certificates")(io::Error::other(error)))?);
-        let (transport, security) = (Some(wan_transport.clone()), Some(security.name().to_owned()));
+        let (transport, security) = (Some(wan_transport.clone()), Some(wan_security.name().to_owned()));
         let streams = *wan_streams;
         Ok(Some(GatewayOptions { program, transport, streams, security, certificates, wan, lan, logs }))
     }

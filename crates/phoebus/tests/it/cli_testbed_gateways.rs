@@ -8,20 +8,20 @@ use support::place::{Place, text};
 
 #[test]
 fn gateways_join_the_ends_in_both_directions() {
-    join_the_ends(&["--wan-cc", "reno"], "pg1 at pg1:5006 by tcp");
+    join_the_ends(&["--wan-cc", "reno"], "pg1 at pg1:5006 by tcp (encrypt)");
 }
 
 #[test]
 fn gateways_join_the_ends_over_another_transport() {
-    join_the_ends(&["--wan-transport", "udt"], "pg1 at pg1:5007 by udt");
-    join_the_ends(&["--wan-streams", "3"], "pg1 at pg1:5006 by tcp");
+    join_the_ends(&["--wan-transport", "udt"], "pg1 at pg1:5007 by udt (encrypt)");
+    join_the_ends(&["--wan-streams", "3", "--wan-security", "none"], "pg1 at pg1:5006 by tcp");
     join_the_ends(&["--wan-transport", "quic"], "pg1 at pg1:5006 by quic (encrypt)");
     join_the_ends(&["--wan-security", "auth"], "pg1 at pg1:5006 by tcp (auth)");
 }
 
 #[test]
 fn gateways_join_the_ends_over_auto() {
-    let log = join_and_choose(&["--wan-transport", "auto"], "pg1 at pg1:5006 by tcp", "bbr");
+    let log = join_and_choose(&["--wan-transport", "auto"], "pg1 at pg1:5006 by tcp (encrypt)", "bbr");
     // They say what they chose, and why: bbr, which they found there.
     assert!(log.contains("auto: nothing → tcp (bbr)") && log.contains("rule=\"bbr\""), "{log}");
 }
