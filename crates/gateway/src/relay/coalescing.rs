@@ -3,10 +3,12 @@
 //!
 //! On a path of 1 Gbit/s the kernel hands over some 60 KB at a time, and such a wake-up costs as much as the bytes. So
 //! the connection is told how many bytes must wait before it becomes readable: as many as the flow brings in the
-//! configured time. They never wait longer than [`Coalescing::patience`]; then one byte suffices again.
+//! configured time. They wait for [`Coalescing::patience`] at most; then one byte suffices again.
 //!
-//! Short and slow flows are never coalesced. A flow that pauses has to be bulk again for a while before it is, so the
-//! last bytes of a burst wait once. An end of stream and a failure wake the relay at once in any case.
+//! Short and slow flows are never coalesced. A flow that pauses has to be bulk again for a while before it is, and for
+//! twice as long after each pause in a row: a sender that waits for answers to its requests loses a small part of its
+//! time. An end of stream and a failure wake the relay at once in any case. The connections of a bundle are not
+//! coalesced, since each brings only a part of what is awaited.
 
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, ReadThreshold};
@@ -22,11 +24,12 @@ const SHORT: u64 = 1 << 20;
 /// How many times the configured time one measurement of the rate lasts: long enough to contain several batches of a
 /// link, short enough to follow a flow that slows down.
 const WINDOW: u32 = 4;
-/// Windows in a row in which a flow must be bulk before it is coalesced: 32 ms in all if the configured time is 2 ms.
-const STEADY: u32 = 4;
+/// Windows in a row in which a flow must be bulk before it is coalesced, at first and at most: 32 ms and 33 s if the
+/// configured time is 2 ms.
+const STEADY: [u32; 2] = [4, 4096];
 /// The smallest number of bytes worth waiting for: less than a link delivers at a time.
 const LEAST: u64 = 16 << 10;
-/// The largest: it has to fit into a receive buffer, beside what the peer sends meanwhile.
+/// The largest number: more gains little.
 const MOST: u64 = 1 << 20;
 
 /// Applies [`Coalescing`] to the connection that one direction of a relay reads.
@@ -64,7 +67,7 @@ impl Coalescer {
     /// they gather for too long.
     ///
     /// # Errors
-    /// When the connection does not take the byte for which it waits.
+    /// When the threshold cannot be lowered, because the connection has failed.
     pub(super) fn wait(&mut self, stream: &Stream, delay: Duration, cx: &mut Context<'_>) -> io::Result<()> {
         if self.is_unsupported || delay.is_zero() || (self.active.is_none() && self.bytes < SHORT) {
             return Ok(());
@@ -78,17 +81,34 @@ impl Coalescer {
             if let Some(bytes) = active.coalescing.drained(now)
                 && let Err(error) = stream.set(threshold(bytes, delay))
             {
-                // A threshold that is in force could not be lowered, either.
-                let was_refused = error.kind() == io::ErrorKind::Unsupported;
+                // The first threshold shows whether the transport has any.
+                let is_unsupported = error.kind() == io::ErrorKind::Unsupported;
                 (self.is_unsupported, self.active) = (true, None);
-                return if was_refused { Ok(()) } else { Err(error) };
+                return if is_unsupported { Ok(()) } else { Err(error) };
             }
             if let Some(patience) = active.coalescing.patience() {
                 active.deadline.as_mut().reset((now + patience).into());
             }
         }
-        if active.coalescing.patience().is_some() && active.deadline.as_mut().poll(cx).is_ready() {
-            stream.set(threshold(active.coalescing.late(), delay))?;
+        self.lower_if_late(stream, cx)
+    }
+
+    /// To be called when nothing is read from `stream`, because the receiver takes nothing. What has waited for too long
+    /// becomes readable, and the transport stops to gather for a flow that has stopped.
+    ///
+    /// # Errors
+    /// As [`Coalescer::wait`].
+    pub(super) fn wait_for_receiver(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
+        self.lower_if_late(stream, cx)
+    }
+
+    fn lower_if_late(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
+        if let Some(active) = &mut self.active
+            && active.coalescing.patience().is_some()
+            && active.deadline.as_mut().poll(cx).is_ready()
+        {
+            stream.set(Change::ReadThreshold(ReadThreshold::NONE))?;
+            active.coalescing.late(Instant::now());
         }
         Ok(())
     }
@@ -113,33 +133,40 @@ struct Coalescing {
     /// When the current window began, and how many bytes have arrived in it.
     since: Instant,
     bytes: u64,
-    /// The number of bulk windows in a row.
+    /// The number of bulk windows in a row, and how many there must be.
     steady: u32,
+    needed: u32,
     /// The number of bytes that must wait before the connection becomes readable.
     threshold: u64,
+    /// How many have arrived since the last wait.
+    batch: u64,
 }
 
 impl Coalescing {
     /// For a flow that begins at `now`, and whose bytes may gather for `delay`.
     fn new(delay: Duration, now: Instant) -> Self {
-        Self { delay, since: now, bytes: 0, steady: 0, threshold: 1 }
+        Self { delay, since: now, bytes: 0, steady: 0, needed: STEADY[0], threshold: 1, batch: 0 }
     }
 
     /// Counts `n` bytes that were read.
     fn received(&mut self, n: u64) {
         self.bytes += n;
+        self.batch += n;
     }
 
-    /// To be called when everything that had arrived was read. Returns the threshold to set, if it changes.
+    /// To be called when there is nothing to read after bytes were read. Returns the threshold to set, if it changes.
     fn drained(&mut self, now: Instant) -> Option<u64> {
+        if std::mem::take(&mut self.batch) >= self.threshold && self.threshold > 1 {
+            self.needed = STEADY[0];
+        }
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed < self.delay * WINDOW {
             return None;
         }
         let expected = (self.bytes as f64 * self.delay.as_secs_f64() / elapsed.as_secs_f64()) as u64;
         (self.since, self.bytes) = (now, 0);
-        self.steady = if expected < LEAST { 0 } else { (self.steady + 1).min(STEADY) };
-        let wanted = if self.steady < STEADY { 1 } else { expected.min(MOST) };
+        self.steady = if expected < LEAST { 0 } else { (self.steady + 1).min(self.needed) };
+        let wanted = if self.steady < self.needed { 1 } else { expected.min(MOST) };
         // A system call for each small change would cost more than it gains.
         let is_near = wanted > 1 && self.threshold.abs_diff(wanted) <= self.threshold / 4;
         if is_near || wanted == self.threshold {
@@ -154,11 +181,12 @@ impl Coalescing {
         (self.threshold > 1).then(|| self.delay * 3 / 2)
     }
 
-    /// To be called when the connection did not become readable within [`Coalescing::patience`]. Returns the threshold
-    /// to set. One more bulk window restores the one before.
-    fn late(&mut self) -> u64 {
-        (self.steady, self.threshold) = (STEADY - 1, 1);
-        self.threshold
+    /// To be called when the threshold was lowered to a byte at `now`, because too few bytes have come within
+    /// [`Coalescing::patience`].
+    fn late(&mut self, now: Instant) {
+        (self.steady, self.threshold) = (0, 1);
+        self.needed = (self.needed * 2).min(STEADY[1]);
+        (self.since, self.bytes) = (now, 0);
     }
 }
 
@@ -218,18 +246,41 @@ mod tests {
     fn pause_ends_the_waiting() {
         let mut flow = Flow::new();
         flow.deliver(125_000, 100);
-        assert_eq!(flow.coalescing.late(), 1);
+        flow.coalescing.late(flow.now);
         flow.now += Duration::from_millis(80);
-        assert_eq!(flow.deliver(125_000, 31), NONE, "each burst of 4 MB is short again");
+        assert_eq!(flow.deliver(125_000, 63), NONE, "bursts of 7 MB are short now");
         assert_eq!(flow.deliver(125_000, 16), [250_000]);
     }
 
     #[test]
-    fn late_batch_of_a_steady_flow_changes_little() {
+    fn batch_that_comes_in_time_restores_the_first_bound() {
         let mut flow = Flow::new();
-        flow.deliver(125_000, 100);
-        assert_eq!(flow.coalescing.late(), 1);
-        assert_eq!(flow.coalescing.patience(), None);
-        assert_eq!(flow.deliver(125_000, 8), [250_000]);
+        for _ in 0..8 {
+            flow.deliver(125_000, 100);
+            flow.coalescing.late(flow.now);
+            assert_eq!(flow.deliver(125_000, 63), NONE);
+            assert_eq!(flow.deliver(125_000, 8), [250_000]);
+            // As the kernel wakes the relay now.
+            flow.now += 2 * MILLISECOND;
+            flow.coalescing.received(250_000);
+            flow.coalescing.drained(flow.now);
+        }
+    }
+
+    #[test]
+    fn sender_that_waits_for_answers_loses_little() {
+        // 64 KB in each half of a millisecond, sent only after the last were read: a threshold is never reached.
+        let (mut flow, end) = (Flow::new(), Duration::from_secs(60));
+        let (began, mut lost) = (flow.now, Duration::ZERO);
+        while flow.now - began < end {
+            flow.now += MILLISECOND / 2;
+            flow.coalescing.received(65_536);
+            flow.coalescing.drained(flow.now);
+            if let Some(patience) = flow.coalescing.patience() {
+                (flow.now, lost) = (flow.now + patience, lost + patience);
+                flow.coalescing.late(flow.now);
+            }
+        }
+        assert!(lost > Duration::ZERO && lost < end / 1000, "{lost:?}");
     }
 }

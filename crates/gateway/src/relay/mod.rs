@@ -273,7 +273,12 @@ impl Direction {
     ) -> Poll<Result<(), Broken>> {
         let on = |side| move |failure| Broken { side: Some(side), failure };
         for _ in 0..TURNS {
-            ready!(to.poll_give(cx, &mut self.carrier, &mut count)).map_err(on(to_side))?;
+            let Poll::Ready(given) = to.poll_give(cx, &mut self.carrier, &mut count) else {
+                let waits = self.coalescer.wait_for_receiver(&from.stream, cx);
+                waits.map_err(|error| on(from_side)(error.into()))?;
+                return Poll::Pending;
+            };
+            given.map_err(on(to_side))?;
             if self.ended {
                 self.carrier = None;
                 if !self.passed_on {

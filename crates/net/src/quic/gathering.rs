@@ -3,46 +3,72 @@
 //!
 //! Every datagram that arrives wakes a thread that waits for its socket, whatever the runtime does with the event. So a
 //! thread that has just received sleeps for a moment before it waits again, as long as an owner of a stream allows that.
-//! Its timers and the calls of other threads wait, too: hence at most for [`MOST`].
+//! Its timers and the calls of other threads wait, too: hence at most for [`MOST`], and for no longer than the most
+//! impatient of the streams allows. Their bytes together must fit into the sockets' buffers.
 
 use super::bell::lock;
+use crate::transport::ReadThreshold;
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The longest sleep. Pacing has its timers on the same threads, and quinn's sends bursts of so much.
-const MOST: Duration = Duration::from_millis(2);
+/// The longest sleep. Pacing has its timers on the same threads, and quinn makes up for at most 256 packets: at this time,
+/// a connection can still send 3 Gbit/s.
+const MOST: Duration = Duration::from_millis(1);
 /// The shortest sleep: less than this, and a thread would wake as often as for datagrams.
 const WORTHWHILE: Duration = Duration::from_micros(200);
+/// The part of a socket's buffer that may fill meanwhile: the kernel also counts what it keeps with each packet.
+const OF_BUFFER: f64 = 0.125;
 
 thread_local! {
     /// Whether this thread has received a datagram since it last waited.
     static HAS_RECEIVED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The streams that allow it.
-#[derive(Debug, Default)]
+/// The streams that allow it, and how long the threads may sleep.
+#[derive(Debug)]
 pub(super) struct Gathering(Mutex<Streams>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Streams {
-    number: usize,
-    /// How long the packets of the stream may gather that began last.
+    next: u64,
+    allowed: BTreeMap<u64, ReadThreshold>,
+    /// Bytes in the smallest receive buffer of a socket.
+    buffer: u64,
     time: Duration,
 }
 
+/// One stream's permission. Dropping it withdraws it.
+#[derive(Debug)]
+pub(super) struct Permission {
+    gathering: Arc<Gathering>,
+    number: u64,
+}
+
+impl Default for Gathering {
+    fn default() -> Self {
+        let streams = Streams { next: 0, allowed: BTreeMap::new(), buffer: u64::MAX, time: Duration::ZERO };
+        Self(Mutex::new(streams))
+    }
+}
+
 impl Gathering {
-    /// One more stream allows that its packets gather for `time`.
-    pub(super) fn begin(&self, time: Duration) {
+    /// Lets the packets of one more stream gather as `threshold` says.
+    pub(super) fn allow(self: &Arc<Self>, threshold: ReadThreshold) -> Permission {
         let mut streams = lock(&self.0);
-        streams.number += 1;
-        streams.time = time.min(MOST);
+        let number = streams.next;
+        streams.next += 1;
+        streams.allowed.insert(number, threshold);
+        streams.update();
+        Permission { gathering: self.clone(), number }
     }
 
-    /// One stream less allows it.
-    pub(super) fn end(&self) {
+    /// The threads serve another socket, whose receive buffer has so many bytes.
+    pub(super) fn opened(&self, buffer: u64) {
         let mut streams = lock(&self.0);
-        streams.number = streams.number.saturating_sub(1);
+        streams.buffer = streams.buffer.min(buffer);
+        streams.update();
     }
 
     /// To be called before a thread waits for events.
@@ -56,8 +82,25 @@ impl Gathering {
     }
 
     fn time(&self) -> Duration {
-        let streams = lock(&self.0);
-        if streams.number > 0 { streams.time } else { Duration::ZERO }
+        lock(&self.0).time
+    }
+}
+
+impl Streams {
+    fn update(&mut self) {
+        let least = self.allowed.values().map(|threshold| threshold.within).min().unwrap_or_default().min(MOST);
+        let rate = |threshold: &ReadThreshold| threshold.bytes as f64 / threshold.within.as_secs_f64().max(1e-6);
+        let all: f64 = self.allowed.values().map(rate).sum();
+        let fits = Duration::try_from_secs_f64(self.buffer as f64 * OF_BUFFER / all.max(1.0)).unwrap_or(MOST);
+        self.time = least.min(fits);
+    }
+}
+
+impl Drop for Permission {
+    fn drop(&mut self) {
+        let mut streams = lock(&self.gathering.0);
+        streams.allowed.remove(&self.number);
+        streams.update();
     }
 }
 
@@ -70,18 +113,37 @@ pub(super) fn received() {
 mod tests {
     use super::*;
 
+    fn threshold(bytes: u64, micros: u64) -> ReadThreshold {
+        ReadThreshold { bytes, within: Duration::from_micros(micros) }
+    }
+
     #[test]
-    fn packets_gather_while_any_stream_allows_it() {
-        let gathering = Gathering::default();
+    fn most_impatient_stream_decides() {
+        let gathering = Arc::<Gathering>::default();
         assert_eq!(gathering.time(), Duration::ZERO);
-        gathering.begin(Duration::from_micros(500));
-        gathering.begin(Duration::from_millis(5));
-        gathering.end();
+        let patient = gathering.allow(threshold(250_000, 5000));
         assert_eq!(gathering.time(), MOST);
-        gathering.end();
+        let impatient = gathering.allow(threshold(50_000, 500));
+        assert_eq!(gathering.time(), Duration::from_micros(500));
+        drop(impatient);
+        assert_eq!(gathering.time(), MOST);
+        drop(patient);
         assert_eq!(gathering.time(), Duration::ZERO);
         received();
         gathering.before_wait();
         assert!(!HAS_RECEIVED.get());
+    }
+
+    #[test]
+    fn bytes_of_all_streams_fit_into_the_smallest_buffer() {
+        let gathering = Arc::<Gathering>::default();
+        gathering.opened(8 << 20);
+        gathering.opened(200_000);
+        // 1 Gbit/s each; an eighth of the buffer is 25 KB.
+        let one = gathering.allow(threshold(250_000, 2000));
+        assert_eq!(gathering.time(), Duration::from_micros(200));
+        let two = gathering.allow(threshold(250_000, 2000));
+        assert_eq!(gathering.time(), Duration::from_micros(100));
+        drop((one, two));
     }
 }

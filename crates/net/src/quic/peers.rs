@@ -184,7 +184,9 @@ impl Peers {
     fn socket(&self, like: SocketAddr) -> io::Result<(Arc<socket::Socket>, Option<Arc<str>>)> {
         let any: IpAddr = if like.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let _on = self.threads.handle().enter();
-        socket::open(SocketAddr::new(any, 0), PAYLOAD_MAX)
+        let (socket, note) = socket::open(SocketAddr::new(any, 0), PAYLOAD_MAX)?;
+        self.threads.gathering().opened(socket.receive_buffer());
+        Ok((socket, note))
     }
 
     /// Moves all connections to new sockets, after a change of the host's addresses.

@@ -43,6 +43,8 @@ pub(super) struct Socket {
     /// Datagrams that are sent once the batch is full or the thread is idle.
     batch: Mutex<Batch>,
     waiting: Arc<Notify>,
+    /// Size of the kernel's receive buffer, in bytes.
+    receive_buffer: u64,
 }
 
 /// Opens a socket on `addr`, registered with the caller's runtime, for datagrams of at most `payload` bytes.
@@ -57,12 +59,14 @@ pub(super) fn open(addr: SocketAddr, payload: u16) -> io::Result<(Arc<Socket>, O
         socket.set_only_v6(true)?;
     }
     let note = enlarge(&socket);
+    let receive_buffer = socket.recv_buffer_size()? as u64 / 2;
     socket.bind(&addr.into())?;
     let io = UdpSocket::from_std(socket.into())?;
     let state = UdpSocketState::new((&io).into())?;
     let segments = COALESCED.div_ceil(payload.into()).min(state.gro_segments());
     let waiting = Arc::new(Notify::new());
-    let socket = Arc::new(Socket { io, state, segments, batch: Mutex::default(), waiting: waiting.clone() });
+    let socket =
+        Arc::new(Socket { io, state, segments, batch: Mutex::default(), waiting: waiting.clone(), receive_buffer });
     tokio::spawn(flush(Arc::downgrade(&socket), waiting));
     Ok((socket, note))
 }
@@ -82,6 +86,11 @@ async fn flush(socket: Weak<Socket>, waiting: Arc<Notify>) {
 }
 
 impl Socket {
+    /// Size of the kernel's receive buffer, in bytes.
+    pub(super) fn receive_buffer(&self) -> u64 {
+        self.receive_buffer
+    }
+
     /// Most bytes that the kernel accepts at a time in datagrams of size `segment`.
     fn at_once(&self, segment: usize) -> usize {
         (AT_ONCE / segment).clamp(1, self.state.max_gso_segments()) * segment

@@ -8,13 +8,16 @@
 use super::ahead::Ahead;
 use super::bell::{Bell, lock};
 use super::failure::Failure;
+use super::gathering::Permission;
 use super::gauge::Gauge;
 use super::rate::{self, Allowance, INSIDE};
 use super::receive::Receive;
 use super::settings::{self, Windows};
 use super::threads::IoThreads;
 use crate::stats::Stats;
-use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Identity, Pulse, Security};
+use crate::transport::{
+    Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Identity, Pulse, ReadThreshold, Security,
+};
 use crate::waiting::cooperative;
 use bytes::Bytes;
 use phoebus_proto::session::Code;
@@ -115,8 +118,8 @@ pub(super) struct QuicStream {
     armed: AtomicBool,
     /// Whether the stream was [widened](crate::Stream::widen).
     wide: AtomicBool,
-    /// Whether the stream allows that its packets gather.
-    gathers: AtomicBool,
+    /// The stream's permission that its packets gather, if it gives any.
+    gathers: Mutex<Option<Permission>>,
     /// The code with which the stream is reset.
     reset_code: OnceLock<Code>,
     /// Whether this side has finished its stream.
@@ -148,7 +151,7 @@ impl QuicStream {
             failure: OnceLock::new(),
             armed: AtomicBool::new(true),
             wide: AtomicBool::new(false),
-            gathers: AtomicBool::new(false),
+            gathers: Mutex::default(),
             reset_code: OnceLock::new(),
             finished: AtomicBool::new(false),
             received: AtomicU64::new(0),
@@ -160,18 +163,18 @@ impl QuicStream {
         }
     }
 
-    /// Lets packets gather in the kernel for up to `time`. What arrives together makes the stream readable once.
-    fn gather(&self, time: Duration) {
+    /// Lets packets gather in the kernel. What arrives together makes the stream readable once.
+    fn gather(&self, threshold: ReadThreshold) {
         /// The part of a round trip for which packets, and so their acknowledgements, may be late.
         const OF_ROUND_TRIP: u32 = 8;
-        let gathering = self.shared.threads.gathering();
-        if self.gathers.swap(false, Relaxed) {
-            gathering.end();
-        }
-        if !time.is_zero() {
-            gathering.begin(time.min(self.shared.connection.rtt() / OF_ROUND_TRIP));
-            self.gathers.store(true, Relaxed);
-        }
+        let allow = |threshold: ReadThreshold| {
+            let within = threshold.within.min(self.shared.connection.rtt() / OF_ROUND_TRIP);
+            // As many bytes as come in the shorter time.
+            let part = within.as_secs_f64() / threshold.within.as_secs_f64();
+            let bytes = (threshold.bytes as f64 * part) as u64;
+            self.shared.threads.gathering().allow(ReadThreshold { bytes, within })
+        };
+        *lock(&self.gathers) = (!threshold.within.is_zero()).then(|| allow(threshold));
     }
 
     fn check(&self) -> io::Result<()> {
@@ -454,7 +457,7 @@ impl DuplexControl for QuicStream {
                 Ok(())
             }
             Change::ReadThreshold(threshold) => {
-                self.gather(threshold.within);
+                self.gather(threshold);
                 Ok(())
             }
             Change::Unsent(_) | Change::ReceiveBuffer(_) | Change::CongestionControl(_) => {
@@ -547,7 +550,6 @@ impl DuplexTelemetry for QuicStream {
 
 impl Drop for QuicStream {
     fn drop(&mut self) {
-        self.gather(Duration::ZERO);
         self.shared.gauge.change_rate(lock(&self.allowance).rate(), None);
         if let Some(ahead) = &self.shared.ahead
             && self.wide.load(Relaxed)

@@ -4,7 +4,8 @@
 //! That work has threads of its own, separate from the relay's runtime, for three reasons. Acknowledgements
 //! and pacing do not wait while a relay copies. On more than one processor, encryption and copying run in
 //! parallel. And a connection that many sessions share does not end with the runtime of the first of them.
-//! The price is a wake-up across threads, one for many packets under load.
+//! The price is a wake-up across threads, one for many packets under load. While a bulk flow arrives, the threads sleep
+//! between batches ([`super::gathering`]), and both wait for up to a millisecond.
 
 use super::gathering::Gathering;
 use super::timer::Timer;
@@ -54,7 +55,7 @@ impl IoThreads {
     }
 
     /// Whether and how long packets may gather in the kernel.
-    pub(super) fn gathering(&self) -> &Gathering {
+    pub(super) fn gathering(&self) -> &Arc<Gathering> {
         &self.gathering
     }
 

@@ -151,9 +151,11 @@ impl DuplexControl for Connection {
                 sys::set_tcp_option(self.io.as_fd(), libc::TCP_NOTSENT_LOWAT, most)
             }
             Change::ReceiveBuffer(size) => socket.set_recv_buffer_size(socket::size(size)?),
-            // The kernel takes at most half of the receive buffer, and reports what already waits.
+            // The kernel reports what already waits. A threshold that is near the window would close it: the size of the
+            // buffer is twice what it holds.
             Change::ReadThreshold(threshold) => {
-                let least = i32::try_from(threshold.bytes.max(1)).unwrap_or(i32::MAX);
+                let most = socket.recv_buffer_size()? as u64 / 4;
+                let least = i32::try_from(threshold.bytes.min(most).max(1)).unwrap_or(i32::MAX);
                 self.coalesces.store(least > 1, Ordering::Relaxed);
                 sys::set_read_threshold(self.io.as_fd(), least)
             }

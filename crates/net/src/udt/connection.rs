@@ -44,7 +44,7 @@ impl Connection {
     fn set_threshold(&self, state: &mut State, threshold: ReadThreshold) {
         /// The part of a round trip for which packets, and so their acknowledgements, may be late.
         const OF_ROUND_TRIP: u32 = 8;
-        /// The part of a buffer that may fill meanwhile.
+        /// The part of a buffer that may fill meanwhile. The port's other flows need the rest.
         const OF_BUFFER: u32 = 8;
         let ReadThreshold { bytes, within } = threshold;
         let payload = state.connection.datagram_len() as u64 - 16;
@@ -289,6 +289,7 @@ impl Drop for Connection {
                 state.connection.abort(now)
             }
             (state.reader, state.writer) = (None, None);
+            state.gathering = Duration::ZERO;
         });
     }
 }

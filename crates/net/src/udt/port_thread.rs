@@ -46,7 +46,7 @@ pub(super) struct PortThread {
     may_receive: bool,
     slept: bool,
     /// For how long the packets of the connections that received last may gather in the kernel.
-    gathering: Duration,
+    gathering: Option<Duration>,
     stop: bool,
 }
 
@@ -70,7 +70,7 @@ impl PortThread {
             held: None,
             may_receive: true,
             slept: false,
-            gathering: Duration::ZERO,
+            gathering: None,
             stop: false,
         }
     }
@@ -178,7 +178,11 @@ impl PortThread {
                     let Some(entry) = self.links.get(&socket) else { continue };
                     let mut state = entry.link.state();
                     state.local = state.local.or(meta.dst_ip);
-                    self.gathering = self.gathering.max(state.gathering);
+                    // The most impatient connection decides, and one that does not gather has no say: it wakes nobody.
+                    if !state.gathering.is_zero() {
+                        self.gathering =
+                            Some(self.gathering.map_or(state.gathering, |so_far| so_far.min(state.gathering)));
+                    }
                     state.connection.handle(now, datagram, arrival);
                     // Following datagrams are usually for the same connection.
                     while let Some(datagram) = train.next_if(|next| Packet::destination_of(next) == Some(socket)) {
@@ -315,12 +319,13 @@ impl PortThread {
     }
 
     /// Sleeps until the first timer, a datagram, an owner's call, or room for the held batch. While a bulk flow arrives,
-    /// only the timer ends the sleep early: every datagram would wake this thread otherwise.
+    /// every datagram would wake this thread: then it sleeps for a fixed time, or until the first timer. Calls of owners
+    /// wait as long.
     fn sleep(&mut self) {
         let now = self.hub.now();
         let left = self.timers.first().map(|(at, _)| at.saturating_sub(now));
-        let gathering = std::mem::take(&mut self.gathering);
-        if gathering >= WORTHWHILE && self.held.is_none() {
+        let gathering = self.gathering.take();
+        if let Some(gathering) = gathering.filter(|time| *time >= WORTHWHILE && self.held.is_none()) {
             std::thread::sleep(left.map_or(gathering, |left| left.min(gathering)));
             (self.may_receive, self.slept) = (true, false);
             return;

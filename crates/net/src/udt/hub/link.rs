@@ -95,7 +95,8 @@ impl Link {
 impl State {
     /// Whether a read returns as many bytes as the owner waits for, or a failure.
     pub(in crate::udt) fn is_readable(&self) -> bool {
-        self.connection.readable_packets() >= self.read_threshold || self.connection.closed().is_some()
+        let has_bytes = !self.connection.chunk().is_empty();
+        (has_bytes && self.connection.readable_packets() >= self.read_threshold) || self.connection.closed().is_some()
     }
 
     /// Whether a write finds a worthwhile amount of room, or a failure.

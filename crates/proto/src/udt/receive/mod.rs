@@ -84,8 +84,10 @@ impl Receiver {
                 if is_behind {
                     self.holes.filled(now, seq, rtt);
                 }
-                if let Some(messages) = &mut self.messages {
-                    messages.arrived(seq, place, &self.ring);
+                match &mut self.messages {
+                    Some(messages) => messages.arrived(seq, place, &self.ring),
+                    // A packet without payload would hold up the stream behind it.
+                    None => self.skip_empty(),
                 }
             }
         }
