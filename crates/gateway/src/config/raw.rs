@@ -222,10 +222,11 @@ pub struct Limits {
     /// Pipes in use at a time; a session that gets none copies instead. Default: a sixteenth of the descriptor limit,
     /// at most 1024, so that pipes never take more than an eighth of the descriptors.
     pub pipes: Option<NonZeroU32>,
-    /// How long bytes of a bulk flow may gather in the kernel before a relay reads them. Default: 2 ms, which are 250 KB
-    /// at 1 Gbit/s: a quarter of the wake-ups, and little beside the round trip of any path that needs gateways. 0 means
+    /// How long bytes of a bulk flow gather in the kernel before a relay reads them. Default: 2 ms, which are 250 KB at 1
+    /// Gbit/s: half of the wake-ups or fewer, and little beside the round trip of a path that needs gateways. 0 means
     /// that bytes are read when they arrive; otherwise from 1 ms, the resolution of timers, to 20 ms, which applications
-    /// begin to notice. Flows of less than 65 Mbit/s at 2 ms, and the first megabytes of all flows, are read at once.
+    /// begin to notice. The last bytes before a pause wait half as long again. Flows of less than 65 Mbit/s at 2 ms, and
+    /// the first megabytes of all flows, are read at once.
     pub receive_coalescing: Span,
     /// From accepting a connection to its OPEN. Default: 10 s, several round trips over any path, and a bound for
     /// slow-loris attacks.

@@ -336,4 +336,6 @@ impl Direction {
 }
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Sessions through one relay, and through two relays with a framed hop between them, over loopback.
 
+use super::recorded::{Recorded, Thresholds};
 use super::*;
 use crate::refusal::Refusal;
 use crate::sessions::SessionInfo;
@@ -228,6 +229,50 @@ async fn bulk_flow_that_pauses_is_delivered() {
             task.await.unwrap().ended.unwrap();
         }
     }
+}
+
+/// A relay whose first connection records its thresholds, in which a bulk flow has reached one.
+async fn coalescing() -> (TcpStream, TcpStream, JoinHandle<Went>, Thresholds) {
+    let ((mut client, a), (mut destination, b)) = (program().await, program().await);
+    let (recorded, thresholds) = Recorded::new(a);
+    let task = start(raw(recorded.into()), raw(b));
+    let piece = pattern(64 << 10, 3);
+    let begun = Instant::now();
+    while thresholds.lock().unwrap().last().is_none_or(|threshold| *threshold == 1) {
+        assert!(begun.elapsed() < PATIENCE, "the flow is not coalesced");
+        let mut got = vec![0; piece.len()];
+        let (sent, received) = tokio::join!(client.write_all(&piece), destination.read_exact(&mut got));
+        sent.unwrap();
+        received.unwrap();
+    }
+    (client, destination, task, thresholds)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threshold_ends_with_the_session() {
+    for how in ["end", "reset of the sender", "reset of the receiver"] {
+        let (mut client, mut destination, task, thresholds) = coalescing().await;
+        match how {
+            "end" => exchange(&mut client, &mut destination, b"last", b"").await,
+            "reset of the sender" => reset(client),
+            _ => reset(destination),
+        }
+        assert_eq!(task.await.unwrap().ended.is_ok(), how == "end");
+        assert_eq!(thresholds.lock().unwrap().last(), Some(&1), "{how}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threshold_ends_while_receiver_takes_nothing() {
+    let (mut client, destination, task, thresholds) = coalescing().await;
+    // Everything that the sockets hold.
+    fill(&mut client, &pattern(65_536, 9)).await;
+    let begun = Instant::now();
+    while thresholds.lock().unwrap().last() != Some(&1) {
+        assert!(begun.elapsed() < PATIENCE, "the threshold stays");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop((client, destination, task));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

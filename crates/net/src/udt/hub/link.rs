@@ -30,7 +30,8 @@ pub(in crate::udt) struct State {
     pub(in crate::udt) wakeup: Duration,
     pub(in crate::udt) reader: Option<Waker>,
     pub(in crate::udt) writer: Option<Waker>,
-    /// Packets that must be ready before the connection is readable; at least 1.
+    /// Packets that must be ready before the connection is readable; at least 1. Of short packets that is less than the
+    /// owner has asked for.
     pub(in crate::udt) read_threshold: u32,
     /// For how long the driver may leave this connection's packets to the kernel.
     pub(in crate::udt) gathering: Duration,

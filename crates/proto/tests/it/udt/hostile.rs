@@ -148,3 +148,23 @@ fn acknowledgement_of_unsent_packets_is_ignored() {
     assert!(honest.is_open() && !honest.is_flushed());
     assert_eq!(honest.stats().ignored, 1);
 }
+
+#[test]
+fn packets_without_payload_hold_up_nothing() {
+    let (mut honest, _, base) = pair(Kind::Stream);
+    let send = |honest: &mut Connection, ahead, len| {
+        let mut packet = [0; 1500];
+        let len = encode(&Forged::Data { ahead, len }, base, honest.socket(), &mut packet);
+        honest.handle(Duration::ZERO, &packet[..len], Arrival::Alone);
+    };
+    send(&mut honest, 0, 0);
+    send(&mut honest, 1, 0);
+    assert_eq!((honest.readable_packets(), honest.chunk().len()), (0, 0));
+    // Behind a gap, they come to the front when it is filled.
+    send(&mut honest, 3, 0);
+    send(&mut honest, 4, 9);
+    send(&mut honest, 2, 5);
+    assert_eq!(honest.chunk().len(), 5);
+    let mut read = [1; 100];
+    assert_eq!((honest.read(&mut read), honest.readable_packets()), (14, 0));
+}
