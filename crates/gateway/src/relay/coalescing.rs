@@ -93,16 +93,12 @@ impl Coalescer {
         self.lower_if_late(stream, cx)
     }
 
-    /// To be called when nothing is read from `stream`, because the receiver takes nothing. What has waited for too long
-    /// becomes readable, and the transport stops to gather for a flow that has stopped.
+    /// Makes readable what has waited for too long. To be called, too, when nothing is read from `stream` because the
+    /// receiver takes nothing: the transport must not gather for a flow that has stopped.
     ///
     /// # Errors
     /// As [`Coalescer::wait`].
-    pub(super) fn wait_for_receiver(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
-        self.lower_if_late(stream, cx)
-    }
-
-    fn lower_if_late(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
+    pub(super) fn lower_if_late(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(active) = &mut self.active
             && active.coalescing.patience().is_some()
             && active.deadline.as_mut().poll(cx).is_ready()
