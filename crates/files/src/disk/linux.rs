@@ -6,7 +6,7 @@
 
 use super::file::{changed_mode, modified_at, stat_of};
 use super::walk::{self, Links};
-use super::{Disk, DiskFile, LinuxFile, Stat, owned};
+use super::{Disk, DiskFile, LinuxFile, Stat, owned, together};
 use crate::key::Key;
 use crate::meta::{Attributes, Time};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
@@ -320,6 +320,10 @@ impl Disk for Linux {
     fn unlink(&self, key: &Key) -> io::Result<()> {
         let (dir, name) = self.parent(key)?;
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
+    }
+
+    fn sync_together(&self, files: &[&LinuxFile]) -> io::Result<bool> {
+        together::sync(&self.root, files)
     }
 
     fn sync_dir(&self, key: &Key) -> io::Result<()> {

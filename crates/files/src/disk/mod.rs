@@ -10,6 +10,7 @@ mod linux;
 mod owned;
 #[cfg(test)]
 pub(crate) mod sim;
+mod together;
 mod walk;
 
 pub use append::append_to;
@@ -66,6 +67,13 @@ pub(crate) trait Disk: Send + Sync + 'static {
 
     /// Removes a name that is no directory.
     fn unlink(&self, key: &Key) -> io::Result<()>;
+
+    /// Syncs `files`, which belong to this tree, by one call. False, with nothing done, if the file system has no such
+    /// call, or if syncing one after the other promises to be faster.
+    ///
+    /// # Errors
+    /// Something on the file system, not necessarily one of `files`, could not be synced.
+    fn sync_together(&self, files: &[&Self::File]) -> io::Result<bool>;
 
     /// Syncs the names in the directory `key`.
     fn sync_dir(&self, key: &Key) -> io::Result<()>;

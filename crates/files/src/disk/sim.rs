@@ -209,6 +209,11 @@ impl Inode {
         self.changes.push(change);
     }
 
+    fn sync(&mut self) {
+        self.changes.clear();
+        self.safe = self.bytes.clone();
+    }
+
     fn lose_power(&mut self, dice: &mut Rng) {
         for change in std::mem::take(&mut self.changes) {
             match change {
@@ -321,6 +326,18 @@ impl Disk for Sim {
         result
     }
 
+    fn sync_together(&self, files: &[&SimFile]) -> io::Result<bool> {
+        let inner = &mut *self.lock();
+        if files.iter().any(|file| file.life != inner.life) {
+            return Err(off());
+        }
+        let (done, result) = inner.step();
+        if done && inner.lie != Some(Lie::Drafts) {
+            inner.inodes.values_mut().for_each(Inode::sync);
+        }
+        result.map(|()| true)
+    }
+
     fn sync_dir(&self, key: &Key) -> io::Result<()> {
         let inner = &mut *self.lock();
         let (done, result) = inner.step();
@@ -388,9 +405,7 @@ impl DiskFile for SimFile {
         let (done, result) = inner.step();
         let lie = if inner.is_journal(self.id) { Lie::Journals } else { Lie::Drafts };
         if done && inner.lie != Some(lie) {
-            let inode = inner.inodes.get_mut(&self.id).ok_or_else(off)?;
-            inode.changes.clear();
-            inode.safe = inode.bytes.clone();
+            inner.inodes.get_mut(&self.id).ok_or_else(off)?.sync();
         }
         result
     }

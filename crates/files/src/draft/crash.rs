@@ -171,6 +171,79 @@ fn short_objects_begin_again() {
     every_step(true, u64::MAX, false);
 }
 
+/// Short files that are published together, cut after `steps` changes and tried again. Returns whether the first attempt was
+/// cut.
+fn story_of_a_batch(seed: u64, steps: u64, power: bool, lie: Option<Lie>) -> bool {
+    let keys = ["d/a", "d/b", "d/c"].map(key);
+    let (old, new) = (b"old".to_vec(), content(seed));
+    let disk = Arc::new(Sim::new(seed));
+    keys.iter().take(2).for_each(|key| disk.put(key, &old));
+    disk.lie(lie);
+    let attempt = || {
+        let together = Together::<Sim>::default();
+        let carry = async |key: &Key| {
+            let Start::Work(work) = Work::begin(&disk, (key, key), ("out".into(), 0o644), spec(0), u64::MAX)? else {
+                panic!("nothing was published")
+            };
+            let work: Arc<Work<Sim>> = Arc::from(work);
+            work.write(&Block::new(0, new.clone()))?;
+            work.prepare(SIZE)?;
+            together.wait(&work).await?;
+            work.give_name()
+        };
+        let mut under_way = keys.each_ref().map(|key| Box::pin(carry(key)));
+        let mut poll = || {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            under_way.each_mut().map(|one| one.as_mut().poll(&mut cx))
+        };
+        let mut ended: Vec<_> = poll().into_iter().filter(std::task::Poll::is_ready).collect();
+        // Those that have failed wait for nothing.
+        if ended.is_empty() {
+            assert!(together.sync(&*disk));
+            ended = poll().into();
+        }
+        let results = ended.into_iter().map(|one| match one {
+            std::task::Poll::Ready(result) => result,
+            std::task::Poll::Pending => panic!("a draft waits after the sync"),
+        });
+        results.collect::<Result<Vec<()>, Error>>()?;
+        disk.sync_dir(&key("d")).map_err(|e| Error::io("d", "sync", e))
+    };
+    disk.fail_after(steps);
+    let cut = attempt().is_err();
+    if power {
+        disk.lose_power()
+    } else {
+        disk.kill()
+    }
+    for (i, key) in keys.iter().enumerate() {
+        let found = disk.contents(key);
+        let allowed = if i < 2 { Some(&old) } else { None };
+        assert!(found.as_ref() == Some(&new) || cut && found.as_ref() == allowed, "half a file has its name");
+    }
+    attempt().unwrap();
+    assert_eq!(keys.each_ref().map(|key| disk.contents(key)), [(); 3].map(|()| Some(new.clone())));
+    assert_eq!(disk.names(), keys, "something was left behind");
+    cut
+}
+
+#[test]
+fn cut_anywhere_leaves_the_whole_files_of_a_batch_or_none() {
+    for (seed, power) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let cut = (0..100).take_while(|steps| story_of_a_batch(seed, *steps, power, None)).count();
+        assert!((15..100).contains(&cut), "cut after {cut} steps at the latest");
+    }
+}
+
+#[test]
+fn simulation_detects_a_batch_that_is_not_synced() {
+    for lie in [Lie::Drafts, Lie::Names] {
+        let found = (0..400)
+            .any(|seed| std::panic::catch_unwind(|| story_of_a_batch(seed, seed % 40, true, Some(lie))).is_err());
+        assert!(found, "{lie:?} need not be synced, as far as this test can tell");
+    }
+}
+
 #[test]
 fn changed_source_is_never_mixed_with_its_old_bytes() {
     every_step(false, 0, true);

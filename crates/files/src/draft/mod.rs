@@ -10,6 +10,9 @@
 //! 3. *Publish*: everything is synced, then the draft is renamed, then the directory synced, then the journal removed.
 //!    A journal without a draft, whose inode now has the destination's name, shows that this has happened.
 //!
+//! Short objects are published together: after the attributes of all are set, one call syncs them ([`Together`]), and then
+//! each is renamed.
+//!
 //! The writer holds a lock on the draft. After a failed sync, later syncs may falsely succeed (the kernel reports such
 //! errors once), so the draft accepts nothing more, and the next attempt resumes at the last checkpoint.
 
@@ -17,6 +20,7 @@ mod begin;
 #[cfg(test)]
 mod crash;
 mod names;
+mod together;
 
 pub(crate) use begin::{JOURNAL_FROM, Start};
 pub(crate) use names::{draft_beside, link_part};
@@ -24,6 +28,7 @@ pub use names::{
     draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, is_part, moved_from, moved_name, moved_stem,
     part_of, random_tag,
 };
+pub(crate) use together::Together;
 
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile, Stat, is_trusted};
@@ -174,8 +179,15 @@ impl<D: Disk> Work<D> {
 
     /// Publishes the draft.
     pub(crate) fn publish(&self, size: u64) -> Result<(), Error> {
+        self.prepare(size)?;
+        self.sync()?;
+        self.give_name()
+    }
+
+    /// The first step of [`Self::publish`]: checks that all of `size` bytes are there, and sets the attributes. Nothing
+    /// may be written afterwards.
+    pub(crate) fn prepare(&self, size: u64) -> Result<(), Error> {
         let journal = &mut *lock(&self.journal);
-        let dir = self.key.parent();
         self.still_open(&self.state())?;
         let written = self.written(journal).ranges;
         let missing = written.missing(Extent::first(size)).total();
@@ -192,8 +204,18 @@ impl<D: Disk> Work<D> {
         let held = self.spec.held && self.file.hold().map_err(|e| self.fail("set the mode of", e))?;
         let mode = Some(self.spec.attributes.mode.unwrap_or(mode)).filter(|_| !held);
         let attributes = Attributes { mode, ..self.spec.attributes };
-        self.file.set(&attributes).map_err(|e| self.fail("set times and mode of", e))?;
-        self.file.sync().map_err(|e| self.fail("sync", e))?;
+        self.file.set(&attributes).map_err(|e| self.fail("set times and mode of", e))
+    }
+
+    /// The second step: syncs bytes and attributes.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.file.sync().map_err(|e| self.fail("sync", e))
+    }
+
+    /// The last step, after everything was synced: gives the draft its name, and removes its journal.
+    pub(crate) fn give_name(&self) -> Result<(), Error> {
+        let journal = &mut *lock(&self.journal);
+        self.still_open(&self.state())?;
         let named = self.disk.stat(&self.names.part, false).map_err(|e| self.fail("look at the draft of", e))?;
         if !named.is(&self.file.stat().map_err(|e| self.fail("look at the draft of", e))?) {
             return Err(
@@ -204,7 +226,8 @@ impl<D: Disk> Work<D> {
         renamed.map_err(|e| self.fail("give its name to", e))?;
         self.state().over = Some(Over::Published);
         if journal.take().is_some() {
-            self.disk.sync_dir(&dir).map_err(|e| Error::io(&self.label, "sync the directory of", e))?;
+            let synced = self.disk.sync_dir(&self.key.parent());
+            synced.map_err(|e| Error::io(&self.label, "sync the directory of", e))?;
             let removed = absent_ok(self.disk.unlink(&self.names.journal));
             removed.map_err(|e| Error::io(&self.label, "remove the journal of", e))?;
         }

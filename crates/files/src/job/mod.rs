@@ -3,6 +3,7 @@
 
 mod alike;
 mod arrived;
+mod batch;
 mod compare;
 mod contents;
 mod delete;
@@ -25,11 +26,13 @@ use crate::spawned::Spawned;
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::transfer::TransferOptions;
 use alike::Cases;
+use batch::Batches;
 use contents::{Contents, contents};
 use kept::ArrivedObjects;
 use one::{Came, One};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 /// Largest short object, in bytes: at 100 Mbit/s less than a round trip.
@@ -96,10 +99,11 @@ impl Job {
     /// Carries each first key to the second. Returns when everything is durable or has failed.
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
         let (report, made, new, closed, dirs, trees, making) = Default::default();
-        let tasks = JoinSet::new();
+        let (tasks, batches) = (JoinSet::new(), Batches::of(self));
         let (cases, kept) = (Cases::default(), ArrivedObjects::default());
         let (job, taken, there) = (self, 0, None);
-        let mut run = Run { job, tasks, taken, report, made, new, closed, making, dirs, trees, there, cases, kept };
+        let mut run =
+            Run { job, tasks, batches, taken, report, made, new, closed, making, dirs, trees, there, cases, kept };
         // Remote objects are looked up ahead, so that a list of files does not take a round trip for each.
         let depth = if self.source.is_far() { AHEAD } else { 1 };
         let (mut items, mut looked) = (items.into_iter().peekable(), VecDeque::new());
@@ -122,15 +126,23 @@ impl Job {
                 Err(error) => run.failed(from, error),
             }
         }
-        while run.join().await {}
+        run.join_all().await;
         run.finish().await
     }
+}
+
+/// The end of objects that were carried together.
+struct Ended {
+    /// The units that are free again.
+    cost: usize,
+    objects: Vec<(Key, Result<Came, Error>)>,
 }
 
 /// A running job.
 struct Run<'a> {
     job: &'a Job,
-    tasks: JoinSet<(Key, usize, Result<Came, Error>)>,
+    tasks: JoinSet<Ended>,
+    batches: Batches,
     /// Units of work that may run at a time.
     taken: usize,
     report: Report,
@@ -173,19 +185,47 @@ impl Run<'_> {
         if let Err(error) = self.must_be_apart(&one.to).await {
             return self.failed(one.to, error);
         }
+        if self.batches.take(&one) {
+            self.begins(&one.to, one.needs_parent).await;
+            if let Some(full) = self.batches.push(one) {
+                self.begin_batch(full).await;
+            }
+            return;
+        }
         // A short object takes one unit, a long one several, according to the limits.
         let (long, short) = (self.job.files.max(1), self.job.short.max(1));
         let cost = if one.meta.size.is_some_and(|size| size <= SHORT) { long } else { short };
-        while self.taken > 0 && self.taken + cost > long * short {
-            self.join().await;
-        }
+        self.make_room(cost).await;
         if !self.report.stopped {
             self.taken += cost;
             self.begins(&one.to, one.needs_parent).await;
-            self.tasks.spawn(async move {
-                let (key, came) = one.run().await;
-                (key, cost, came)
-            });
+            self.tasks.spawn(async move { Ended { cost, objects: vec![one.run().await] } });
+        }
+    }
+
+    /// Starts a batch as soon as there is room for it.
+    async fn begin_batch(&mut self, batch: Vec<One>) {
+        let cost = (self.job.files.max(1) * self.job.short.max(1)).div_ceil(batch::AT_ONCE);
+        self.make_room(cost).await;
+        if !self.report.stopped {
+            self.taken += cost;
+            let (runtime, job_runs) = (Handle::current(), self.batches.job_runs());
+            self.tasks.spawn_blocking(move || Ended { cost, objects: runtime.block_on(batch::carry(batch, job_runs)) });
+        }
+    }
+
+    /// Starts the batch that is not full yet, before something that may take long.
+    async fn begin_rest(&mut self) {
+        if let Some(rest) = self.batches.rest() {
+            self.begin_batch(rest).await;
+        }
+    }
+
+    /// Waits until `cost` units are free, or everything has ended.
+    async fn make_room(&mut self, cost: usize) {
+        let (long, short) = (self.job.files.max(1), self.job.short.max(1));
+        while self.taken > 0 && self.taken + cost > long * short {
+            self.join().await;
         }
     }
 
@@ -193,7 +233,7 @@ impl Run<'_> {
     async fn must_be_apart(&mut self, key: &Key) -> Result<(), Error> {
         let Some(met) = self.cases.give(key).filter(|_| !self.job.dry_run) else { return Ok(()) };
         // An object that exists by then is complete.
-        while self.join().await {}
+        self.join_all().await;
         keeps_apart(&*self.job.dest, &met).await?;
         self.cases.are_apart(&met);
         Ok(())
@@ -227,18 +267,26 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for an object to end. False if none is in progress.
+    /// Starts what waits, and waits until everything has ended.
+    async fn join_all(&mut self) {
+        self.begin_rest().await;
+        while self.join().await {}
+    }
+
+    /// Waits for an object or a batch to end. False if none is in progress.
     async fn join(&mut self) -> bool {
         match self.tasks.join_next().await {
             None => return false,
-            Some(Ok((key, cost, came))) => {
+            Some(Ok(Ended { cost, objects })) => {
                 self.taken -= cost;
-                let carried = match &came {
-                    Ok(Came::Carried(done, _)) => Some(done.size),
-                    _ => None,
-                };
-                self.ends(&key, carried).await;
-                self.came(key, came);
+                for (key, came) in objects {
+                    let carried = match &came {
+                        Ok(Came::Carried(done, _)) => Some(done.size),
+                        _ => None,
+                    };
+                    self.ends(&key, carried).await;
+                    self.came(key, came);
+                }
             }
             Some(Err(error)) => {
                 // The cost of a panicked task is unknown. Once all tasks are gone, nothing is in use.

@@ -133,6 +133,9 @@ impl Run<'_> {
         queue: &mut VecDeque<Result<Found, Error>>,
         to: &Key,
     ) -> Option<Result<Found, Error>> {
+        if queue.is_empty() && walk.is_empty() {
+            self.begin_rest().await;
+        }
         let first = if queue.is_empty() { Some(walk.recv().await?) } else { None };
         let mut next = first.or_else(|| walk.try_recv().ok());
         while let Some(found) = next {

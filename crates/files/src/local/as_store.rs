@@ -1,5 +1,6 @@
 //! A local directory as a store.
 
+use super::calls::Calls;
 use super::draft::LocalDraft;
 use super::listing::LocalListing;
 use super::read::LocalObject;
@@ -10,7 +11,9 @@ use crate::disk::{Disk, DiskFile, Linux};
 use crate::draft::{Start, Work, draft_beside, is_draft, is_part, link_part};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::store::{Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
+use crate::store::{
+    Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, ThreadStore, Time,
+};
 use crate::sum::Algorithm;
 use std::sync::{Arc, PoisonError};
 
@@ -223,6 +226,10 @@ impl Store for Local {
         }))
     }
 
+    fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
+        Some(Arc::new(Self(self.0.clone(), Calls::here())))
+    }
+
     fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
         Box::pin(
             self.call(
@@ -271,5 +278,12 @@ impl Store for Local {
             }
             Ok(())
         })
+    }
+}
+
+impl ThreadStore for Local {
+    fn sync_drafts(&self) -> bool {
+        // A sync of open files needs no identity.
+        self.1.together().is_some_and(|together| together.sync(&self.0.disk))
     }
 }

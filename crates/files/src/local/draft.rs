@@ -88,7 +88,13 @@ impl Draft for LocalDraft {
 
     fn publish(&self, size: u64) -> Fallible<'_, ()> {
         Box::pin(async move {
-            self.run(move |work| work.publish(size)).await?;
+            if let Some(together) = self.store.1.together() {
+                self.run(move |work| work.prepare(size)).await?;
+                together.wait(&self.work).await?;
+                self.run(Work::give_name).await?;
+            } else {
+                self.run(move |work| work.publish(size)).await?;
+            }
             self.store.changed(self.dir.clone());
             Ok(())
         })

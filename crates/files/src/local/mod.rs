@@ -1,9 +1,11 @@
 //! The store of a local directory.
 //!
-//! System calls block, so each runs on a thread of the runtime's blocking pool, within a limit. Paths cannot leave the
+//! System calls block, so each runs on a thread of the runtime's blocking pool, within a limit; those for many short
+//! files all run on one such thread (`calls`). Paths cannot leave the
 //! root (`disk`), and files are drafts until they are published (`draft`).
 
 mod as_store;
+mod calls;
 mod draft;
 mod lending;
 mod listing;
@@ -21,6 +23,7 @@ use crate::range::Extent;
 use crate::store::{FileId, Kind, Meta, Store};
 use crate::sum::{Algorithm, Hasher, Sum};
 pub use crate::user_file::UserFile;
+use calls::Calls;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,7 +37,7 @@ pub const DISK_CALLS: usize = 64;
 
 /// A local directory. Clones are the same store.
 #[derive(Clone)]
-pub struct Local(Arc<Inner>);
+pub struct Local(Arc<Inner>, Calls);
 
 struct Inner {
     disk: Arc<Linux>,
@@ -66,7 +69,7 @@ impl Local {
         let root = root.as_ref();
         let disk = Linux::new(root, links).map_err(|error| Error::io(root.display(), "open", error))?;
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             disk: Arc::new(disk),
             root,
             mask: umask(),
@@ -78,7 +81,8 @@ impl Local {
             unsynced: Mutex::default(),
             settling: tokio::sync::Mutex::default(),
             partial_dirs: Mutex::default(),
-        })))
+        };
+        Ok(Self(Arc::new(inner), Calls::Pool))
     }
 
     /// The same with at most `calls` concurrent system calls.
@@ -113,7 +117,7 @@ impl Local {
             partial_dirs: Mutex::default(),
         };
         change(&mut inner);
-        Self(Arc::new(inner))
+        Self(Arc::new(inner), Calls::Pool)
     }
 
     /// The same, acting as `identity`. The process itself has opened the root.
@@ -230,26 +234,34 @@ impl Local {
         Error::io(self.label(key), act, error)
     }
 
-    /// Runs `call` on a blocking thread.
+    /// Runs `call` where the calls of this store run.
     async fn run<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        if self.1.are_here() {
+            return self.act(call);
+        }
         // The semaphore is never closed.
         let permit = self.0.calls.clone().acquire_owned().await.ok();
         let store = self.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let result = match &store.0.identity {
-                Some(identity) => identity
-                    .act(|| call(&store))
-                    .unwrap_or_else(|error| Err(Error::io(store.0.root.display(), "become the user of", error))),
-                None => call(&store),
-            };
+            let result = store.act(call);
             drop(permit);
             result
         });
         done.await
             .unwrap_or_else(|error| Err(Error::io(self.0.root.display(), "work in", std::io::Error::other(error))))
+    }
+
+    /// Runs `call` as this store's user.
+    fn act<T>(&self, call: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        match &self.0.identity {
+            Some(identity) => identity
+                .act(|| call(self))
+                .unwrap_or_else(|error| Err(Error::io(self.0.root.display(), "become the user of", error))),
+            None => call(self),
+        }
     }
 
     /// The same for one call about `key`.

@@ -241,6 +241,12 @@ pub trait Store: Debug + Send + Sync {
     /// Sets times and modes of `key`.
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()>;
 
+    /// The same store for work that is polled on the current thread alone, and may block it: its calls are then made
+    /// there. `None` if the store waits for a network.
+    fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
+        None
+    }
+
     /// Whether drafts in the directory `dir` can safely be renamed to another directory: it is no link, and nobody else
     /// can rename in it.
     fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
@@ -259,6 +265,14 @@ pub trait Store: Debug + Send + Sync {
 
     /// Returns when all changes so far would survive power loss.
     fn settle(&self) -> Fallible<'_, ()>;
+}
+
+/// A store whose calls are made on the thread that polls them, and whose drafts are published together. Waking another
+/// thread for each call would cost more than the call. Polled on another thread, it does as the store that it is of.
+pub trait ThreadStore: Store {
+    /// Syncs all drafts that wait to be published. Until then, no future of [`Draft::publish`] ends. Returns whether
+    /// there were any.
+    fn sync_drafts(&self) -> bool;
 }
 
 /// The result of [`Store::try_dir`].

@@ -18,7 +18,7 @@ pub use stream::{drain, pour};
 pub use throttle::Throttle;
 pub use verify::{Check, Side, Verify};
 
-use crate::block::Pool;
+use crate::block::{Block, Pool};
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
@@ -27,6 +27,10 @@ use crate::sum::Sum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Most bytes of a local file that are copied by one read and one write. More are read and written by several tasks at a
+/// time.
+const AT_ONCE: u64 = 1 << 20;
 
 /// Options of transfers. Clones share buffers, limits and counters.
 #[derive(Debug, Clone)]
@@ -198,6 +202,25 @@ fn size_of(meta: &Meta, how: &TransferOptions) -> Option<u64> {
     }
 }
 
+/// Copies the bytes `missing` of a local file without other tasks: they are few.
+async fn copy_at_once(
+    object: &Arc<dyn Object>,
+    draft: &Arc<dyn Draft>,
+    missing: &Ranges,
+    how: &TransferOptions,
+) -> Result<(), Error> {
+    let extents: Vec<Extent> = missing.iter().collect();
+    for (extent, bytes) in extents.iter().zip(object.read(&extents).await?) {
+        let got = bytes.len() as u64;
+        if got < extent.len() {
+            return Err(Error::Short { name: object.name(), at: extent.start() + got, expected: extent.end() });
+        }
+        draft.write(Block { offset: extent.start(), body: bytes, sum: None }).await?;
+        how.progress.moved(got);
+    }
+    Ok(())
+}
+
 async fn carry_ranges(
     object: &Arc<dyn Object>,
     draft: &Arc<dyn Draft>,
@@ -217,6 +240,10 @@ async fn carry_ranges(
     {
         how.progress.between(missing.total());
         return Ok(());
+    }
+    let is_plain = object.file().is_some() && direct_writer.is_some() && how.throttle.is_none();
+    if is_plain && missing.total() <= AT_ONCE {
+        return copy_at_once(object, draft, &missing, how).await;
     }
     let shape = Shape {
         pool: how.pool.clone(),

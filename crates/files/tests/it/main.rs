@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
 
+mod batches;
 mod common;
 mod confined;
 mod holes;
