@@ -1,28 +1,39 @@
-//! Batches of short objects between local stores. One thread carries a batch: each object up to its sync, then one sync for
-//! all, then their names. Handing each of some forty calls to another thread costs several times what the calls do.
+//! Batches of short objects.
+//!
+//! - Between local stores, one thread carries a batch: each object up to its sync, then one sync for all, then their names.
+//!   Handing each of some forty calls to another thread costs several times what the calls do.
+//! - To and from a store that can do so ([`store::Batches`](crate::store::Batches)), a batch goes in one exchange instead
+//!   of several for each object. What the exchange leaves is carried alone, which tells why.
 
 use super::one::{Came, One};
-use super::{Job, SHORT};
+use super::{Event, Job, SHORT};
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::{Kind, Store, ThreadStore};
-use std::pin::Pin;
+use crate::plan::{Decision, Existing, Reason};
+use crate::range::Extent;
+use crate::store::{
+    Attributes, Fallible, Kind, Meta, OnThread, ShortObject, Store, ThreadStore, on_this_thread, together,
+};
+use crate::sum::{Algorithm, Combining, Sum};
+use crate::transfer::{Done, Verify};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 
-/// Batches that are carried at a time: while one waits for the disk, others have something to do.
+/// Batches that are carried at a time: while one waits for the disk or the network, others have something to do.
 pub(super) const AT_ONCE: usize = 3;
 
-/// Most objects of a batch. Each has two open files, and systems usually grant 1024 to a process.
+/// Most objects of a batch between local stores. Each has two open files, and systems usually grant 1024 to a process.
 const OBJECTS: usize = 128;
 
-/// Most bytes of a batch, so that its sync is short.
+/// Most bytes of a batch, so that its sync is short, and its memory bounded.
 const BYTES: u64 = 16 << 20;
+
+/// The result of an object.
+type Ended = (Key, Result<Came, Error>);
 
 /// The batch that is being gathered.
 pub(super) struct Batches {
-    /// Whether both stores can be used on one thread.
-    possible: bool,
+    /// Most objects of a batch. `None`: there are no batches.
+    most: Option<usize>,
     ones: Vec<One>,
     bytes: u64,
     /// Batches end early once it is dropped, with the job.
@@ -31,22 +42,28 @@ pub(super) struct Batches {
 
 impl Batches {
     pub(super) fn of(job: &Job) -> Self {
-        let on_thread = |store: &Arc<dyn Store>| store.on_this_thread().is_some();
+        let is_local = |store: &Arc<dyn Store>| store.on_this_thread().is_some();
+        let most = match (is_local(&job.source), is_local(&job.dest)) {
+            (true, true) => Some(OBJECTS),
+            (true, false) if is_exchanged(job) => job.dest.batches().map(|batches| batches.most()),
+            (false, true) if is_exchanged(job) => job.source.batches().map(|batches| batches.most()),
+            _ => None,
+        };
         // A throttled batch would hold up the files behind it.
-        let possible = on_thread(&job.source) && on_thread(&job.dest) && job.how.throttle.is_none();
-        Self { possible, ones: Vec::new(), bytes: 0, job_runs: Arc::default() }
+        let most = most.filter(|_| job.how.throttle.is_none());
+        Self { most, ones: Vec::new(), bytes: 0, job_runs: Arc::default() }
     }
 
     /// Whether `one` belongs to a batch.
     pub(super) fn take(&self, one: &One) -> bool {
-        self.possible && one.meta.kind == Kind::File && one.meta.size.is_some_and(|size| size <= SHORT)
+        self.most.is_some() && one.meta.kind == Kind::File && one.meta.size.is_some_and(|size| size <= SHORT)
     }
 
     /// Adds `one`. Returns the batch if it is full.
     pub(super) fn push(&mut self, one: One) -> Option<Vec<One>> {
         self.bytes += one.meta.size.unwrap_or(0);
         self.ones.push(one);
-        if self.ones.len() >= OBJECTS || self.bytes >= BYTES { self.rest() } else { None }
+        if Some(self.ones.len()) >= self.most || self.bytes >= BYTES { self.rest() } else { None }
     }
 
     /// Lasts as long as the job.
@@ -61,61 +78,186 @@ impl Batches {
     }
 }
 
-/// Carries a batch on the current thread, which it blocks. Ends early, as an aborted task would, if `job_runs` is gone.
-pub(super) async fn carry(mut batch: Vec<One>, job_runs: Weak<()>) -> Vec<(Key, Result<Came, Error>)> {
-    let Some(job) = batch.first().map(|one| one.job.clone()) else { return Vec::new() };
-    let stores = (job.source.on_this_thread(), job.dest.on_this_thread());
-    let syncs = match stores {
-        (Some(source), Some(dest)) => {
-            for one in &mut batch {
-                (one.job.source, one.job.dest) = (source.clone(), dest.clone());
-            }
-            Some(dest)
-        }
-        // They do without.
-        _ => None,
+/// Whether what a user has asked for can be had of an exchange, which replaces what is there and compares CRC-32C.
+fn is_exchanged(job: &Job) -> bool {
+    let algorithm = match job.how.verify {
+        Verify::None | Verify::Possible => None,
+        Verify::Flight(algorithm) | Verify::Reread(algorithm) => algorithm,
     };
-    let under_way = batch.into_iter().map(|one| Some(Box::pin(one.run()) as _)).collect();
-    Carrying { under_way, ended: Vec::new(), job_runs }.run(syncs).await
+    let replaces = !matches!(job.existing, Existing::Refuse | Existing::Keep);
+    algorithm.is_none_or(|algorithm| algorithm == Algorithm::Crc32c)
+        && replaces
+        && !job.dest.writes_in_place()
+        && !job.dry_run
 }
 
-type UnderWay = Pin<Box<dyn Future<Output = (Key, Result<Came, Error>)> + Send>>;
+/// Carries a batch on the current thread, which it blocks. Ends early, as an aborted task would, if `job_runs` is gone.
+pub(super) async fn carry(mut batch: Vec<One>, job_runs: Weak<()>) -> Vec<Ended> {
+    let Some(job) = batch.first().map(|one| one.job.clone()) else { return Vec::new() };
+    let ((source, _), (dest, syncs)) = (on_this_thread(&job.source), on_this_thread(&job.dest));
+    for one in &mut batch {
+        (one.job.source, one.job.dest) = (source.clone(), dest.clone());
+    }
+    let thread = Thread { syncs, job_runs };
+    match (source.batches(), dest.batches()) {
+        (_, Some(_)) => put(&job, &*dest, batch, &thread).await,
+        (Some(_), _) => get(&job, &*source, batch, &thread).await,
+        _ => thread.run(batch.into_iter().map(|one| Box::pin(one.run()) as _).collect()).await,
+    }
+}
 
-/// The objects of a batch.
-struct Carrying {
-    under_way: Vec<Option<UnderWay>>,
-    ended: Vec<(Key, Result<Came, Error>)>,
+/// The thread that carries a batch.
+struct Thread {
+    syncs: Option<Arc<dyn ThreadStore>>,
     job_runs: Weak<()>,
 }
 
-impl Carrying {
-    /// Lets each object do what it can, and syncs those that wait for that, until all have ended.
-    async fn run(mut self, syncs: Option<Arc<dyn ThreadStore>>) -> Vec<(Key, Result<Came, Error>)> {
-        // The budget of a task, which others on the thread would need, would only interrupt it.
-        tokio::task::unconstrained(std::future::poll_fn(|cx| {
-            loop {
-                for slot in &mut self.under_way {
-                    if self.job_runs.strong_count() == 0 {
-                        return Poll::Ready(());
-                    }
-                    if let Some(one) = slot
-                        && let Poll::Ready(ended) = one.as_mut().poll(cx)
-                    {
-                        self.ended.push(ended);
-                        *slot = None;
-                    }
+impl Thread {
+    async fn run(&self, work: Vec<OnThread<Ended>>) -> Vec<Ended> {
+        together(work, self.syncs.as_deref(), &self.job_runs).await.into_iter().flatten().collect()
+    }
+}
+
+/// Carries a batch to a store.
+async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<Ended> {
+    let (mut rest, mut ones, mut objects): (Vec<OnThread<Ended>>, Vec<_>, Vec<_>) = Default::default();
+    for one in batch {
+        match one.reason_to_carry(one.known).filter(|_| !job.how.stop.is_asked()) {
+            Some(reason) => match one.read_short().await {
+                Ok(object) => {
+                    one.tell(reason);
+                    objects.push(object);
+                    ones.push(one);
                 }
-                self.under_way.retain(Option::is_some);
-                if self.under_way.is_empty() {
-                    return Poll::Ready(());
-                }
-                // The others wait for something else, such as the next attempt.
-                if !syncs.as_ref().is_some_and(|dest| dest.sync_drafts()) {
-                    return Poll::Pending;
-                }
+                Err(_) => rest.push(Box::pin(one.run())),
+            },
+            None => rest.push(Box::pin(one.run())),
+        }
+    }
+    let stored = exchange(job, dest, |batches| batches.put(&objects)).await.unwrap_or_default();
+    let mut stored = stored.into_iter();
+    let mut ended = Vec::new();
+    for (one, object) in ones.into_iter().zip(objects) {
+        match stored.next().unwrap_or(false) {
+            true => ended.push(one.carried(&object)),
+            false => rest.push(Box::pin(one.carry_alone())),
+        }
+    }
+    ended.extend(thread.run(rest).await);
+    ended
+}
+
+/// Carries a batch from a store.
+async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<Ended> {
+    let (mut rest, mut ones): (Vec<OnThread<Ended>>, Vec<One>) = Default::default();
+    for one in batch {
+        let there = one.job.dest.stat_to_write(&one.to).await;
+        let there = match there {
+            Ok(there) => Some(Some(there)),
+            Err(Error::NotFound { .. }) => Some(None),
+            Err(_) => None,
+        };
+        match one.reason_to_carry(there).filter(|_| !job.how.stop.is_asked()) {
+            Some(reason) => {
+                one.tell(reason);
+                ones.push(one);
             }
-        }))
-        .await;
-        self.ended
+            None => rest.push(Box::pin(one.run())),
+        }
+    }
+    let keys: Vec<Key> = ones.iter().map(|one| one.from.clone()).collect();
+    let objects = exchange(job, source, |batches| batches.get(&keys)).await.unwrap_or_default();
+    let mut objects = objects.into_iter();
+    let mut got = Vec::new();
+    for one in ones {
+        match objects.next().flatten() {
+            Some(object) => got.push(Box::pin(one.store_short(object)) as OnThread<Ended>),
+            None => rest.push(Box::pin(one.carry_alone())),
+        }
+    }
+    let mut ended = Vec::new();
+    while !got.is_empty() {
+        // Each draft is an open file.
+        let some = got.drain(..got.len().min(OBJECTS)).collect();
+        ended.extend(thread.run(some).await);
+    }
+    ended.extend(thread.run(rest).await);
+    ended
+}
+
+/// An exchange with `store`, unless the job is asked to stop. What it does not do is carried alone.
+async fn exchange<'a, T>(
+    job: &Job,
+    store: &'a dyn Store,
+    begin: impl FnOnce(&'a dyn crate::store::Batches) -> Fallible<'a, T>,
+) -> Option<T> {
+    let batches = store.batches().filter(|_| !job.how.stop.is_asked())?;
+    let _under_way = job.how.stop.begin();
+    tokio::select! {
+        // What the exchange leaves is carried alone, and meets the same error.
+        done = begin(batches) => done.ok(),
+        () = job.how.stop.asked() => None,
+    }
+}
+
+impl One {
+    /// Why it is to be carried, if that is certain from what is `known` of the destination alone.
+    fn reason_to_carry(&self, known: Option<Option<Meta>>) -> Option<Reason> {
+        let known = known?;
+        match self.job.existing.decide(&self.meta, known.as_ref()) {
+            // What is there and is no file is refused with an error of its own.
+            Decision::Carry(reason) if known.is_none_or(|meta| meta.kind == Kind::File) => Some(reason),
+            _ => None,
+        }
+    }
+
+    fn tell(&self, reason: Reason) {
+        self.job.watcher.saw(&Event::Carry { from: &self.from, to: &self.to, meta: &self.meta, reason });
+    }
+
+    /// Reads all of the source, if it is short.
+    async fn read_short(&self) -> Result<ShortObject, Error> {
+        let object = self.job.source.open(&self.from).await?;
+        let (meta, how) = (*object.meta(), &self.job.how);
+        let is_short = meta.kind == Kind::File && meta.size.is_some_and(|size| size <= SHORT);
+        let size = meta.size.filter(|_| is_short);
+        let size = size.ok_or_else(|| Error::Changed { name: object.name() })?;
+        let bytes = object.read(&[Extent::first(size)]).await?.pop().unwrap_or_default();
+        if (bytes.len() as u64) < size {
+            return Err(Error::Short { name: object.name(), at: bytes.len() as u64, expected: size });
+        }
+        object.unchanged().await?;
+        let mode = meta.mode.or(self.meta.mode);
+        Ok(ShortObject {
+            key: self.to.clone(),
+            sum: Combining::Crc32c.of(&bytes),
+            bytes,
+            attributes: Attributes { mode: mode.filter(|_| how.modes), modified: meta.modified.filter(|_| how.times) },
+            at_most: mode.filter(|_| !how.modes),
+        })
+    }
+
+    /// Stores what was got of the source.
+    async fn store_short(self, object: ShortObject) -> Ended {
+        let how = &self.job.how;
+        let mode = object.attributes.mode.or(self.meta.mode);
+        let attributes =
+            Attributes { mode: mode.filter(|_| how.modes), modified: object.attributes.modified.filter(|_| how.times) };
+        let (key, at_most) = (self.to.clone(), mode.filter(|_| !how.modes));
+        let object = ShortObject { key, attributes, at_most, ..object };
+        match object.clone().store(&*self.job.dest).await {
+            Ok(_) => self.carried(&object),
+            Err(_) => self.carry_alone().await,
+        }
+    }
+
+    /// Tells that it was carried.
+    fn carried(&self, object: &ShortObject) -> Ended {
+        let size = object.bytes.len() as u64;
+        self.job.how.progress.moved(size);
+        let verified = Some(Sum::combined(Combining::Crc32c, object.sum));
+        let done = Done { size, moved: size, verified };
+        self.job.watcher.saw(&Event::Carried { to: &self.to, done: &done });
+        (self.to.clone(), Ok(Came::Carried(done, self.meta.mode.is_some() || object.attributes.mode.is_some())))
     }
 }

@@ -53,10 +53,7 @@ impl One {
                     self.foresee().await?;
                     return Ok(Came::Planned(self.meta.size.unwrap_or(0)));
                 }
-                let done = self.persist(|| self.carry()).await?;
-                watcher.saw(&Event::Carried { to: &self.to, done: &done });
-                let is_known = self.meta.mode.is_some() || self.meta.kind != Kind::File;
-                Ok(Came::Carried(done, is_known))
+                self.carry_on().await
             }
             Err(Reason::Mode) => {
                 let set = self.job.dry_run || self.set_mode().await?;
@@ -73,6 +70,19 @@ impl One {
                 Ok(Came::Skipped)
             }
         }
+    }
+
+    /// Carries it, after it was decided that it is to be carried.
+    pub(super) async fn carry_alone(self) -> (Key, Result<Came, Error>) {
+        let came = self.carry_on().await;
+        (self.to, came)
+    }
+
+    async fn carry_on(&self) -> Result<Came, Error> {
+        let done = self.persist(|| self.carry()).await?;
+        self.job.watcher.saw(&Event::Carried { to: &self.to, done: &done });
+        let is_known = self.meta.mode.is_some() || self.meta.kind != Kind::File;
+        Ok(Came::Carried(done, is_known))
     }
 
     /// Refuses to overwrite the source with itself.

@@ -22,6 +22,7 @@ mod bounded;
 mod direct;
 mod draft;
 mod object;
+mod short;
 
 pub use crate::meta::{Attributes, Entry, FileId, Kind, Meta, STICKY, Time};
 pub use bounded::{Bound, Bounded};
@@ -29,6 +30,7 @@ pub use direct::{DirectWriter, claimed_by};
 pub use draft::{Begun, Capabilities, Draft, Drain, Fetch, Spec, TakeHole, TakeLent};
 pub(crate) use object::unasked;
 pub use object::{BytesFlow, Flow, Object, Shape};
+pub use short::{Batches, OnThread, ShortObject, on_this_thread, together};
 
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
@@ -244,6 +246,11 @@ pub trait Store: Debug + Send + Sync {
     /// The same store for work that is polled on the current thread alone, and may block it: its calls are then made
     /// there. `None` if the store waits for a network.
     fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
+        None
+    }
+
+    /// How it carries many short objects in one exchange, if it can.
+    fn batches(&self) -> Option<&dyn Batches> {
         None
     }
 

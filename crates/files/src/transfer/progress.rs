@@ -30,7 +30,7 @@ impl Progress {
         self.between.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn moved(&self, bytes: u64) {
+    pub(crate) fn moved(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
 

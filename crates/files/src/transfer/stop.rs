@@ -37,14 +37,14 @@ impl Stop {
     }
 
     /// Counts a transfer until the result is dropped.
-    pub(super) fn begin(&self) -> UnderWay<'_> {
+    pub(crate) fn begin(&self) -> UnderWay<'_> {
         self.0.under_way.send_modify(|count| *count += 1);
         UnderWay(&self.0.under_way)
     }
 }
 
 /// A running transfer.
-pub(super) struct UnderWay<'a>(&'a watch::Sender<usize>);
+pub(crate) struct UnderWay<'a>(&'a watch::Sender<usize>);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {

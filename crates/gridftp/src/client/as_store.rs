@@ -1,5 +1,6 @@
 //! A server as a store.
 
+use super::batch::FEATURE;
 use super::draft::RemoteDraft;
 use super::error::{passing, refused};
 use super::listing::RemoteListing;
@@ -7,7 +8,7 @@ use super::object::RemoteObject;
 use super::remote::Remote;
 use phoebus_files::key::Key;
 use phoebus_files::store::{
-    Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time, TriedDir,
+    Attributes, Batches, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time, TriedDir,
 };
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, OwnDirs, is_engines};
@@ -215,6 +216,13 @@ impl Store for Remote {
             self.is_there_as_said(key).await?;
             self.attribute(key, attributes).await
         })
+    }
+
+    fn batches(&self) -> Option<&dyn Batches> {
+        let options = self.options();
+        // Drafts of their own, and writing in place, are things that a user has asked for.
+        let is_usual = options.partial_dir.is_none() && !options.in_place && !options.striped;
+        (is_usual && self.has(FEATURE)).then_some(self)
     }
 
     fn note_draft_dir(&self, dir: &Key) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
 
 mod addresses;
+mod batches;
 mod client_hostile;
 mod drafts;
 mod ends;

@@ -8,11 +8,13 @@
 //!   exchange.
 //! - [`inside`]: data connections inside another byte stream.
 //! - [`block`]: the data channel in extended block mode, and the end of a transfer over several connections.
+//! - [`batch`]: many short files on one data connection.
 //!
 //! All input is untrusted. Its size is bounded, and errors are phrased so that they can be sent back to the peer.
 //! Everything printed here parses back to the same value, and no name can contain a line end.
 
 pub mod address;
+pub mod batch;
 pub mod block;
 pub mod command;
 pub mod facts;

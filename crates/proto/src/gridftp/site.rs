@@ -37,6 +37,12 @@ pub enum Site {
     Drafts(Option<Path>),
     /// Makes the names that the user has changed durable. An extension of Phoebus.
     Sync,
+    /// Names files for the next [`Self::GetBatch`], as paths from the root. An extension of Phoebus.
+    Want(Vec<Path>),
+    /// Sends the files that were named, as a batch ([`batch`](super::batch)). An extension of Phoebus.
+    GetBatch,
+    /// Stores the files of a batch. An extension of Phoebus.
+    PutBatch,
     /// Requests the local user to whom the client is mapped.
     WhoAmI,
     /// Requests the server's version.
@@ -102,6 +108,18 @@ impl Site {
             "DRAFTS" if rest.is_empty() => Self::Drafts(None),
             "DRAFTS" => Self::Drafts(Some(path("SITE", rest)?)),
             "SYNC" => Self::Sync,
+            "WANT" => {
+                // Two slashes: no path from the root contains them.
+                let paths = rest.split(|byte| *byte == b'/').collect::<Vec<_>>();
+                let paths = paths.split(|part| part.is_empty()).map(|parts| [b"/", &parts.join(&b'/')[..]].concat());
+                let paths: Vec<Path> = paths.collect();
+                if paths.iter().any(|path| path.len() < 2) {
+                    return Err(syntax("paths from the root without their first slash, with // between them"));
+                }
+                Self::Want(paths)
+            }
+            "MGET" => Self::GetBatch,
+            "MPUT" => Self::PutBatch,
             "WHOAMI" => Self::WhoAmI,
             "VERSION" => Self::Version,
             "" => return Err(syntax("a command of this site")),
@@ -138,6 +156,12 @@ impl Site {
             Self::Sync => b"SYNC".to_vec(),
             Self::Drafts(None) => b"DRAFTS".to_vec(),
             Self::Drafts(Some(name)) => with("DRAFTS", name),
+            Self::Want(paths) => {
+                let paths: Vec<&[u8]> = paths.iter().map(|path| path.strip_prefix(b"/").unwrap_or(path)).collect();
+                with("WANT", &paths.join(&b"//"[..]))
+            }
+            Self::GetBatch => b"MGET".to_vec(),
+            Self::PutBatch => b"MPUT".to_vec(),
             Self::WhoAmI => b"WHOAMI".to_vec(),
             Self::Version => b"VERSION".to_vec(),
             Self::Other(verb, rest) if rest.is_empty() => verb.as_bytes().to_vec(),
@@ -159,6 +183,17 @@ fn utime_of_five(rest: &[u8]) -> Option<(Stamp, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wanted_paths_are_split_at_two_slashes() {
+        let parse = |text: &str| Site::parse(text.as_bytes());
+        let wanted = Site::Want(vec![b"/a b/c".to_vec(), b"/d".to_vec()]);
+        assert_eq!(parse("WANT a b/c//d"), Ok(wanted.clone()));
+        assert_eq!(wanted.encode(), b"WANT a b/c//d");
+        for wrong in ["WANT", "WANT /a", "WANT a//", "WANT a///b", "WANT //"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn utime_is_parsed_in_both_forms() {

@@ -117,8 +117,9 @@ pub(super) const TOKENS: &[Entry] = &[entry("ADAT", "token", Nothing, No)];
 pub(super) const GSI: &[Entry] = &[entry("DCAU", "N|A|S subject", Nothing, Is("DCAU"))];
 
 /// Features without a command. XDRAFTS is Phoebus's own: an upload has no name before it is complete, and REST at data
-/// that the server does not have is refused. XSYNC says that there is SITE SYNC.
-pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS", "XSYNC"];
+/// that the server does not have is refused. XSYNC says that there is SITE SYNC, and
+/// XBATCH that there are SITE WANT, MGET and MPUT.
+pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS", "XSYNC", "XBATCH"];
 
 /// Subcommands of SITE, in the order of `SITE HELP`.
 pub(super) const SITE: &[Entry] = &[
@@ -133,6 +134,9 @@ pub(super) const SITE: &[Entry] = &[
     entry("CLIENTINFO", "name=value;...", Nothing, No),
     entry("DRAFTS", "[path]", Login, No),
     entry("SYNC", "", Login, No),
+    entry("WANT", "path[//path...]", Login, No),
+    entry("MGET", "", Login, No),
+    entry("MPUT", "", Writing, No),
     entry("WHOAMI", "", Login, No),
     entry("VERSION", "", Login, No),
 ];
@@ -148,7 +152,8 @@ pub(super) fn is_command(line: &[u8]) -> bool {
 /// What a subcommand of SITE needs. Unknown ones need nothing, and are refused.
 pub(super) fn needs_of_site(site: &Site) -> Needs {
     match site {
-        Site::Chmod(..) | Site::Utime(..) => Writing,
+        Site::Chmod(..) | Site::Utime(..) | Site::PutBatch => Writing,
+        Site::Want(_) | Site::GetBatch => Login,
         Site::NetStack(_) | Site::Buffer(..) | Site::TaskId(_) => Login,
         Site::Drafts(_) | Site::Sync | Site::WhoAmI | Site::Version => Login,
         _ => Nothing,

@@ -34,6 +34,9 @@ impl Session {
             }
             Site::Drafts(path) => self.drafts(path.as_deref()),
             Site::Sync => Step::task(Task::File(FileTask::Sync)),
+            Site::Want(paths) => self.want(&paths),
+            Site::GetBatch => self.get_batch(),
+            Site::PutBatch => self.put_batch(),
             Site::WhoAmI => Step::say(200, self.account().map_or("", |account| account.name.as_str())),
             Site::Version => Step::say(200, concat!("Phoebus ", env!("CARGO_PKG_VERSION"))),
             _ => Step::say(502, "this SITE command is not implemented here"),

@@ -164,6 +164,10 @@ pub(crate) enum Operation {
     Adjust { key: Key, offset: u64 },
     /// Send a listing.
     List { key: Key, format: Format },
+    /// Send short files as a batch.
+    SendBatch { keys: Vec<Key> },
+    /// Receive a batch of short files.
+    ReceiveBatch,
 }
 
 /// The blocks of one stripe: every `count`th block of `unit` bytes, from the one with this index on.

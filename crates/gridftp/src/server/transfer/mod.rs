@@ -1,10 +1,12 @@
 //! Tasks that use the data channel.
 //!
 //! - `striped` has data nodes move files; `stripe` is the node's side.
-//! - `retrieve` sends files, `receive` receives them, `listing` sends directories.
+//! - `retrieve` sends files, `receive` receives them, `batch` does both with many short ones, `listing` sends
+//!   directories.
 //! - [`flow`] and [`ascii`] convert between a file and the data channel; [`markers`] report progress.
 
 mod ascii;
+mod batch;
 mod flow;
 mod listing;
 mod markers;
@@ -45,7 +47,10 @@ impl Worker {
             | Operation::Adjust { key, .. } => nobodys(key).err(),
             // Data nodes write to the front end's draft, and STOU chooses its name itself.
             Operation::Stripe { .. } | Operation::List { .. } | Operation::Unique { .. } => None,
+            // Each file has an answer of its own.
+            Operation::SendBatch { .. } | Operation::ReceiveBatch => None,
         };
+        let mut not_stored = batch::NotStored::new();
         let moved = match &transfer.what {
             _ if refused.is_some() => Err(refused.unwrap_or(Failure::Stopped)),
             Operation::Send { .. }
@@ -69,6 +74,11 @@ impl Worker {
             }
             Operation::Send { key, part, stripe } => self.retrieve(&transfer, key, *part, *stripe, client).await,
             Operation::List { key, format } => self.send_listing(&transfer, key, format, client).await,
+            Operation::SendBatch { .. } | Operation::ReceiveBatch if striped => {
+                Err(Failure::say(504, "batches do not go to data nodes"))
+            }
+            Operation::SendBatch { keys } => self.send_batch(&transfer, keys, client).await,
+            Operation::ReceiveBatch => self.receive_batch(&transfer, &mut not_stored, client).await,
             Operation::Unique { .. } if striped => {
                 Err(Failure::say(504, "data nodes store files under names that clients choose"))
             }
@@ -89,7 +99,7 @@ impl Worker {
             Ok(bytes) => {
                 self.sent = Some(bytes).filter(|_| matches!(transfer.what, Operation::Send { .. }));
                 tracing::info!(peer = %self.peer, user = transfer.user, what = %transfer.what, bytes, seconds, "transferred");
-                Reply::new(226, "transfer complete")
+                batch::reply(&not_stored)
             }
             Err(failure) => {
                 let reply = failure.reply();
@@ -109,7 +119,8 @@ impl Worker {
 
     /// The data channel of a transfer: the open one if it has the same endpoint, or a new one.
     fn channel_of(&mut self, transfer: &Transfer) -> Result<Channel, Failure> {
-        let sends = matches!(transfer.what, Operation::Send { .. } | Operation::List { .. });
+        let sends =
+            matches!(transfer.what, Operation::Send { .. } | Operation::SendBatch { .. } | Operation::List { .. });
         if transfer.settings.mode == Mode::Extended && sends == (transfer.aim == DataEndpoint::Listen) {
             let how = if sends { "PORT, EPRT or SPOR has to say where" } else { "PASV, EPSV or SPAS has to ask where" };
             return Err(Failure::say(425, format!("in MODE E the sender connects: {how}")));
@@ -224,6 +235,8 @@ impl std::fmt::Display for Operation {
             Self::Append { key } => write!(f, "append to {}", quoted(key)),
             Self::Adjust { key, offset } => write!(f, "store from {offset} in {}", quoted(key)),
             Self::List { key, .. } => write!(f, "list {}", quoted(key)),
+            Self::SendBatch { keys } => write!(f, "retrieve a batch of {} files", keys.len()),
+            Self::ReceiveBatch => write!(f, "store a batch of files"),
         }
     }
 }

@@ -189,9 +189,11 @@ pub(super) async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Tar
                 edit(store, key, from).await
             }
         },
-        Operation::Send { .. } | Operation::List { .. } | Operation::Stripe { .. } => {
-            Err(Failure::say(451, "this receives nothing"))
-        }
+        Operation::Send { .. }
+        | Operation::SendBatch { .. }
+        | Operation::ReceiveBatch
+        | Operation::List { .. }
+        | Operation::Stripe { .. } => Err(Failure::say(451, "this receives nothing")),
     }
 }
 

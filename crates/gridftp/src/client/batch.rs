@@ -1,0 +1,288 @@
+//! Many short files in one exchange with `phoebus serve` ([`phoebus_proto::gridftp::batch`]): a few round trips and one
+//! data connection for some hundred files, instead of five round trips and a connection for each.
+
+use super::error::{data, late, passing, refused};
+use super::preliminary::Limit;
+use super::remote::Remote;
+use super::session::Session;
+use super::take::Sink;
+use super::task::Task;
+use crate::data::{Intake, Mode};
+use bytes::Bytes;
+use phoebus_files::block::{Block, Body, Pool};
+use phoebus_files::key::Key;
+use phoebus_files::store::{Attributes, Batches, Fallible, Flow, ShortObject, Time};
+use phoebus_files::{Error, ErrorKind};
+use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_FILES, MAX_WANTED, Record};
+use phoebus_proto::gridftp::reply::Reply;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// The feature of servers that have batches.
+pub(super) const FEATURE: &str = "XBATCH";
+
+/// Most files of a batch: a round trip of 100 ms is then a fraction of a millisecond for each.
+const MOST: usize = 512;
+
+/// Longest line of SITE WANT, in bytes.
+const LINE: usize = 8 << 10;
+
+/// Bytes of a block.
+const BLOCK: usize = 256 << 10;
+
+/// Slowest rate, in bytes per second, at which a server is expected to store files.
+const SLOW: u64 = 1_000_000;
+
+/// Longest wait for acknowledgements of sent data if the server has it already.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Longest time that a server is expected to take for a file.
+const SLOW_FILE: Duration = Duration::from_millis(50);
+
+impl Batches for Remote {
+    fn most(&self) -> usize {
+        MOST
+    }
+
+    fn put<'a>(&'a self, objects: &'a [ShortObject]) -> Fallible<'a, Vec<bool>> {
+        Box::pin(put(self, objects))
+    }
+
+    fn get<'a>(&'a self, keys: &'a [Key]) -> Fallible<'a, Vec<Option<ShortObject>>> {
+        Box::pin(get(self, keys))
+    }
+}
+
+async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Error> {
+    let name = remote.0.name.to_string();
+    let mut is_sent = Vec::with_capacity(objects.len());
+    let (mut batch, mut blocks, mut at) = (Encoder::default(), VecDeque::new(), 0);
+    for object in objects {
+        let Attributes { mode, modified } = object.attributes;
+        let file = remote.path(&object.key).map(|path| File {
+            path,
+            mode,
+            at_most: object.at_most,
+            modified: modified.map(|time| (time.seconds, time.nanos)),
+            sum: object.sum,
+            ..File::default()
+        });
+        // What cannot be sent is refused when it is sent alone.
+        is_sent.push(file.is_ok_and(|file| batch.file(&file, &object.bytes).is_ok()));
+        if batch.waiting() >= BLOCK {
+            queue(&mut blocks, &mut at, batch.take());
+        }
+    }
+    batch.end();
+    queue(&mut blocks, &mut at, batch.take());
+    let files = is_sent.iter().filter(|sent| **sent).count();
+    if files == 0 {
+        return Ok(is_sent);
+    }
+    let mut session = remote.session_to_write().await?;
+    let reply = send(remote, &mut session, &name, blocks, (files, at)).await?;
+    remote.keep_after(session).await;
+    let not_stored =
+        not_stored(&reply, files).ok_or_else(|| passing(&name, "its answer to SITE MPUT is not understood"))?;
+    let mut number = 0;
+    for (object, sent) in objects.iter().zip(&mut is_sent).filter(|(_, sent)| **sent) {
+        *sent = !not_stored.contains(&number);
+        number += 1;
+        remote.forget(&object.key);
+    }
+    Ok(is_sent)
+}
+
+fn queue(blocks: &mut VecDeque<Block>, at: &mut u64, bytes: Vec<u8>) {
+    let block = Block { offset: *at, body: Bytes::from(bytes), sum: None };
+    *at += block.len();
+    blocks.push_back(block.into());
+}
+
+/// Sends a batch of so many files and bytes. Returns the last reply.
+async fn send(
+    remote: &Remote,
+    session: &mut Session,
+    name: &str,
+    blocks: VecDeque<Block>,
+    (files, bytes): (usize, u64),
+) -> Result<Reply, Error> {
+    let plan = remote.plan();
+    plan.enter_to_send(session, Mode::Stream, None, &remote.0.ahead, name).await?;
+    let channel = plan.passive(session).await?;
+    session.moving = true;
+    session.send(b"SITE MPUT").await?;
+    remote.prepare_next(session).await?;
+    let moved = Arc::default();
+    let mut sending = pin!(channel.send(Mode::Stream, 1, Arc::new(Queued(Mutex::new(blocks))), &moved));
+    let expected = Duration::from_secs(bytes / SLOW) + SLOW_FILE * files as u32;
+    let (begun, mut sent) = (Instant::now(), false);
+    let mut limit = Limit::new(remote.options().reply_timeout + expected, Duration::ZERO);
+    loop {
+        tokio::select! {
+            // A refusal must not look like a broken connection.
+            biased;
+            reply = session.next() => {
+                let reply = reply?;
+                limit.heard();
+                if reply.is_preliminary() {
+                    if sent && limit.is_over() {
+                        return Err(late(name, &limit));
+                    }
+                    continue;
+                }
+                session.in_step = true;
+                if !reply.is_success() {
+                    return Err(refused(name, "store a batch at", "SITE MPUT", &reply));
+                }
+                if !sent && !timeout(SETTLE, &mut sending).await.is_ok_and(|sent| sent.is_ok()) {
+                    return Err(passing(name, "the server says that all has come before all was sent"));
+                }
+                session.moving = false;
+                return Ok(reply);
+            }
+            done = &mut sending, if !sent => {
+                done.map_err(|error| data(name, error))?;
+                sent = true;
+                limit = Limit::new(remote.options().reply_timeout + expected, begun.elapsed());
+            }
+            () = sleep_until(limit.end()), if sent => return Err(late(name, &limit)),
+        }
+    }
+}
+
+/// The numbers of the files that the reply to SITE MPUT says were not stored. `None` if it says something else.
+fn not_stored(reply: &Reply, files: usize) -> Option<Vec<usize>> {
+    let [_, lines @ .., _] = &reply.lines[..] else { return Some(Vec::new()) };
+    let number = |line: &Vec<u8>| {
+        let mut words = str::from_utf8(line).ok()?.split_whitespace();
+        let (number, _code) = (words.next()?.parse().ok()?, words.next()?.parse::<u16>().ok()?);
+        (words.next().is_none() && number < files).then_some(number)
+    };
+    lines.iter().map(number).collect()
+}
+
+async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, Error> {
+    let name = remote.0.name.to_string();
+    // What cannot be asked for is refused when it is asked for alone.
+    let paths: Vec<Option<Vec<u8>>> =
+        keys.iter().map(|key| remote.path(key).ok().filter(|path| path.len() > 1)).collect();
+    let lines = lines(paths.iter().flatten().map(Vec::as_slice));
+    if lines.is_empty() {
+        return Ok(keys.iter().map(|_| None).collect());
+    }
+    let mut session = remote.session().await?;
+    let plan = remote.plan();
+    plan.enter(&mut session, Mode::Stream).await?;
+    for reply in session.ask_all(&lines, &remote.0.ahead).await? {
+        if !reply.is_success() {
+            // The server has noted some of the names.
+            session.in_step = false;
+            return Err(refused(&name, "ask for a batch of", "SITE WANT", &reply));
+        }
+    }
+    let channel = plan.passive(&mut session).await?;
+    let intake = Intake { pool: Pool::new(BLOCK, 4), from: 0, expected: None, into: None };
+    let mut sink = Reading { decoder: Decoder::default(), records: Vec::new(), failed: None };
+    let task = Task { remote, name: &name, act: "get a batch from", enough: None };
+    let received = task.receive(&mut session, b"SITE MGET", &channel, Mode::Stream, intake, &mut sink).await;
+    let unreadable =
+        |error: BatchError| Error::Store { name: name.clone(), reason: error.to_string(), kind: ErrorKind::Passing };
+    if let Some(error) = sink.failed.take() {
+        return Err(unreadable(error));
+    }
+    received?;
+    sink.decoder.finish().map_err(unreadable)?;
+    remote.keep_after(session).await;
+    let mut records = sink.records.into_iter();
+    let objects = keys.iter().zip(paths).map(|(key, path)| {
+        let file = path.and_then(|_| records.next()).flatten()?;
+        let attributes = Attributes {
+            mode: file.mode.map(|mode| mode & 0o7777),
+            modified: file.modified.map(|(seconds, nanos)| Time { seconds, nanos }),
+        };
+        let object =
+            ShortObject { key: key.clone(), bytes: file.bytes.into(), sum: file.sum, attributes, at_most: None };
+        object.is_whole().then_some(object)
+    });
+    Ok(objects.collect())
+}
+
+/// The lines of SITE WANT for these paths.
+fn lines<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+    let mut lines: Vec<Vec<u8>> = Vec::new();
+    let mut rest = MAX_WANTED;
+    for path in paths.take(MAX_FILES) {
+        let Some(left) = rest.checked_sub(path.len()) else { break };
+        rest = left;
+        match lines.last_mut().filter(|line| line.len() + path.len() < LINE) {
+            Some(line) => line.extend([b"/", path].concat()),
+            None => lines.push([b"SITE WANT ", &path[1..]].concat()),
+        }
+    }
+    lines
+}
+
+/// Reads a batch as it comes.
+struct Reading {
+    decoder: Decoder,
+    /// The files, `None` for those that the server does not send.
+    records: Vec<Option<File>>,
+    failed: Option<BatchError>,
+}
+
+impl Sink for Reading {
+    async fn take(&mut self, block: Block) -> bool {
+        let Body::Bytes(bytes) = block.body else { return true };
+        self.decoder.push(&bytes);
+        loop {
+            match self.decoder.take() {
+                Ok(Some(Record::File(file))) => self.records.push(Some(file)),
+                Ok(Some(Record::Refused(_))) => self.records.push(None),
+                Ok(Some(Record::End)) => {}
+                Ok(None) => return true,
+                Err(error) => {
+                    self.failed = Some(error);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Blocks that wait to be sent.
+#[derive(Debug)]
+struct Queued(Mutex<VecDeque<Block>>);
+
+impl Flow for Queued {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        let next = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        Box::pin(async { Ok(next) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wanted_paths_fill_lines() {
+        let paths = [b"/a".to_vec(), b"/b/c d".to_vec(), [b"/".to_vec(), vec![b'x'; LINE]].concat(), b"/e".to_vec()];
+        let lines = lines(paths.iter().map(Vec::as_slice));
+        assert_eq!(lines.len(), 3);
+        assert_eq!((&lines[0][..], &lines[2][..]), (&b"SITE WANT a//b/c d"[..], &b"SITE WANT e"[..]));
+    }
+
+    #[test]
+    fn answer_names_what_was_not_stored() {
+        let reply = |lines: &[&str]| Reply::of_lines(226, lines.iter().map(|line| line.as_bytes().to_vec()));
+        assert_eq!(not_stored(&Reply::new(226, "done"), 3), Some(vec![]));
+        assert_eq!(not_stored(&reply(&["Not stored:", " 0 550", " 2 452", "End"]), 3), Some(vec![0, 2]));
+        for wrong in [" 3 550", " 0", " x 550", "", " 0 550 x"] {
+            assert_eq!(not_stored(&reply(&["Not stored:", wrong, "End"]), 3), None, "{wrong:?}");
+        }
+    }
+}

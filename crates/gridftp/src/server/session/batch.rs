@@ -1,0 +1,55 @@
+//! SITE WANT, SITE MGET and SITE MPUT: many short files over one data connection
+//! ([`phoebus_proto::gridftp::batch`]).
+
+use super::task::Operation;
+use super::{Session, Step};
+use crate::data::Mode;
+use phoebus_files::key::Key;
+use phoebus_proto::gridftp::batch::{MAX_FILES, MAX_WANTED};
+
+/// The files that the next SITE MGET sends.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    keys: Vec<Key>,
+    bytes: usize,
+}
+
+impl Session {
+    pub(super) fn want(&mut self, paths: &[Vec<u8>]) -> Step {
+        let bytes = paths.iter().map(Vec::len).sum::<usize>();
+        if self.wanted.keys.len() + paths.len() > MAX_FILES || self.wanted.bytes + bytes > MAX_WANTED {
+            let most =
+                format!("a batch has at most {MAX_FILES} files, with {MAX_WANTED} bytes of paths; SITE MGET gets them");
+            return Step::say(552, most);
+        }
+        let mut keys = Vec::with_capacity(paths.len());
+        for path in paths {
+            match self.key(path) {
+                Ok(key) => keys.push(key),
+                Err(refusal) => return refusal,
+            }
+        }
+        self.wanted.keys.append(&mut keys);
+        self.wanted.bytes += bytes;
+        Step::say(250, format!("{} files are wanted", self.wanted.keys.len()))
+    }
+
+    pub(super) fn get_batch(&mut self) -> Step {
+        let keys = std::mem::take(&mut self.wanted).keys;
+        if keys.is_empty() {
+            return Step::say(503, "SITE WANT has to name files first");
+        }
+        self.batch(Operation::SendBatch { keys })
+    }
+
+    pub(super) fn put_batch(&mut self) -> Step {
+        self.batch(Operation::ReceiveBatch)
+    }
+
+    fn batch(&mut self, what: Operation) -> Step {
+        if self.settings.mode != Mode::Stream || self.settings.ascii {
+            return Step::say(504, "batches go in MODE S and TYPE I");
+        }
+        self.transfer(b".", |_| what)
+    }
+}
