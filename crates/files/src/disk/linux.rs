@@ -303,14 +303,17 @@ impl Disk for Linux {
     }
 
     fn rename(&self, from: &Key, to: &Key, replace: bool) -> io::Result<()> {
-        let ((old_dir, old), (new_dir, new)) = (self.parent(from)?, self.parent(to)?);
+        let (old_dir, old) = self.parent(from)?;
+        // Most renames are within a directory.
+        let other = if from.parent() == to.parent() { None } else { Some(self.parent(to)?.0) };
+        let (new_dir, new) = (other.as_ref().unwrap_or(&old_dir), OsStr::from_bytes(to.name()));
         if replace {
-            return Ok(rustix::fs::renameat(old_dir, old, new_dir, new)?);
+            return Ok(rustix::fs::renameat(&old_dir, old, new_dir, new)?);
         }
-        match rustix::fs::renameat_with(&old_dir, old, &new_dir, new, RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(&old_dir, old, new_dir, new, RenameFlags::NOREPLACE) {
             // Without RENAME_NOREPLACE: a hard link fails if the name exists, then the old name is removed.
             Err(Errno::INVAL | Errno::NOSYS) => {
-                rustix::fs::linkat(&old_dir, old, &new_dir, new, AtFlags::empty())?;
+                rustix::fs::linkat(&old_dir, old, new_dir, new, AtFlags::empty())?;
                 Ok(rustix::fs::unlinkat(&old_dir, old, AtFlags::empty())?)
             }
             other => Ok(other?),
