@@ -21,6 +21,10 @@ pub(crate) trait Experiment {
     fn rows(&self) -> Vec<Label>;
     /// The approximate duration of one measurement.
     fn expected(&self, point: &str, row: &str) -> Duration;
+    /// Whether the row can be measured at the point.
+    fn has(&self, _point: &str, _row: &str) -> bool {
+        true
+    }
     /// Builds the bed of a point.
     fn set_up(&self, point: &str) -> anyhow::Result<Self::Bed>;
     /// The conditions while the bed exists, by name.
@@ -113,6 +117,7 @@ type Remaining = Vec<(Label, Vec<(Label, u32)>)>;
 fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Results) -> Remaining {
     let missing = |point: &Label| -> Vec<_> {
         let all = (1..=runs).flat_map(|run| rows.iter().map(move |row| (row.clone(), run)));
+        let all = all.filter(|(row, _)| experiment.has(&point.id, &row.id));
         all.filter(|(row, run)| !results.has(&point.id, &row.id, *run)).collect()
     };
     let points = experiment.points().into_iter().map(|point| {

@@ -1,7 +1,8 @@
-//! `phoebus bench small`: a directory of 10 000 files of 10 KB to and from a server 50 ms away: `phoebus cp` against
-//! `globus-url-copy -cc 8 -pp`, both with GCT's server, `phoebus cp` with `phoebus serve`, and `scp -r`.
+//! `phoebus bench small`: a directory of many short files, copied on one machine, and to and from a server at several round
+//! trips: `phoebus cp` with either server beside `globus-url-copy -cc 8 -pp`, `rsync --fsync`, rclone and scp.
 //!
-//! The programs do not do the same: only `phoebus cp` verifies every file before it publishes it under its name.
+//! The programs do not do the same: only `phoebus cp` verifies every file before it publishes it under its name, and only it
+//! and `rsync --fsync` sync what they write.
 
 use super::Common;
 use super::conditions::versions;
@@ -13,10 +14,11 @@ use super::stats::Summary;
 use super::table::Table;
 use super::wan::control_routes;
 use anyhow::{Context, anyhow, bail};
+use phoebus_proto::units::{ByteSize, Span};
 use phoebus_wan::testbed::{Scenario, Testbed};
 use std::fs;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -28,11 +30,19 @@ pub(crate) struct SmallArgs {
     /// How many files [default: 10000, with --quick 1000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: Option<u32>,
+    /// The size of each.
+    #[arg(long, default_value = "10kB")]
+    size: ByteSize,
+    /// Round trips of the path to the server; 0 is loopback [default: 0ms,1ms,10ms,50ms, with --quick 0ms].
+    #[arg(long, value_delimiter = ',')]
+    rtt: Vec<Span>,
 }
 
 /// The experiment.
 pub(super) struct Small {
     files: u32,
+    size: usize,
+    points: Vec<Point>,
 }
 
 /// Number of files over the time from the client's start to its end.
@@ -40,80 +50,99 @@ const RATE: Metric = Metric { name: "files", unit: "1/s" };
 /// The time from the client's start to its end; for scp, scaled to the number of files of the others.
 const TIME: Metric = Metric { name: "time", unit: "s" };
 
-const POINTS: [(&str, &str); 2] = [("put", "put"), ("get", "get")];
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// A copy on one machine.
+    Local,
+    Put(Duration),
+    Get(Duration),
+}
+
+struct Point {
+    act: Act,
+    id: String,
+    title: String,
+}
+
 const GUC: &str = "guc";
 const OURS: &str = "cp";
 const BOTH: &str = "both";
+const RSYNC: &str = "rsync";
+const UNSYNCED: &str = "rsync-unsynced";
+const RCLONE: &str = "rclone";
 const SCP: &str = "scp";
-const ROWS: [(&str, &str); 4] = [
+const ROWS: [(&str, &str); 7] = [
     (GUC, "globus-url-copy -cc 8 -pp, GCT's server"),
     (OURS, "phoebus cp, GCT's server"),
     (BOTH, "phoebus cp, phoebus serve"),
-    (SCP, "scp -r"),
+    (RSYNC, "rsync -a --fsync, over ssh"),
+    (UNSYNCED, "rsync -a, over ssh"),
+    (RCLONE, "rclone copy --transfers 16, sftp"),
+    (SCP, "scp -r; cp -r"),
 ];
 
-const SIZE: usize = 10_000;
-/// The number of files for scp, whose time is then scaled: it waits a round trip or two for each file.
+/// The number of files for scp over a path, whose time is then scaled: it waits a round trip or two for each file.
 const FOR_SCP: u32 = 500;
 const PORT: u16 = 2811;
-const SCENARIO: &str = "seed = 1\n[[host]]\nname = \"src\"\n[[host]]\nname = \"dst\"\n[[link]]\nname = \"wan\"\n\
-                        ends = [\"src\", \"dst\"]\ndelay = \"25ms\"\nrate = \"1gbit\"\n";
 /// The congestion control of all senders.
 const CONTROL: &str = "cubic";
 const KEY: Duration = Duration::from_secs(10);
+/// For so long ext4 gives no inode number out again, and looks for others at every new file.
+const DELETED: Duration = Duration::from_secs(6);
 /// The directories in which Debian installs servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl Act {
+    fn rtt(self) -> Duration {
+        match self {
+            Self::Local => Duration::ZERO,
+            Self::Put(rtt) | Self::Get(rtt) => rtt,
+        }
+    }
+}
 
 impl Small {
     /// The experiment with these options.
     pub(super) fn new(args: &SmallArgs) -> Self {
-        Self { files: args.files.unwrap_or(if args.common.quick { 1000 } else { 10_000 }) }
+        let quick = args.common.quick;
+        let usual: &[u64] = if quick { &[0] } else { &[0, 1, 10, 50] };
+        let mut rtts: Vec<Duration> = args.rtt.iter().map(|span| span.0).collect();
+        if rtts.is_empty() {
+            rtts = usual.iter().map(|rtt| Duration::from_millis(*rtt)).collect();
+        }
+        let of = |act: Act, what: &str| match act {
+            Act::Local => Point { act, id: "local".into(), title: "local".into() },
+            _ => {
+                let rtt = Span(act.rtt());
+                Point { act, id: format!("{what}-{rtt}"), title: format!("{what}, {rtt}") }
+            }
+        };
+        let over = rtts.into_iter().flat_map(|rtt| [of(Act::Put(rtt), "put"), of(Act::Get(rtt), "get")]);
+        let points = std::iter::once(of(Act::Local, "")).chain(over).collect();
+        let files = args.files.unwrap_or(if quick { 1000 } else { 10_000 });
+        Self { files, size: usize::try_from(args.size.0).unwrap_or(usize::MAX).min(1 << 20), points }
     }
 
-    fn once(&self, hosts: &Hosts, is_put: bool, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let count = if row == SCP { FOR_SCP.min(self.files) } else { self.files };
-        let from = hosts.files(count)?;
+    fn act(&self, point: &str) -> Act {
+        self.points.iter().find(|known| known.id == point).map_or(Act::Local, |known| known.act)
+    }
+
+    /// The number of files that a row copies.
+    fn count(&self, act: Act, row: &str) -> u32 {
+        if row == SCP && act.rtt() > Duration::ZERO { FOR_SCP.min(self.files) } else { self.files }
+    }
+
+    fn once(&self, hosts: &mut Hosts, act: Act, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let count = self.count(act, row);
+        let from = hosts.files(count, self.size)?;
         let target = hosts.path("target");
         if target.exists() {
             fs::remove_dir_all(&target).context("what was copied before")?;
+            std::thread::sleep(DELETED);
         }
-        let _server = hosts.server(row)?;
-        let (near, far) = if is_put { (&from, &target) } else { (&target, &from) };
-        let url = format!("ftp://{}:{PORT}{}/", hosts.address, far.display());
-        let ends = |near: String| if is_put { [near, url.clone()] } else { [url.clone(), near] };
-        let mut client = match row {
-            GUC => {
-                let mut client = hosts.command("src", "globus-url-copy")?;
-                client.args(["-cc", "8", "-pp", "-r", "-cd"]).args(ends(format!("file://{}/", near.display())));
-                client
-            }
-            SCP => {
-                let mut client = hosts.command("src", "scp")?;
-                let known = format!("UserKnownHostsFile={}", hosts.path("known").display());
-                client.args([
-                    "-4",
-                    "-q",
-                    "-B",
-                    "-r",
-                    "-F",
-                    "/dev/null",
-                    "-o",
-                    "IdentitiesOnly=yes",
-                    "-o",
-                    &known,
-                    "-i",
-                ]);
-                client.arg(hosts.path("ssh-user"));
-                let far = format!("root@dst:{}", far.display());
-                client.args(if is_put { [near.display().to_string(), far] } else { [far, near.display().to_string()] });
-                client
-            }
-            _ => {
-                let mut client = hosts.command("src", &program()?)?;
-                client.args(["cp", "-r", "-q"]).args(ends(format!("{}/", near.display())));
-                client
-            }
-        };
+        let _server = if act == Act::Local { None } else { Some(hosts.server(row)?) };
+        let mut client = hosts.client(act, row, &from, &target)?;
         client.env("HOME", hosts.path("home"));
         let began = Instant::now();
         process::run(row, client, limit)?;
@@ -130,6 +159,8 @@ impl Small {
 /// Two hosts, with a directory for files that both see.
 pub(super) struct Hosts {
     testbed: Testbed,
+    /// The server's host, and its address there.
+    far: &'static str,
     address: IpAddr,
     place: tempfile::TempDir,
 }
@@ -140,11 +171,18 @@ fn program() -> anyhow::Result<String> {
 }
 
 impl Hosts {
-    fn new() -> anyhow::Result<Self> {
-        let testbed = Testbed::up(&Scenario::parse(SCENARIO, "two hosts")?)?;
+    /// Two hosts, with this round trip between them. Without one, the second is the first.
+    fn new(rtt: Duration) -> anyhow::Result<Self> {
+        let delay = Span(rtt / 2);
+        let scenario = format!(
+            "seed = 1\n[[host]]\nname = \"src\"\n[[host]]\nname = \"dst\"\n[[link]]\nname = \"wan\"\n\
+             ends = [\"src\", \"dst\"]\ndelay = \"{delay}\"\nrate = \"1gbit\"\n"
+        );
+        let testbed = Testbed::up(&Scenario::parse(&scenario, "two hosts")?)?;
         let address = testbed.addresses("dst")?.iter().copied().find(IpAddr::is_ipv4);
         let address = address.ok_or_else(|| anyhow!("dst has no IPv4 address"))?;
-        let hosts = Self { testbed, address, place: tempfile::tempdir().context("no place for files")? };
+        let (far, address) = if rtt.is_zero() { ("src", Ipv4Addr::LOCALHOST.into()) } else { ("dst", address) };
+        let hosts = Self { testbed, far, address, place: tempfile::tempdir().context("no place for files")? };
         for host in ["src", "dst"] {
             control_routes(hosts.command(host, "sh")?, CONTROL)?;
         }
@@ -154,14 +192,15 @@ impl Hosts {
             keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "phoebus-bench", "-f"]).arg(hosts.path(key));
             process::run("ssh-keygen", keygen, KEY)?;
         }
-        fs::write(hosts.path("known"), format!("dst {}", fs::read_to_string(hosts.path("ssh-host.pub"))?))?;
+        let known = format!("{} {}", hosts.address, fs::read_to_string(hosts.path("ssh-host.pub"))?);
+        fs::write(hosts.path("known"), known)?;
         let own = hosts.place.path().display().to_string();
         // Without PAM, sshd treats an account with a locked password as a locked account.
         let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
         let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
         let text = format!(
             "Port {PORT}\nHostKey {own}/ssh-host\nAuthorizedKeysFile {own}/ssh-user.pub\nStrictModes no\nUsePAM {pam}\nPidFile none\n\
-             PermitRootLogin yes\nPasswordAuthentication no\nSubsystem sftp /usr/lib/openssh/sftp-server\n"
+             PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\nSubsystem sftp /usr/lib/openssh/sftp-server\n"
         );
         fs::write(hosts.path("sshd_config"), text.replace(&format!("Port {PORT}"), "Port 22"))?;
         Ok(hosts)
@@ -177,29 +216,74 @@ impl Hosts {
         Ok(command)
     }
 
-    /// A directory of `count` files, no two of them alike.
-    fn files(&self, count: u32) -> anyhow::Result<PathBuf> {
+    /// A directory of `count` files of `size` bytes, no two of them alike.
+    fn files(&self, count: u32, size: usize) -> anyhow::Result<PathBuf> {
         let dir = self.path(&format!("source-{count}"));
         if !dir.exists() {
             fs::create_dir(&dir)?;
             for i in 0..count {
-                let bytes: Vec<u8> = (0..SIZE).map(|at| (at as u32).wrapping_mul(i | 1).to_le_bytes()[1]).collect();
+                let bytes: Vec<u8> = (0..size).map(|at| (at as u32).wrapping_mul(i | 1).to_le_bytes()[1]).collect();
                 fs::write(dir.join(format!("file-{i}")), bytes)?;
             }
         }
         Ok(dir)
     }
 
+    /// The command that copies `from` to `target`.
+    fn client(&self, act: Act, row: &str, from: &Path, target: &Path) -> anyhow::Result<Command> {
+        let (from, target) = (from.display().to_string(), target.display().to_string());
+        let known = format!("UserKnownHostsFile={}", self.path("known").display());
+        let key = self.path("ssh-user").display().to_string();
+        let ssh = ["-F", "/dev/null", "-o", "IdentitiesOnly=yes", "-o", &known, "-i", &key];
+        // The ends of a copy, where the far one has `before` in front of it.
+        let ends = |before: &str, near: &str| match act {
+            Act::Local => [format!("{near}{from}"), format!("{near}{target}")],
+            Act::Put(_) => [format!("{near}{from}"), format!("{before}{target}")],
+            Act::Get(_) => [format!("{before}{from}"), format!("{near}{target}")],
+        };
+        let with_slash = |ends: [String; 2]| ends.map(|end| end + "/");
+        let ftp = format!("ftp://{}:{PORT}", self.address);
+        let shell = format!("root@{}:", self.address);
+        let (program, args): (String, Vec<String>) = match row {
+            GUC => {
+                let args = ["-cc", "8", "-pp", "-r", "-cd"].map(str::to_owned).into_iter();
+                ("globus-url-copy".into(), args.chain(with_slash(ends(&ftp, "file://"))).collect())
+            }
+            RSYNC | UNSYNCED => {
+                let mut args = vec!["-a".to_owned(), "-e".to_owned(), format!("ssh -4 -q {}", ssh.join(" "))];
+                args.extend((row == RSYNC).then(|| "--fsync".to_owned()));
+                ("rsync".into(), args.into_iter().chain(with_slash(ends(&shell, ""))).collect())
+            }
+            RCLONE => {
+                let sftp = format!(":sftp,host={},user=root,key_file={key},shell_type=unix:", self.address);
+                let args = ["copy", "-q", "--transfers", "16", "--checkers", "16"].map(str::to_owned).into_iter();
+                ("rclone".into(), args.chain(ends(&sftp, "")).collect())
+            }
+            SCP if act == Act::Local => ("cp".into(), ["-r".to_owned()].into_iter().chain(ends("", "")).collect()),
+            SCP => {
+                let args = ["-4", "-q", "-B", "-r"].into_iter().chain(ssh).map(str::to_owned);
+                ("scp".into(), args.chain(ends(&shell, "")).collect())
+            }
+            _ => {
+                let args = ["cp", "-r", "-q"].map(str::to_owned).into_iter();
+                (program()?, args.chain(with_slash(ends(&ftp, ""))).collect())
+            }
+        };
+        let mut client = self.command("src", &program)?;
+        client.args(args);
+        Ok(client)
+    }
+
     fn server(&self, row: &str) -> anyhow::Result<Background> {
         let port = PORT.to_string();
         let (name, port, command) = match row {
             BOTH => {
-                let mut server = self.command("dst", &program()?)?;
+                let mut server = self.command(self.far, &program()?)?;
                 server.args(["serve", "--root", "/", "--anonymous", "--listen", &format!("0.0.0.0:{port}")]);
                 ("phoebus serve", PORT, server)
             }
-            SCP => {
-                let mut server = self.command("dst", "unshare")?;
+            SCP | RSYNC | UNSYNCED | RCLONE => {
+                let mut server = self.command(self.far, "unshare")?;
                 let run = format!(
                     "mount -t tmpfs tmpfs /run && mkdir /run/sshd && exec \"$(command -v sshd)\" -De -f '{}'",
                     self.path("sshd_config").display()
@@ -208,7 +292,7 @@ impl Hosts {
                 ("sshd", 22, server)
             }
             _ => {
-                let mut server = self.command("dst", "globus-gridftp-server")?;
+                let mut server = self.command(self.far, "globus-gridftp-server")?;
                 server.args(["-p", &port, "-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);
                 server.arg(self.path("server.log"));
                 ("globus-gridftp-server", PORT, server)
@@ -226,89 +310,135 @@ impl Experiment for Small {
     }
 
     fn points(&self) -> Vec<Label> {
-        POINTS.iter().map(|(id, title)| Label::new(*id, *title)).collect()
+        self.points.iter().map(|point| Label::new(&point.id, &point.title)).collect()
     }
 
     fn rows(&self) -> Vec<Label> {
         ROWS.iter().map(|(id, title)| Label::new(*id, *title)).collect()
     }
 
-    fn expected(&self, _: &str, row: &str) -> Duration {
-        let files = if row == SCP { FOR_SCP.min(self.files) } else { self.files };
-        Duration::from_millis(u64::from(files) * if row == SCP { 200 } else { 20 })
+    fn expected(&self, point: &str, row: &str) -> Duration {
+        let act = self.act(point);
+        let each = if row == SCP { act.rtt() * 4 } else { act.rtt() / 4 };
+        DELETED + (each + Duration::from_micros(600)) * self.count(act, row)
     }
 
-    fn set_up(&self, _: &str) -> anyhow::Result<Hosts> {
-        Hosts::new()
+    fn has(&self, point: &str, row: &str) -> bool {
+        // Without a server, both are the same.
+        self.act(point) != Act::Local || row != OURS
+    }
+
+    fn set_up(&self, point: &str) -> anyhow::Result<Hosts> {
+        Hosts::new(self.act(point).rtt())
     }
 
     fn conditions(&self, hosts: &Hosts) -> Vec<(String, String)> {
-        let mut all =
-            versions(&[("globus-gridftp-server", "--version"), ("globus-url-copy", "-version"), ("ssh", "-V")]);
+        let mut all = versions(&[
+            ("globus-gridftp-server", "--version"),
+            ("globus-url-copy", "-version"),
+            ("ssh", "-V"),
+            ("rsync", "--version"),
+            ("rclone", "version"),
+        ]);
+        let place = hosts.place.path().to_path_buf();
         let hosts = hosts.testbed.report().hosts.into_iter();
         all.extend(hosts.map(|host| (format!("host {}", host.name), host.conditions.to_string())));
-        all.push(("link".into(), format!("25 ms each way, 1 Gbit/s, no loss; {CONTROL}, by the routes")));
-        all.push(("files".into(), format!("{} of {SIZE} bytes, in one directory; scp has {FOR_SCP}", self.files)));
+        all.push(("link".into(), format!("1 Gbit/s, no loss; {CONTROL}, by the routes; at 0 ms loopback")));
+        all.push((
+            "files".into(),
+            format!(
+                "{} of {} bytes, in one directory below {}; scp has {FOR_SCP} over a link",
+                self.files,
+                self.size,
+                place.display()
+            ),
+        ));
         all
     }
 
     fn measure(&self, hosts: &mut Hosts, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        self.once(hosts, point == "put", row, limit)
+        self.once(hosts, self.act(point), row, limit)
     }
 
     fn report(&self, results: &Results) -> Report {
         Report {
-            title: "Small files over a long path".into(),
+            title: "Small files".into(),
             method: format!(
-                "A directory of {} files of 10 KB, to and from a server 50 ms away, from the client's start to its end. `phoebus cp` \
-                 verifies each file and gives it its name only then; the others do neither. scp copies {FOR_SCP} files, and its time is \
-                 scaled. Medians, with the smallest and the largest of the runs.",
-                self.files
+                "A directory of {} files of {} bytes, from the client's start to its end: copied on one machine, and put to and got \
+                 from a server at the round trips of the columns. `phoebus cp` verifies each file, syncs it, and gives it its name only \
+                 then; `rsync --fsync` syncs; the others do neither. Over a link, scp copies {FOR_SCP} files, and its time is scaled. \
+                 Medians, with the smallest and the largest of the runs.",
+                self.files, self.size
             ),
-            tables: vec![table("Files a second", results, RATE), table("Time for all", results, TIME)],
+            tables: vec![self.table("Files a second", results, RATE), self.table("Time for all", results, TIME)],
             charts: Vec::new(),
-            verdicts: verdicts(results),
+            verdicts: self.verdicts(results),
         }
     }
 }
 
-fn table(caption: &str, results: &Results, metric: Metric) -> Table {
-    let heads = POINTS.iter().map(|(_, title)| (*title).to_owned());
-    let mut table = Table::new(format!("{caption}, {}", metric.unit), std::iter::once(String::new()).chain(heads));
-    for (row, title) in ROWS {
-        let cells = POINTS.iter().map(|(point, _)| results.cell(point, row, metric, Summary::with_extremes));
-        table.row(std::iter::once(title.to_owned()).chain(cells));
+impl Small {
+    fn table(&self, caption: &str, results: &Results, metric: Metric) -> Table {
+        let heads = self.points.iter().map(|point| point.title.clone());
+        let mut table = Table::new(format!("{caption}, {}", metric.unit), std::iter::once(String::new()).chain(heads));
+        for (row, title) in ROWS {
+            let cells = self.points.iter().map(|point| results.cell(&point.id, row, metric, Summary::with_extremes));
+            table.row(std::iter::once(title.to_owned()).chain(cells));
+        }
+        table
     }
-    table
-}
 
-fn verdicts(results: &Results) -> Vec<Verdict> {
-    let median = |point: &str, row| results.summary(point, row, RATE).map(|summary| summary.median);
-    let ratio = |point: &str, own, who: &str, (other, name, least)| {
-        let measured = median(point, own)? / median(point, other)?;
-        let target = format!("{who}: files a second to those of {name} ({point})");
-        Some(Verdict { target, measured, bound: Bound::AtLeast(least) })
-    };
-    let others = [(GUC, "globus-url-copy -cc 8 -pp", 1.0), (SCP, "scp -r", 20.0)];
-    let each = POINTS.iter().flat_map(|(point, _)| {
-        let own = [(OURS, "phoebus cp with GCT's server"), (BOTH, "phoebus cp with phoebus serve")];
-        own.into_iter().flat_map(move |(own, who)| others.map(|other| ratio(point, own, who, other)))
-    });
-    each.flatten().collect()
+    fn verdicts(&self, results: &Results) -> Vec<Verdict> {
+        let verdict = |point: &Point, own, who: &str, other, than: &str| {
+            let median = |row| results.summary(&point.id, row, RATE).map(|summary| summary.median);
+            let measured = median(own)? / median(other)?;
+            let target = format!("{who}: files a second to those of {than} ({})", point.title);
+            Some(Verdict { target, measured, bound: Bound::AtLeast(1.0) })
+        };
+        let guc = "globus-url-copy -cc 8 -pp with GCT's server";
+        let each = self.points.iter().flat_map(|point| match point.act {
+            Act::Local => vec![verdict(point, BOTH, "phoebus cp", RSYNC, "rsync -a --fsync")],
+            _ => vec![
+                verdict(point, OURS, "phoebus cp with GCT's server", GUC, guc),
+                verdict(point, BOTH, "phoebus cp with phoebus serve", GUC, guc),
+            ],
+        });
+        each.flatten().collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        small: SmallArgs,
+    }
 
     #[test]
     fn report_compares_rates_in_each_direction() {
+        let args = Args::parse_from(["small", "--rtt", "0ms,50ms", "--files", "10"]);
+        let small = Small::new(&args.small);
+        let ids: Vec<_> = small.points.iter().map(|point| point.id.as_str()).collect();
+        assert_eq!(ids, ["local", "put-0s", "get-0s", "put-50ms", "get-50ms"]);
         let mut results = Results::of("small");
-        for (point, row, rate) in [("put", GUC, 60.0), ("put", OURS, 90.0), ("put", SCP, 5.0), ("get", GUC, 100.0)] {
+        for (point, row, rate) in [
+            ("local", RSYNC, 30.0),
+            ("local", BOTH, 60.0),
+            ("put-50ms", GUC, 60.0),
+            ("put-50ms", OURS, 90.0),
+            ("get-50ms", GUC, 100.0),
+        ] {
             results.add(point, row, 1, &[(RATE, rate)]);
         }
-        let found: Vec<_> = verdicts(&results).into_iter().map(|verdict| (verdict.measured, verdict.met())).collect();
-        assert_eq!(found, [(1.5, true), (18.0, false)]);
-        assert_eq!(table("x", &results, RATE).rows[1], ["phoebus cp, GCT's server", "90.0", "–"]);
+        let found: Vec<_> =
+            small.verdicts(&results).into_iter().map(|verdict| (verdict.measured, verdict.met())).collect();
+        assert_eq!(found, [(2.0, true), (1.5, true)]);
+        let row = &small.table("x", &results, RATE).rows[1];
+        assert_eq!(row[..], ["phoebus cp, GCT's server", "–", "–", "–", "90.0", "–"]);
+        assert!(!small.has("local", OURS) && small.has("put-0s", OURS));
     }
 }
