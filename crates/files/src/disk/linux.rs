@@ -5,8 +5,9 @@
 //! renamed relative to their opened parent.
 
 use super::file::{changed_mode, modified_at, stat_of};
+use super::together::FileSystem;
 use super::walk::{self, Links};
-use super::{Disk, DiskFile, LinuxFile, Stat, owned, together};
+use super::{Disk, DiskFile, LinuxFile, Stat, owned};
 use crate::key::Key;
 use crate::meta::{Attributes, Time};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
@@ -253,6 +254,7 @@ impl Linux {
 
 impl Disk for Linux {
     type File = LinuxFile;
+    type FileSystem = FileSystem;
 
     fn open(&self, key: &Key) -> io::Result<LinuxFile> {
         Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDONLY)?.into())))
@@ -325,8 +327,12 @@ impl Disk for Linux {
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
     }
 
-    fn sync_together(&self, files: &[&LinuxFile]) -> io::Result<bool> {
-        together::sync(&self.root, files)
+    fn file_system(&self) -> Option<FileSystem> {
+        FileSystem::of(&self.root)
+    }
+
+    fn sync_together(&self, file_system: &FileSystem, files: &[&LinuxFile]) -> io::Result<bool> {
+        file_system.sync(files)
     }
 
     fn sync_dir(&self, key: &Key) -> io::Result<()> {

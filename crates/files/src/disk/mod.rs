@@ -29,6 +29,9 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// An open file.
     type File: DiskFile;
 
+    /// A file system that can be synced by one call.
+    type FileSystem: Send + Sync + 'static;
+
     /// Opens an existing file for reading.
     fn open(&self, key: &Key) -> io::Result<Self::File>;
 
@@ -68,12 +71,16 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// Removes a name that is no directory.
     fn unlink(&self, key: &Key) -> io::Result<()>;
 
-    /// Syncs `files`, which belong to this tree, by one call. False, with nothing done, if the file system has no such
-    /// call, or if syncing one after the other promises to be faster.
+    /// The file system of the tree, if files can be synced by one call, for files that are made from now on.
+    fn file_system(&self) -> Option<Self::FileSystem>;
+
+    /// Syncs `files` by one call. False, with nothing done, if one of them is on another file system, or if syncing one after
+    /// the other promises to be faster.
     ///
     /// # Errors
-    /// Something on the file system, not necessarily one of `files`, could not be synced.
-    fn sync_together(&self, files: &[&Self::File]) -> io::Result<bool>;
+    /// Something on the file system, not necessarily one of `files`, could not be synced since `file_system` was opened. This
+    /// is reported once.
+    fn sync_together(&self, file_system: &Self::FileSystem, files: &[&Self::File]) -> io::Result<bool>;
 
     /// Syncs the names in the directory `key`.
     fn sync_dir(&self, key: &Key) -> io::Result<()>;

@@ -32,6 +32,8 @@ struct Inner {
     lie: Option<Lie>,
     /// Whether others can make names in its directories.
     shared: bool,
+    /// Whether the next sync of the file system reports a failed write.
+    unwritable: bool,
     /// Whether writes to journals fail for lack of space.
     full: bool,
     dice: Rng,
@@ -83,6 +85,7 @@ impl Sim {
             written: 0,
             lie: None,
             shared: false,
+            unwritable: false,
             full: false,
             dice: Rng::new(seed),
         })))
@@ -105,6 +108,11 @@ impl Sim {
     /// Sets whether writes to journals fail for lack of space.
     pub(crate) fn fill(&self, full: bool) {
         self.lock().full = full;
+    }
+
+    /// Makes the next sync of the file system report that something could not be written.
+    pub(crate) fn fail_together(&self) {
+        self.lock().unwritable = true;
     }
 
     /// From now on, others can make names in its directories.
@@ -250,6 +258,7 @@ fn carry_out(bytes: &mut Vec<u8>, change: &Change) {
 
 impl Disk for Sim {
     type File = SimFile;
+    type FileSystem = ();
 
     fn open(&self, key: &Key) -> io::Result<SimFile> {
         let id = self.lock().names.get(key).copied().ok_or(io::ErrorKind::NotFound)?;
@@ -326,8 +335,15 @@ impl Disk for Sim {
         result
     }
 
-    fn sync_together(&self, files: &[&SimFile]) -> io::Result<bool> {
+    fn file_system(&self) -> Option<()> {
+        Some(())
+    }
+
+    fn sync_together(&self, _file_system: &(), files: &[&SimFile]) -> io::Result<bool> {
         let inner = &mut *self.lock();
+        if std::mem::take(&mut inner.unwritable) {
+            return Err(io::Error::other("something could not be written"));
+        }
         if files.iter().any(|file| file.life != inner.life) {
             return Err(off());
         }

@@ -10,7 +10,6 @@ use crate::range::Extent;
 use crate::store::{Kind, Spec};
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 /// Smallest object, in bytes, whose draft can be resumed. A journal costs three syncs, more than sending a shorter
 /// object.
@@ -19,14 +18,8 @@ pub(crate) const JOURNAL_FROM: u64 = 16 << 20;
 /// Smallest object for which space is reserved, so that a lack of space fails at once.
 const RESERVE_FROM: u64 = 1 << 20;
 
-/// Longest wait for a lock: dropped tasks release theirs once their last write returns.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-
 /// Most attempts at an unpredictable name. A collision is as likely as a guess.
 const NAMES: usize = 4;
-
-/// Interval between attempts at the lock.
-const LOCK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A draft that has begun, or an object that is complete.
 pub(crate) enum Start<D: Disk> {
@@ -40,6 +33,9 @@ impl<D: Disk> Work<D> {
     /// Begins the draft of `key`, or resumes one of the same `spec`. `label` is the destination's name in errors.
     /// Objects of fewer bytes than `journal_from`, or of unknown size, are not resumed. A new file whose permissions
     /// `spec` leaves open gets those of `mode`. The draft's names are those of `home`, on the same file system.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] at once if another holds the lock. Others are final.
     pub(crate) fn begin(
         disk: &Arc<D>,
         (key, home): (&Key, &Key),
@@ -247,7 +243,6 @@ fn sweep<D: Disk>(disk: &D, names: &Names, _locked: Option<D::File>) -> io::Resu
 fn take<D: Disk>(disk: &D, request: &DraftRequest<'_>, names: Names, shared: bool) -> Result<Taken<D::File>, Error> {
     let (key, label, spec) = (request.key, request.label, request.spec);
     let failed = |act| move |error| Error::io(label, act, error);
-    let give_up = Instant::now() + LOCK_PATIENCE;
     loop {
         let part = open_locked(disk, &names.part, shared).map_err(failed("open the draft of"))?;
         let left = Left::read(disk, &names.journal, shared).map_err(failed("read the journal of"))?;
@@ -279,8 +274,7 @@ fn take<D: Disk>(disk: &D, request: &DraftRequest<'_>, names: Names, shared: boo
                 }
             }
             Part::Foreign => return Ok(Taken::Foreign),
-            Part::Theirs if Instant::now() > give_up => return Err(Error::Busy { name: label.to_owned() }),
-            Part::Theirs => std::thread::sleep(LOCK_AGAIN),
+            Part::Theirs => return Err(Error::Busy { name: label.to_owned() }),
         }
     }
 }

@@ -180,7 +180,11 @@ fn story_of_a_batch(seed: u64, steps: u64, power: bool, lie: Option<Lie>) -> boo
     keys.iter().take(2).for_each(|key| disk.put(key, &old));
     disk.lie(lie);
     let attempt = || {
-        let together = Together::<Sim>::default();
+        let together = Together::on(&*disk);
+        if seed % 2 == 1 {
+            // Then each file is synced alone.
+            disk.fail_together();
+        }
         let carry = async |key: &Key| {
             let Start::Work(work) = Work::begin(&disk, (key, key), ("out".into(), 0o644), spec(0), u64::MAX)? else {
                 panic!("nothing was published")

@@ -3,12 +3,17 @@
 use super::{Work, lock};
 use crate::disk::Disk;
 use crate::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 /// Drafts that wait to be synced.
 pub(crate) struct Together<D: Disk> {
     waiting: Mutex<Vec<Waiting<D>>>,
+    /// The file system, as it was opened before the first draft. `None`: each draft is synced alone.
+    file_system: Option<D::FileSystem>,
+    /// Whether a call has failed. Its error may have been another draft's, to whom no further call would report it.
+    has_failed: AtomicBool,
 }
 
 struct Waiting<D: Disk> {
@@ -16,13 +21,12 @@ struct Waiting<D: Disk> {
     synced: oneshot::Sender<Result<(), Error>>,
 }
 
-impl<D: Disk> Default for Together<D> {
-    fn default() -> Self {
-        Self { waiting: Mutex::default() }
-    }
-}
-
 impl<D: Disk> Together<D> {
+    /// For drafts that will be made on `disk`.
+    pub(crate) fn on(disk: &D) -> Self {
+        Self { waiting: Mutex::default(), file_system: disk.file_system(), has_failed: AtomicBool::new(false) }
+    }
+
     /// Waits until `work` is synced by the next [`Self::sync`], between [`Work::prepare`] and [`Work::give_name`].
     ///
     /// # Errors
@@ -30,7 +34,7 @@ impl<D: Disk> Together<D> {
     pub(crate) async fn wait(&self, work: &Arc<Work<D>>) -> Result<(), Error> {
         let (synced, waits) = oneshot::channel();
         lock(&self.waiting).push(Waiting { work: work.clone(), synced });
-        // The sender is dropped unused only with all that could sync.
+        // Whatever happens to this list, a draft is never taken for synced.
         waits.await.unwrap_or_else(|_| work.sync())
     }
 
@@ -41,11 +45,16 @@ impl<D: Disk> Together<D> {
         waiting.retain(|one| !one.synced.is_closed());
         let any = !waiting.is_empty();
         let files: Vec<_> = waiting.iter().map(|one| one.work.file()).collect();
-        // After an error, each draft is synced alone, since the error may be another file's. The kernel remembers for
-        // each open file whether its bytes could be written.
-        let all = any && disk.sync_together(&files).unwrap_or(false);
+        let file_system = self.file_system.as_ref().filter(|_| any && !self.has_failed.load(Ordering::Relaxed));
+        let all = file_system.is_some_and(|file_system| {
+            disk.sync_together(file_system, &files).unwrap_or_else(|_| {
+                self.has_failed.store(true, Ordering::Relaxed);
+                false
+            })
+        });
         for Waiting { work, synced } in waiting {
-            // Who has given up meanwhile does not wait for it.
+            // The kernel remembers for each open file whether its bytes could be written. Who has given up meanwhile does
+            // not wait for the result.
             let _ = synced.send(if all { Ok(()) } else { work.sync() });
         }
         any

@@ -5,7 +5,7 @@
 //! - To and from a store that can do so ([`store::Batches`](crate::store::Batches)), a batch goes in one exchange instead
 //!   of several for each object. What the exchange leaves is carried alone, which tells why.
 
-use super::one::{Came, One};
+use super::one::{Came, One, shown};
 use super::{Event, Job, SHORT};
 use crate::error::Error;
 use crate::key::Key;
@@ -16,7 +16,8 @@ use crate::store::{
 };
 use crate::sum::{Algorithm, Combining, Sum};
 use crate::transfer::{Done, Verify};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Batches that are carried at a time: while one waits for the disk or the network, others have something to do.
 pub(super) const AT_ONCE: usize = 3;
@@ -28,7 +29,7 @@ const OBJECTS: usize = 128;
 const BYTES: u64 = 16 << 20;
 
 /// The result of an object.
-type Ended = (Key, Result<Came, Error>);
+type ObjectResult = (Key, Result<Came, Error>);
 
 /// The batch that is being gathered.
 pub(super) struct Batches {
@@ -37,7 +38,7 @@ pub(super) struct Batches {
     ones: Vec<One>,
     bytes: u64,
     /// Batches end early once it is dropped, with the job.
-    job_runs: Arc<()>,
+    job_runs: watch::Sender<()>,
 }
 
 impl Batches {
@@ -51,12 +52,14 @@ impl Batches {
         };
         // A throttled batch would hold up the files behind it.
         let most = most.filter(|_| job.how.throttle.is_none());
-        Self { most, ones: Vec::new(), bytes: 0, job_runs: Arc::default() }
+        Self { most, ones: Vec::new(), bytes: 0, job_runs: watch::Sender::new(()) }
     }
 
-    /// Whether `one` belongs to a batch.
-    pub(super) fn take(&self, one: &One) -> bool {
-        self.most.is_some() && one.meta.kind == Kind::File && one.meta.size.is_some_and(|size| size <= SHORT)
+    /// Whether `one` belongs to a batch. What is at a remote destination has to be known: asking for each would take longer
+    /// than the exchange.
+    pub(super) fn fits(&self, one: &One) -> bool {
+        let is_short = one.meta.kind == Kind::File && one.meta.size.is_some_and(|size| size <= SHORT);
+        self.most.is_some() && is_short && (one.known.is_some() || !one.job.dest.is_far())
     }
 
     /// Adds `one`. Returns the batch if it is full.
@@ -67,8 +70,8 @@ impl Batches {
     }
 
     /// Lasts as long as the job.
-    pub(super) fn job_runs(&self) -> Weak<()> {
-        Arc::downgrade(&self.job_runs)
+    pub(super) fn job_runs(&self) -> watch::Receiver<()> {
+        self.job_runs.subscribe()
     }
 
     /// The batch as it is. `None` if it is empty.
@@ -92,7 +95,7 @@ fn is_exchanged(job: &Job) -> bool {
 }
 
 /// Carries a batch on the current thread, which it blocks. Ends early, as an aborted task would, if `job_runs` is gone.
-pub(super) async fn carry(mut batch: Vec<One>, job_runs: Weak<()>) -> Vec<Ended> {
+pub(super) async fn carry(mut batch: Vec<One>, job_runs: watch::Receiver<()>) -> Vec<ObjectResult> {
     let Some(job) = batch.first().map(|one| one.job.clone()) else { return Vec::new() };
     let ((source, _), (dest, syncs)) = (on_this_thread(&job.source), on_this_thread(&job.dest));
     for one in &mut batch {
@@ -102,57 +105,101 @@ pub(super) async fn carry(mut batch: Vec<One>, job_runs: Weak<()>) -> Vec<Ended>
     match (source.batches(), dest.batches()) {
         (_, Some(_)) => put(&job, &*dest, batch, &thread).await,
         (Some(_), _) => get(&job, &*source, batch, &thread).await,
-        _ => thread.run(batch.into_iter().map(|one| Box::pin(one.run()) as _).collect()).await,
+        _ => thread.run(batch.into_iter().map(|one| (one.to.clone(), Box::pin(one.run()) as _)), OBJECTS).await,
     }
 }
 
 /// The thread that carries a batch.
 struct Thread {
     syncs: Option<Arc<dyn ThreadStore>>,
-    job_runs: Weak<()>,
+    job_runs: watch::Receiver<()>,
 }
 
 impl Thread {
-    async fn run(&self, work: Vec<OnThread<Ended>>) -> Vec<Ended> {
-        together(work, self.syncs.as_deref(), &self.job_runs).await.into_iter().flatten().collect()
+    /// Carries objects, each to its key, at most `most` at a time.
+    async fn run(
+        &self,
+        work: impl IntoIterator<Item = (Key, OnThread<ObjectResult>)>,
+        most: usize,
+    ) -> Vec<ObjectResult> {
+        let (keys, work): (Vec<Key>, Vec<_>) = work.into_iter().unzip();
+        let results = together(work, most, self.syncs.as_deref(), self.job_runs.clone()).await;
+        let lost = |key: Key| {
+            let source = std::io::Error::other("its task ended before it did");
+            let error = Error::Io { name: key.to_string(), act: "go on with", source };
+            (key, Err(error))
+        };
+        keys.into_iter().zip(results).map(|(key, result)| result.unwrap_or_else(|| lost(key))).collect()
+    }
+
+    /// Carries what an exchange has left, as few at a time as without batches.
+    async fn run_alone(&self, job: &Job, rest: Vec<(Left, One)>) -> Vec<ObjectResult> {
+        let work = rest.into_iter().map(|(left, one)| {
+            let key = one.to.clone();
+            let work: OnThread<ObjectResult> = match left {
+                Left::Stopped => Box::pin(async move { one.stopped() }),
+                Left::Undecided => Box::pin(one.run()),
+                Left::ToCarry => Box::pin(one.carry_alone()),
+            };
+            (key, work)
+        });
+        self.run(work, job.short.max(1).div_ceil(AT_ONCE)).await
+    }
+}
+
+/// Why an exchange has left an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Whether to carry it is not decided.
+    Undecided,
+    /// It is to be carried.
+    ToCarry,
+    /// The job was asked to stop.
+    Stopped,
+}
+
+impl Left {
+    fn or_stopped(self, job: &Job) -> Self {
+        if job.how.stop.is_asked() { Self::Stopped } else { self }
     }
 }
 
 /// Carries a batch to a store.
-async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<Ended> {
-    let (mut rest, mut ones, mut objects): (Vec<OnThread<Ended>>, Vec<_>, Vec<_>) = Default::default();
+async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<ObjectResult> {
+    let (mut rest, mut ones, mut objects) = (Vec::new(), Vec::new(), Vec::new());
     for one in batch {
-        match one.reason_to_carry(one.known).filter(|_| !job.how.stop.is_asked()) {
-            Some(reason) => match one.read_short().await {
-                Ok(object) => {
-                    one.tell(reason);
-                    objects.push(object);
-                    ones.push(one);
-                }
-                Err(_) => rest.push(Box::pin(one.run())),
-            },
-            None => rest.push(Box::pin(one.run())),
+        let reason = one.reason_to_carry(one.known).filter(|_| !job.how.stop.is_asked());
+        let read = match reason {
+            Some(reason) => one.read_short().await.ok().map(|object| (reason, object)),
+            None => None,
+        };
+        match read {
+            Some((reason, object)) => {
+                one.tell(reason);
+                objects.push(object);
+                ones.push(one);
+            }
+            None => rest.push((Left::Undecided.or_stopped(job), one)),
         }
     }
-    let stored = exchange(job, dest, |batches| batches.put(&objects)).await.unwrap_or_default();
+    let stored = exchange(job, dest, thread, |batches| batches.put(&objects)).await.unwrap_or_default();
     let mut stored = stored.into_iter();
     let mut ended = Vec::new();
     for (one, object) in ones.into_iter().zip(objects) {
         match stored.next().unwrap_or(false) {
             true => ended.push(one.carried(&object)),
-            false => rest.push(Box::pin(one.carry_alone())),
+            false => rest.push((Left::ToCarry.or_stopped(job), one)),
         }
     }
-    ended.extend(thread.run(rest).await);
+    ended.extend(thread.run_alone(job, rest).await);
     ended
 }
 
 /// Carries a batch from a store.
-async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<Ended> {
-    let (mut rest, mut ones): (Vec<OnThread<Ended>>, Vec<One>) = Default::default();
+async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<ObjectResult> {
+    let (mut rest, mut ones) = (Vec::new(), Vec::new());
     for one in batch {
-        let there = one.job.dest.stat_to_write(&one.to).await;
-        let there = match there {
+        let there = match one.job.dest.stat_to_write(&one.to).await {
             Ok(there) => Some(Some(there)),
             Err(Error::NotFound { .. }) => Some(None),
             Err(_) => None,
@@ -162,41 +209,40 @@ async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) ->
                 one.tell(reason);
                 ones.push(one);
             }
-            None => rest.push(Box::pin(one.run())),
+            None => rest.push((Left::Undecided.or_stopped(job), one)),
         }
     }
     let keys: Vec<Key> = ones.iter().map(|one| one.from.clone()).collect();
-    let objects = exchange(job, source, |batches| batches.get(&keys)).await.unwrap_or_default();
+    let objects = exchange(job, source, thread, |batches| batches.get(&keys)).await.unwrap_or_default();
     let mut objects = objects.into_iter();
     let mut got = Vec::new();
     for one in ones {
         match objects.next().flatten() {
-            Some(object) => got.push(Box::pin(one.store_short(object)) as OnThread<Ended>),
-            None => rest.push(Box::pin(one.carry_alone())),
+            Some(object) => got.push((one.to.clone(), Box::pin(one.store_short(object)) as _)),
+            None => rest.push((Left::ToCarry.or_stopped(job), one)),
         }
     }
-    let mut ended = Vec::new();
-    while !got.is_empty() {
-        // Each draft is an open file.
-        let some = got.drain(..got.len().min(OBJECTS)).collect();
-        ended.extend(thread.run(some).await);
-    }
-    ended.extend(thread.run(rest).await);
+    // Each draft is an open file.
+    let mut ended = thread.run(got, OBJECTS).await;
+    ended.extend(thread.run_alone(job, rest).await);
     ended
 }
 
-/// An exchange with `store`, unless the job is asked to stop. What it does not do is carried alone.
+/// An exchange with `store`, unless the job is asked to stop or gone. What it does not do is carried alone, and meets the same
+/// error.
 async fn exchange<'a, T>(
     job: &Job,
     store: &'a dyn Store,
+    thread: &Thread,
     begin: impl FnOnce(&'a dyn crate::store::Batches) -> Fallible<'a, T>,
 ) -> Option<T> {
     let batches = store.batches().filter(|_| !job.how.stop.is_asked())?;
     let _under_way = job.how.stop.begin();
+    let mut job_runs = thread.job_runs.clone();
     tokio::select! {
-        // What the exchange leaves is carried alone, and meets the same error.
         done = begin(batches) => done.ok(),
         () = job.how.stop.asked() => None,
+        _ = job_runs.changed() => None,
     }
 }
 
@@ -238,24 +284,35 @@ impl One {
     }
 
     /// Stores what was got of the source.
-    async fn store_short(self, object: ShortObject) -> Ended {
+    async fn store_short(self, object: ShortObject) -> ObjectResult {
         let how = &self.job.how;
         let mode = object.attributes.mode.or(self.meta.mode);
         let attributes =
             Attributes { mode: mode.filter(|_| how.modes), modified: object.attributes.modified.filter(|_| how.times) };
         let (key, at_most) = (self.to.clone(), mode.filter(|_| !how.modes));
         let object = ShortObject { key, attributes, at_most, ..object };
-        match object.clone().store(&*self.job.dest).await {
+        let stop = how.stop.clone();
+        let stored = {
+            let _under_way = stop.begin();
+            object.clone().store(&*self.job.dest).await
+        };
+        match stored {
             Ok(_) => self.carried(&object),
+            Err(_) if stop.is_asked() => self.stopped(),
             Err(_) => self.carry_alone().await,
         }
     }
 
+    fn stopped(&self) -> ObjectResult {
+        (self.to.clone(), Err(Error::Stopped { name: shown(&*self.job.dest, &self.to) }))
+    }
+
     /// Tells that it was carried.
-    fn carried(&self, object: &ShortObject) -> Ended {
+    fn carried(&self, object: &ShortObject) -> ObjectResult {
         let size = object.bytes.len() as u64;
-        self.job.how.progress.moved(size);
-        let verified = Some(Sum::combined(Combining::Crc32c, object.sum));
+        let how = &self.job.how;
+        how.progress.moved(size);
+        let verified = Some(Sum::combined(Combining::Crc32c, object.sum)).filter(|_| how.verify != Verify::None);
         let done = Done { size, moved: size, verified };
         self.job.watcher.saw(&Event::Carried { to: &self.to, done: &done });
         (self.to.clone(), Ok(Came::Carried(done, self.meta.mode.is_some() || object.attributes.mode.is_some())))

@@ -185,7 +185,7 @@ impl Run<'_> {
         if let Err(error) = self.must_be_apart(&one.to).await {
             return self.failed(one.to, error);
         }
-        if self.batches.take(&one) {
+        if self.batches.fits(&one) {
             self.begins(&one.to, one.needs_parent).await;
             if let Some(full) = self.batches.push(one) {
                 self.begin_batch(full).await;
@@ -205,7 +205,7 @@ impl Run<'_> {
 
     /// Starts a batch as soon as there is room for it.
     async fn begin_batch(&mut self, batch: Vec<One>) {
-        let cost = (self.job.files.max(1) * self.job.short.max(1)).div_ceil(batch::AT_ONCE);
+        let cost = (self.job.files.max(1) * self.job.short.max(1) / batch::AT_ONCE).max(1);
         self.make_room(cost).await;
         if !self.report.stopped {
             self.taken += cost;

@@ -16,6 +16,8 @@ use crate::store::{
 };
 use crate::sum::Algorithm;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 impl Store for Local {
     fn name(&self) -> String {
@@ -111,22 +113,16 @@ impl Store for Local {
             }
             let key = if itself == Some(Kind::Link) { self.resolve(key).await? } else { key.clone() };
             let mode = spec.at_most.map_or(0o666, |mode| mode & 0o777) & !self.0.mask;
-            let start = self.run(move |store| {
-                let named = (store.label(&key), mode);
-                let home = store.draft_home(&key)?;
-                let begin =
-                    |spec: Spec| Work::begin(&store.0.disk, (&key, &home), named.clone(), spec, store.0.journal_from);
-                let start = match begin(spec.clone()) {
-                    // Another process has removed the empty directory.
-                    Err(error) if home != key && error.kind() == ErrorKind::NotFound => {
-                        store.draft_home(&key)?;
-                        begin(spec)
-                    }
-                    start => start,
-                };
-                start.map(|start| (key, start))
-            });
-            Ok(match start.await? {
+            let give_up = Instant::now() + LOCK_PATIENCE;
+            let start = loop {
+                let (key, spec) = (key.clone(), spec.clone());
+                match self.run(move |store| store.begin(key, mode, &spec)).await {
+                    // Others on this thread go on meanwhile. One of them may have the lock.
+                    Err(Error::Busy { .. }) if Instant::now() < give_up => tokio::time::sleep(LOCK_AGAIN).await,
+                    start => break start?,
+                }
+            };
+            Ok(match start {
                 (key, Start::Work(work)) => {
                     Begun::Draft(Arc::new(LocalDraft { store: self.clone(), dir: key.parent(), work: Arc::from(work) }))
                 }
@@ -227,7 +223,7 @@ impl Store for Local {
     }
 
     fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
-        Some(Arc::new(Self(self.0.clone(), Calls::here())))
+        Some(Arc::new(Self(self.0.clone(), Calls::here(&self.0.disk))))
     }
 
     fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
@@ -278,6 +274,32 @@ impl Store for Local {
             }
             Ok(())
         })
+    }
+}
+
+/// Longest wait for a lock: dropped tasks release theirs once their last write returns.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Interval between attempts at the lock.
+const LOCK_AGAIN: Duration = Duration::from_millis(20);
+
+impl Local {
+    /// Begins the draft of `key`. Returns the key, too.
+    fn begin(&self, key: Key, mode: u32, spec: &Spec) -> Result<(Key, Start<Linux>), Error> {
+        let home = self.draft_home(&key)?;
+        let begin = || {
+            let named = (self.label(&key), mode);
+            Work::begin(&self.0.disk, (&key, &home), named, spec.clone(), self.0.journal_from)
+        };
+        let start = match begin() {
+            // Another process has removed the empty directory.
+            Err(error) if home != key && error.kind() == ErrorKind::NotFound => {
+                self.draft_home(&key)?;
+                begin()
+            }
+            start => start,
+        };
+        Ok((key, start?))
     }
 }
 

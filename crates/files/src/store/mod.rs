@@ -275,7 +275,7 @@ pub trait Store: Debug + Send + Sync {
 }
 
 /// A store whose calls are made on the thread that polls them, and whose drafts are published together. Waking another
-/// thread for each call would cost more than the call. Polled on another thread, it does as the store that it is of.
+/// thread for each call would cost more than the call. On any other thread it behaves as the usual store.
 pub trait ThreadStore: Store {
     /// Syncs all drafts that wait to be published. Until then, no future of [`Draft::publish`] ends. Returns whether
     /// there were any.

@@ -1,16 +1,17 @@
 //! Many short objects in one exchange with a store.
 
-use super::{Attributes, Draft, Fallible, Spec, Store, ThreadStore};
+use super::{Attributes, Begun, Draft, Fallible, Spec, Store, ThreadStore};
 use crate::block::Block;
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::Begun;
 use crate::sum::{Algorithm, Combining, Sum};
 use bytes::Bytes;
 use std::fmt::Debug;
-use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
+use tokio::sync::watch;
 
 /// A short object with all that it has.
 #[derive(Debug, Clone)]
@@ -67,7 +68,10 @@ impl ShortObject {
             replace: true,
             ..Spec::default()
         };
-        let Begun::Draft(draft) = dest.create(&self.key, spec).await? else { return Ok(expected) };
+        let Begun::Draft(draft) = dest.create(&self.key, spec).await? else {
+            // Only a draft of a named source is ever gone on with.
+            return Err(Error::Unsupported { name: self.key.to_string(), what: "going on with another upload" });
+        };
         let stored = fill(&*draft, self.bytes, &expected).await;
         if stored.is_err() {
             draft.abandon(false).await;
@@ -91,28 +95,53 @@ async fn fill(draft: &dyn Draft, bytes: Bytes, expected: &Sum) -> Result<(), Err
 /// Work on one thread.
 pub type OnThread<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Does all of `work` on the current thread, and has `syncs` sync the drafts of all that wait for that. Returns the
-/// results in order, `None` for what had not ended when `wanted` was gone: then all ends early, as an aborted task would.
-pub async fn together<T>(work: Vec<OnThread<T>>, syncs: Option<&dyn ThreadStore>, wanted: &Weak<()>) -> Vec<Option<T>> {
+/// Does all of `work` on the current thread, at most `most` at a time, and has `syncs` sync the drafts of all that wait for
+/// that. Returns the results in order. `None` stands for work that panicked, and for what had not ended when the sender of
+/// `wanted` was dropped: then all ends early, as an aborted task would.
+pub async fn together<T>(
+    work: Vec<OnThread<T>>,
+    most: usize,
+    syncs: Option<&dyn ThreadStore>,
+    wanted: watch::Receiver<()>,
+) -> Vec<Option<T>> {
+    let is_unwanted = || wanted.has_changed().is_err();
     let mut results: Vec<Option<T>> = work.iter().map(|_| None).collect();
-    let mut under_way: Vec<(usize, OnThread<T>)> = work.into_iter().enumerate().collect();
+    let mut waiting = work.into_iter().enumerate();
+    let mut under_way: Vec<(usize, OnThread<T>)> = Vec::new();
+    // Nothing is ever sent.
+    let mut waits = wanted.clone();
+    let mut unwanted = pin!(async move { waits.changed().await });
     // The budget of a task, which others on the thread would need, would only interrupt it.
     tokio::task::unconstrained(std::future::poll_fn(|cx| {
         loop {
-            under_way.retain_mut(|(at, one)| {
-                if wanted.strong_count() > 0
-                    && let Poll::Ready(result) = one.as_mut().poll(cx)
-                {
-                    results[*at] = Some(result);
-                    return false;
-                }
-                true
-            });
-            if under_way.is_empty() || wanted.strong_count() == 0 {
+            if unwanted.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            // The others wait for something else, such as the next attempt.
-            if !syncs.is_some_and(ThreadStore::sync_drafts) {
+            under_way.extend(waiting.by_ref().take(most.max(1).saturating_sub(under_way.len())));
+            let before = under_way.len();
+            under_way.retain_mut(|(at, one)| {
+                // Each may block for long.
+                if is_unwanted() {
+                    return true;
+                }
+                // What has panicked is polled no more.
+                let polled = catch_unwind(AssertUnwindSafe(|| one.as_mut().poll(cx)));
+                match polled {
+                    Ok(Poll::Pending) => true,
+                    Ok(Poll::Ready(result)) => {
+                        results[*at] = Some(result);
+                        false
+                    }
+                    Err(_) => false,
+                }
+            });
+            if under_way.is_empty() && waiting.len() == 0 {
+                return Poll::Ready(());
+            }
+            let have_ended = under_way.len() < before;
+            // Those that do not wait for a sync wait for something else, such as the next attempt.
+            let are_synced = under_way.len() + waiting.len() > 0 && syncs.is_some_and(ThreadStore::sync_drafts);
+            if !have_ended && !are_synced {
                 return Poll::Pending;
             }
         }
@@ -121,10 +150,55 @@ pub async fn together<T>(work: Vec<OnThread<T>>, syncs: Option<&dyn ThreadStore>
     results
 }
 
-/// The stores of a batch that is carried on the current thread: `store` itself, if it waits for a network.
+/// `store` for work on the current thread, and what syncs the drafts that are made in it. It is `store` itself if that waits
+/// for a network.
 pub fn on_this_thread(store: &Arc<dyn Store>) -> (Arc<dyn Store>, Option<Arc<dyn ThreadStore>>) {
     match store.on_this_thread() {
         Some(here) => (here.clone(), Some(here)),
         None => (store.clone(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boxed<T>(work: impl Future<Output = T> + Send + 'static) -> OnThread<T> {
+        Box::pin(work)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_limited_and_a_panic_is_the_work_s_own() {
+        let (_wanted, still) = watch::channel(());
+        let count = Arc::new(std::sync::Mutex::new((0, 0)));
+        let work = (0..10).map(|i| {
+            let count = count.clone();
+            boxed(async move {
+                {
+                    let mut count = count.lock().unwrap();
+                    count.0 += 1;
+                    count.1 = count.1.max(count.0);
+                }
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                count.lock().unwrap().0 -= 1;
+                assert!(i != 3, "the fourth");
+                i
+            })
+        });
+        let results = together(work.collect(), 2, None, still).await;
+        let expected: Vec<_> = (0..10).map(|i| Some(i).filter(|i| *i != 3)).collect();
+        assert_eq!((results, count.lock().unwrap().1), (expected, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unwanted_work_ends_while_it_waits() {
+        let (wanted, still) = watch::channel(());
+        let never = boxed(std::future::pending::<()>());
+        let ends = together(vec![never], 1, None, still);
+        let (results, ()) = tokio::join!(ends, async {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            drop(wanted);
+        });
+        assert_eq!(results, [None]);
     }
 }

@@ -9,13 +9,13 @@ use super::take::Sink;
 use super::task::Task;
 use crate::data::{Intake, Mode};
 use bytes::Bytes;
+use phoebus_files::Error;
 use phoebus_files::block::{Block, Body, Pool};
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Batches, Fallible, Flow, ShortObject, Time};
-use phoebus_files::{Error, ErrorKind};
-use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_FILES, MAX_WANTED, Record};
+use phoebus_proto::gridftp::batch::{Decoder, Encoder, File, MAX_FILES, MAX_WANTED, Record};
 use phoebus_proto::gridftp::reply::Reply;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +26,13 @@ pub(super) const FEATURE: &str = "XBATCH";
 
 /// Most files of a batch: a round trip of 100 ms is then a fraction of a millisecond for each.
 const MOST: usize = 512;
+
+/// The same for a server that is nearer than this: batches then overlap, and cost no round trips worth saving.
+const MOST_NEAR: usize = 128;
+const NEAR: Duration = Duration::from_millis(2);
+
+/// Most bytes that a server may send for one: some times as many as the files had when they were listed.
+const MOST_BYTES: usize = 64 << 20;
 
 /// Longest line of SITE WANT, in bytes.
 const LINE: usize = 8 << 10;
@@ -44,7 +51,7 @@ const SLOW_FILE: Duration = Duration::from_millis(50);
 
 impl Batches for Remote {
     fn most(&self) -> usize {
-        MOST
+        if self.0.rtt < NEAR { MOST_NEAR } else { MOST }
     }
 
     fn put<'a>(&'a self, objects: &'a [ShortObject]) -> Fallible<'a, Vec<bool>> {
@@ -87,11 +94,8 @@ async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Erro
     remote.keep_after(session).await;
     let not_stored =
         not_stored(&reply, files).ok_or_else(|| passing(&name, "its answer to SITE MPUT is not understood"))?;
-    let mut number = 0;
-    for (object, sent) in objects.iter().zip(&mut is_sent).filter(|(_, sent)| **sent) {
+    for (number, sent) in is_sent.iter_mut().filter(|sent| **sent).enumerate() {
         *sent = !not_stored.contains(&number);
-        number += 1;
-        remote.forget(&object.key);
     }
     Ok(is_sent)
 }
@@ -154,15 +158,18 @@ async fn send(
     }
 }
 
-/// The numbers of the files that the reply to SITE MPUT says were not stored. `None` if it says something else.
-fn not_stored(reply: &Reply, files: usize) -> Option<Vec<usize>> {
-    let [_, lines @ .., _] = &reply.lines[..] else { return Some(Vec::new()) };
+/// The numbers of the files that the reply to SITE MPUT says were not stored. `None` if it contradicts itself, or says
+/// something else.
+fn not_stored(reply: &Reply, files: usize) -> Option<HashSet<usize>> {
+    let [first, lines @ .., _] = &reply.lines[..] else { return Some(HashSet::new()) };
+    let announced = str::from_utf8(first).ok()?.strip_prefix("Not stored: ")?.split(' ').next()?.parse().ok();
     let number = |line: &Vec<u8>| {
         let mut words = str::from_utf8(line).ok()?.split_whitespace();
         let (number, _code) = (words.next()?.parse().ok()?, words.next()?.parse::<u16>().ok()?);
         (words.next().is_none() && number < files).then_some(number)
     };
-    lines.iter().map(number).collect()
+    let numbers = lines.iter().map(number).collect::<Option<HashSet<usize>>>()?;
+    (announced == Some(numbers.len()) && numbers.len() == lines.len()).then_some(numbers)
 }
 
 async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, Error> {
@@ -170,8 +177,8 @@ async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, 
     // What cannot be asked for is refused when it is asked for alone.
     let paths: Vec<Option<Vec<u8>>> =
         keys.iter().map(|key| remote.path(key).ok().filter(|path| path.len() > 1)).collect();
-    let lines = lines(paths.iter().flatten().map(Vec::as_slice));
-    if lines.is_empty() {
+    let (lines, asked) = lines(paths.iter().flatten().map(Vec::as_slice));
+    if asked == 0 {
         return Ok(keys.iter().map(|_| None).collect());
     }
     let mut session = remote.session().await?;
@@ -186,16 +193,21 @@ async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, 
     }
     let channel = plan.passive(&mut session).await?;
     let intake = Intake { pool: Pool::new(BLOCK, 4), from: 0, expected: None, into: None };
-    let mut sink = Reading { decoder: Decoder::default(), records: Vec::new(), failed: None };
+    let mut sink = Reading { decoder: Decoder::default(), records: Vec::new(), asked, bytes: 0, failed: None };
     let task = Task { remote, name: &name, act: "get a batch from", enough: None };
     let received = task.receive(&mut session, b"SITE MGET", &channel, Mode::Stream, intake, &mut sink).await;
-    let unreadable =
-        |error: BatchError| Error::Store { name: name.clone(), reason: error.to_string(), kind: ErrorKind::Passing };
-    if let Some(error) = sink.failed.take() {
-        return Err(unreadable(error));
+    if let Some(reason) = sink.failed.take() {
+        return Err(passing(&name, reason));
     }
     received?;
-    sink.decoder.finish().map_err(unreadable)?;
+    sink.decoder.finish().map_err(|error| passing(&name, error.to_string()))?;
+    if sink.records.len() != asked {
+        // The records have no names, so any of them may be missing.
+        return Err(passing(
+            &name,
+            format!("it sends {} files of the {asked} that were asked for", sink.records.len()),
+        ));
+    }
     remote.keep_after(session).await;
     let mut records = sink.records.into_iter();
     let objects = keys.iter().zip(paths).map(|(key, path)| {
@@ -211,19 +223,19 @@ async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, 
     Ok(objects.collect())
 }
 
-/// The lines of SITE WANT for these paths.
-fn lines<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
-    let mut lines: Vec<Vec<u8>> = Vec::new();
+/// The lines of SITE WANT for as many of these paths as a batch can have, and their number.
+fn lines<'a>(paths: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, usize) {
+    let (mut lines, mut asked): (Vec<Vec<u8>>, _) = (Vec::new(), 0);
     let mut rest = MAX_WANTED;
     for path in paths.take(MAX_FILES) {
         let Some(left) = rest.checked_sub(path.len()) else { break };
-        rest = left;
+        (rest, asked) = (left, asked + 1);
         match lines.last_mut().filter(|line| line.len() + path.len() < LINE) {
             Some(line) => line.extend([b"/", path].concat()),
             None => lines.push([b"SITE WANT ", &path[1..]].concat()),
         }
     }
-    lines
+    (lines, asked)
 }
 
 /// Reads a batch as it comes.
@@ -231,25 +243,39 @@ struct Reading {
     decoder: Decoder,
     /// The files, `None` for those that the server does not send.
     records: Vec<Option<File>>,
-    failed: Option<BatchError>,
+    /// How many were asked for.
+    asked: usize,
+    bytes: usize,
+    /// Why it is not read any more.
+    failed: Option<String>,
+}
+
+impl Reading {
+    fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.bytes += bytes.len();
+        if self.bytes > MOST_BYTES {
+            return Err(format!("it sends more than {MOST_BYTES} bytes of short files"));
+        }
+        self.decoder.push(bytes);
+        while let Some(record) = self.decoder.take().map_err(|error| error.to_string())? {
+            match record {
+                Record::File(file) => self.records.push(Some(file)),
+                Record::Refused(_) => self.records.push(None),
+                Record::End => {}
+            }
+            if self.records.len() > self.asked {
+                return Err(format!("it sends more files than the {} that were asked for", self.asked));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Sink for Reading {
     async fn take(&mut self, block: Block) -> bool {
         let Body::Bytes(bytes) = block.body else { return true };
-        self.decoder.push(&bytes);
-        loop {
-            match self.decoder.take() {
-                Ok(Some(Record::File(file))) => self.records.push(Some(file)),
-                Ok(Some(Record::Refused(_))) => self.records.push(None),
-                Ok(Some(Record::End)) => {}
-                Ok(None) => return true,
-                Err(error) => {
-                    self.failed = Some(error);
-                    return false;
-                }
-            }
-        }
+        self.failed = self.read(&bytes).err();
+        self.failed.is_none()
     }
 }
 
@@ -271,18 +297,24 @@ mod tests {
     #[test]
     fn wanted_paths_fill_lines() {
         let paths = [b"/a".to_vec(), b"/b/c d".to_vec(), [b"/".to_vec(), vec![b'x'; LINE]].concat(), b"/e".to_vec()];
-        let lines = lines(paths.iter().map(Vec::as_slice));
-        assert_eq!(lines.len(), 3);
+        let (lines, asked) = lines(paths.iter().map(Vec::as_slice));
+        assert_eq!((lines.len(), asked), (3, 4));
         assert_eq!((&lines[0][..], &lines[2][..]), (&b"SITE WANT a//b/c d"[..], &b"SITE WANT e"[..]));
     }
 
     #[test]
     fn answer_names_what_was_not_stored() {
         let reply = |lines: &[&str]| Reply::of_lines(226, lines.iter().map(|line| line.as_bytes().to_vec()));
-        assert_eq!(not_stored(&Reply::new(226, "done"), 3), Some(vec![]));
-        assert_eq!(not_stored(&reply(&["Not stored:", " 0 550", " 2 452", "End"]), 3), Some(vec![0, 2]));
+        assert_eq!(not_stored(&Reply::new(226, "done"), 3), Some(HashSet::new()));
+        let two = ["Not stored: 2 files", " 0 550", " 2 452", "End"];
+        assert_eq!(not_stored(&reply(&two), 3), Some(HashSet::from([0, 2])));
         for wrong in [" 3 550", " 0", " x 550", "", " 0 550 x"] {
-            assert_eq!(not_stored(&reply(&["Not stored:", wrong, "End"]), 3), None, "{wrong:?}");
+            assert_eq!(not_stored(&reply(&["Not stored: 1 files", wrong, "End"]), 3), None, "{wrong:?}");
+        }
+        for wrong in
+            [&["Not stored: 3 files", "End"][..], &["Not stored: 2 files", " 1 550", " 1 550", "End"], &["x", "y"]]
+        {
+            assert_eq!(not_stored(&reply(wrong), 3), None, "{wrong:?}");
         }
     }
 }

@@ -18,6 +18,7 @@ use phoebus_proto::endpoint::Endpoint;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(super) struct Shared {
     pub(super) proofs: IdentityMap,
     pub(super) drivers: Arc<Drivers>,
     pub(super) io_threads: IoThreads,
+    /// Batches of short files that have files open.
+    pub(super) batches: Arc<Semaphore>,
     /// Memory that clients take.
     pub(super) memory: Arc<Memory>,
     /// Password checks in progress, and failed logins.
@@ -109,6 +112,9 @@ impl Current {
         let shared = Shared {
             io_threads: io_threads
                 .map_or_else(|| IoThreads::new(threads.0, threads.1), |before| before.io_threads.clone()),
+            batches: old
+                .filter(|(_, old)| old.batches == limits.batches)
+                .map_or_else(|| Arc::new(Semaphore::new(limits.batches)), |(before, _)| before.batches.clone()),
             checks,
             memory: memory.map_or_else(|| Memory::new(per_address, kept.1), |(before, _)| before.memory.clone()),
             users: made.users,

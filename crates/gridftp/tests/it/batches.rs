@@ -20,6 +20,9 @@ use support::{Serve, bytes, ok, python};
 use tempfile::{TempDir, tempdir};
 use tools::options;
 
+/// The CRC-32C of an x.
+const CRC_OF_X: u32 = 0xa93c_5f93;
+
 /// More than one batch.
 const FILES: usize = 600;
 
@@ -111,13 +114,27 @@ fn files_go_there_and_back_with_all_that_they_have() {
         let report = get(&remote, "up", back.path()).await;
         assert!(report.is_complete() && report.carried as usize == FILES + 1, "{report:?}");
         assert_eq!(seen(back.path()), seen(from.path()));
-        // What has changed is replaced, and keeps its permissions if none are carried.
+        // What has changed is replaced.
         fs::write(from.path().join("fé1"), "changed").unwrap();
         let (report, log) = put(from.path(), &remote, "up").await;
         assert_eq!((report.carried, report.skipped as usize, &log[..]), (1, FILES, &["carry up/fé1".to_owned()][..]));
         assert_eq!(fs::read(serve.path("up/fé1")).unwrap(), b"changed");
         assert!(serve.hidden().is_empty());
     });
+}
+
+#[test]
+fn files_that_are_named_one_by_one_go_alone() {
+    let (serve, from) = (Serve::writable(), many());
+    runtime().block_on(async {
+        let remote = connected(&serve).await;
+        let job = Job { parents: true, ..Job::new(local(from.path()), Arc::new(remote)) };
+        let names = (0..200).filter(|i| i % 3 != 0).map(|i| format!("f\u{e9}{i}"));
+        let items = names.map(|name| (tools::key(&name), tools::key(&format!("up/{name}"))));
+        let report = job.run(items.collect::<Vec<_>>()).await;
+        assert!(report.is_complete() && report.carried == 133, "{report:?}");
+    });
+    assert_eq!(fs::read(serve.path("up/f\u{e9}1")).unwrap(), fs::read(from.path().join("f\u{e9}1")).unwrap());
 }
 
 #[test]
@@ -189,8 +206,11 @@ def mput(data, kill=False):
 assert mput(b'PHB1' + end(0))[:3] == '226'
 assert mput(b'PHB1' + file(b'/a', b'hello') + end(1)) == '226 transfer complete'
 assert open(os.path.join(root, 'a'), 'rb').read() == b'hello'
+# The last of one name stays, and none waits for another.
+assert mput(b'PHB1' + file(b'/a', b'one') + file(b'/a', b'hello') + end(2)) == '226 transfer complete'
+assert open(os.path.join(root, 'a'), 'rb').read() == b'hello'
 # Each file has an answer of its own; names of drafts, names that lead out, other bytes.
-names = [b'/.x.phoebus-draft', b'/../out', b'no/slash', b'/', b'/nowhere/x', b'/b']
+names = [b'/.x.phoebus-draft', b'/../out', b'no/slash', b'/.x.0123456789abcdef.phoebus-part', b'/nowhere/x', b'/b']
 a = mput(b'PHB1' + b''.join(file(n, b'x') for n in names) + file(b'/there', b'new', crc=1) + end(7))
 assert a.split('\n')[1:-1] == [' 0 553', ' 1 553', ' 2 553', ' 3 553', ' 4 550', ' 6 451'], a
 assert open(os.path.join(root, 'b')).read() == 'x' and open(os.path.join(root, 'there')).read() == 'old'
@@ -219,11 +239,13 @@ b, a = mget(); assert a[:3] == '226' and b[:4] == b'PHB1' and b[-5:] == end(1024
 open(os.path.join(root, 'big'), 'wb').truncate((1 << 20) + 1); os.mkdir(os.path.join(root, 'd'))
 f.sendcmd('SITE WANT nothing//d//big//b//.x.phoebus-draft')
 b, a = mget(); assert a[:3] == '226' and b[4:] .startswith(b'\2' + struct.pack('>H', 550) + b'\2' + struct.pack('>H', 550) + b'\2' + struct.pack('>H', 552) + b'\1'), b
-# A client that goes away amid a batch, and one that lets the server wait, is left behind.
+# A client that goes away amid a batch is left behind.
 f.sendcmd('SITE WANT ' + '//'.join(['b'] * 128)); s = f.transfercmd('SITE MGET'); reset(s); a = answer(f); assert a[:3] in ('226', '426', '425'), a
-f.voidcmd('MODE E') if False else None
+f.sendcmd('REST 5'); refused(f, 'SITE MPUT', '504'); refused(f, 'SITE MPUT', '425')
+# What is refused forgets no name.
 f.voidcmd('TYPE A'); refused(f, 'SITE MPUT', '504')
-f.sendcmd('SITE WANT a'); refused(f, 'SITE MGET', '504')
+f.sendcmd('SITE WANT a'); refused(f, 'SITE MGET', '504'); f.voidcmd('TYPE I')
+b, a = mget(); assert a[:3] == '226' and b.count(b'hello') == 1, (a, b)
 "#;
     ok(&python(&serve, script));
     let reading = Serve::reading();
@@ -266,12 +288,12 @@ async fn files_that_a_server_does_not_confirm_are_stored_alone() {
         |client| {
             client.say("150 go on");
             client.take();
-            client.say("226-Not stored:\r\n 0 550\r\n 1 550\r\n 2 550\r\n226 End");
+            client.say("226-Not stored: 3 files\r\n 0 550\r\n 1 550\r\n 2 550\r\n226 End");
         },
         |client| {
             client.say("150 go on");
             client.take();
-            client.say("226-Not stored:\r\n 99 550\r\n226 End");
+            client.say("226-Not stored: 3 files\r\n226 End");
         },
         |client| {
             client.say("150 go on");
@@ -332,6 +354,8 @@ async fn files_that_a_server_sends_wrongly_are_got_alone() {
         sends(b"other", 7),
         sends(b"x", 7)[..10].to_vec(),
         [sends(b"x", 7), b"more".to_vec()].concat(),
+        // Any of two could be the one that was asked for.
+        batch(&|encoder| (0..2).for_each(|_| encoder.file(&File { sum: CRC_OF_X, ..File::default() }, b"x").unwrap())),
     ];
     for (i, bytes) in wrong.into_iter().enumerate() {
         let fake = answers(move |client, command| match command {

@@ -29,8 +29,8 @@ pub const MAX_SIZE: u32 = 1 << 20;
 /// Longest path, in bytes (PATH_MAX of Linux).
 pub const MAX_PATH: usize = 4096;
 
-/// Most bytes of the paths that `SITE WANT` names for one batch.
-pub const MAX_WANTED: usize = 256 << 10;
+/// Most bytes of the paths that `SITE WANT` names for one batch. A session keeps them until the batch.
+pub const MAX_WANTED: usize = 128 << 10;
 
 const END: u8 = 0;
 const FILE: u8 = 1;

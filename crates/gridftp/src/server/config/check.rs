@@ -1,6 +1,6 @@
 //! Checks the values of a configuration.
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, FILES_OF_BATCH};
 use phoebus_accounts::config::is_anonymous;
 use std::time::Duration;
 
@@ -29,11 +29,14 @@ impl Config {
     /// The warning if `descriptors` are not enough for `limits.connections`.
     fn lack_of(&self, descriptors: u64) -> Option<String> {
         let connections = self.limits.connections as u64;
-        let needed = connections.saturating_mul(OF_ONE).saturating_add(SPARE);
+        let batches = (self.limits.batches as u64).saturating_mul(FILES_OF_BATCH as u64);
+        let needed = connections.saturating_mul(OF_ONE).saturating_add(SPARE).saturating_add(batches);
         (needed > descriptors).then(|| {
             format!(
-                "limits.connections is {connections}, which with one data connection and one file each takes {needed} \
-                 descriptors; this process may have {descriptors} (ulimit -n)"
+                "limits.connections is {connections} and limits.batches {}, which with one data connection and one file for each \
+                 connection and {FILES_OF_BATCH} files for each batch takes {needed} descriptors; this process may have \
+                 {descriptors} (ulimit -n)",
+                self.limits.batches
             )
         })
     }
@@ -102,6 +105,9 @@ impl Config {
         }
         if self.limits.checksums_per_user.is_some_and(|most| !(1..=self.limits.checksums).contains(&most)) {
             return value("limits.checksums_per_user: at least 1 was expected, and no more than limits.checksums");
+        }
+        if !(1..=64).contains(&self.limits.batches) {
+            return value("limits.batches: 1 to 64 were expected");
         }
         if !((64 << 10)..=(1 << 30)).contains(&self.limits.checksum_step.0) {
             return value("limits.checksum_step: 64KiB to 1GiB were expected");
@@ -179,10 +185,10 @@ mod tests {
     fn too_few_descriptors_cause_a_warning() {
         let text = "listen = [\"127.0.0.1:2811\"]\n[anonymous]\nroot = \"/\"\n[limits]\nconnections = 100\n";
         let config = checked(text).unwrap();
-        assert_eq!(config.warnings(364), Vec::<String>::new());
-        let warnings = config.warnings(363);
+        assert_eq!(config.warnings(620), Vec::<String>::new());
+        let warnings = config.warnings(619);
         assert!(
-            matches!(&warnings[..], [one] if one.contains("takes 364") && one.contains("have 363")),
+            matches!(&warnings[..], [one] if one.contains("takes 620") && one.contains("have 619")),
             "{warnings:?}"
         );
         // Saturate instead of overflow.
@@ -216,6 +222,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 0", "limits.checksums"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 2\nchecksums_per_user = 3", "limits.checksums_per_user"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksum_step = \"1KiB\"", "limits.checksum_step"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\nbatches = 0", "limits.batches: 1 to 64"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),

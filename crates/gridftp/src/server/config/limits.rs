@@ -7,6 +7,9 @@ use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
 use std::time::Duration;
 
+/// Files that a batch has open at a time: enough that one sync for all costs little for each.
+pub(in super::super) const FILES_OF_BATCH: usize = 32;
+
 /// Limits of the server and of each session.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -37,6 +40,9 @@ pub struct Limits {
     /// Bytes that one step reads. Between steps, others take turns and aborts take effect. 4 MiB by default: some
     /// milliseconds of a disk.
     pub checksum_step: ByteSize,
+    /// Batches of short files (SITE MPUT, SITE MGET) that have files open at a time, each up to [`FILES_OF_BATCH`] of them and a
+    /// thread that waits for the disk. 8 by default: more keep a disk no busier, and short ones take their turn soon.
+    pub batches: usize,
     /// Longest wait for the system to resolve a user's `account`. 30 s by default: more than directories over the
     /// network need.
     pub accounts: Span,
@@ -87,6 +93,7 @@ impl Default for Limits {
             checksums: checksums_at_once(),
             checksums_per_user: None,
             checksum_step: ByteSize(CHECKSUM_STEP),
+            batches: 8,
             accounts: Span(Duration::from_secs(30)),
             login: Span(LOGIN_TIMEOUT),
             idle: Span(Duration::from_secs(600)),

@@ -16,6 +16,7 @@ mod stripes;
 
 pub use data::{Data, DriverLibrary, Sessions};
 pub use drafts::Drafts;
+pub(super) use limits::FILES_OF_BATCH;
 pub use limits::Limits;
 pub use phoebus_accounts::config::{Anonymous, Trusted, User};
 pub use reach::Reach;

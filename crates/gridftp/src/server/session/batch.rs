@@ -1,11 +1,12 @@
 //! SITE WANT, SITE MGET and SITE MPUT: many short files over one data connection
 //! ([`phoebus_proto::gridftp::batch`]).
 
-use super::task::Operation;
+use super::task::{DataEndpoint, Operation};
 use super::{Session, Step};
 use crate::data::Mode;
 use phoebus_files::key::Key;
 use phoebus_proto::gridftp::batch::{MAX_FILES, MAX_WANTED};
+use phoebus_proto::gridftp::marker::Restart;
 
 /// The files that the next SITE MGET sends.
 #[derive(Debug, Default)]
@@ -35,21 +36,28 @@ impl Session {
     }
 
     pub(super) fn get_batch(&mut self) -> Step {
-        let keys = std::mem::take(&mut self.wanted).keys;
-        if keys.is_empty() {
+        if self.wanted.keys.is_empty() {
             return Step::say(503, "SITE WANT has to name files first");
         }
-        self.batch(Operation::SendBatch { keys })
+        if let Some(refusal) = self.no_batch() {
+            return refusal;
+        }
+        let keys = std::mem::take(&mut self.wanted).keys;
+        self.transfer(b".", |_| Operation::SendBatch { keys })
     }
 
     pub(super) fn put_batch(&mut self) -> Step {
-        self.batch(Operation::ReceiveBatch)
+        self.no_batch().unwrap_or_else(|| self.transfer(b".", |_| Operation::ReceiveBatch))
     }
 
-    fn batch(&mut self, what: Operation) -> Step {
+    /// Why no batch can go now.
+    fn no_batch(&mut self) -> Option<Step> {
         if self.settings.mode != Mode::Stream || self.settings.ascii {
-            return Step::say(504, "batches go in MODE S and TYPE I");
+            return Some(Step::say(504, "batches go in MODE S and TYPE I"));
         }
-        self.transfer(b".", |_| what)
+        if self.restart.take().is_some_and(|restart| restart != Restart::At(0)) {
+            return Some(Step::say(504, "a batch cannot begin amid its files, as REST asks"));
+        }
+        (self.aim == DataEndpoint::None).then(|| Step::say(425, "PASV, EPSV, PORT or EPRT has to come first"))
     }
 }

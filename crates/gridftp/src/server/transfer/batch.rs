@@ -4,6 +4,7 @@
 //! thread makes the system calls of many. A file that fails has the code of its failure in the last reply; the others are not
 //! affected. The client stores it again alone, and gets the reason.
 
+use super::super::config::FILES_OF_BATCH;
 use super::super::failure::Failure;
 use super::super::names::{nobodys, quoted};
 use super::super::session::task::Transfer;
@@ -11,7 +12,6 @@ use super::super::worker::{TaskClient, Worker};
 use super::super::{NOT_DONE, session::task::Operation};
 use crate::data::{Intake, Mode};
 use bytes::Bytes;
-use phoebus_files::Error;
 use phoebus_files::block::{Block, Body};
 use phoebus_files::key::Key;
 use phoebus_files::range::Extent;
@@ -19,20 +19,18 @@ use phoebus_files::store::{
     Attributes, Fallible, Flow, Kind, OnThread, ShortObject, Store, Time, on_this_thread, together,
 };
 use phoebus_files::sum::Combining;
+use phoebus_files::{Error, is_part};
 use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_SIZE, Record};
 use phoebus_proto::gridftp::reply::Reply;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 
-/// Files that are stored together: each is an open file until all are synced.
-const TOGETHER: usize = 64;
+/// Most bytes that are stored together, so that a session's memory is bounded.
+const STORED: usize = 4 << 20;
 
-/// Most bytes of them, so that a session's memory is bounded.
-const TOGETHER_BYTES: usize = 4 << 20;
-
-/// Bytes of a block of the flow.
-const BLOCK: usize = 256 << 10;
+/// Bytes that are read ahead of the connection.
+const READ: usize = 1 << 20;
 
 /// The files of a batch that were not stored: their numbers, from 0 on, with the codes of their replies.
 pub(super) type NotStored = Vec<(usize, u16)>;
@@ -62,7 +60,7 @@ impl Worker {
         let incoming = channel.receive(Mode::Stream, intake);
         let stall_timeout = self.server.config.data.stall_timeout.0;
         let (mut decoder, mut number, mut bytes) = (Decoder::default(), 0, 0);
-        let (mut some, mut size) = (Vec::new(), 0);
+        let (mut some, mut all) = (Group::default(), Vec::new());
         let mut ended = false;
         loop {
             let block = tokio::select! {
@@ -75,20 +73,20 @@ impl Worker {
             bytes += body.len() as u64;
             decoder.push(&body);
             while let Some(record) = decoder.take().map_err(unreadable)? {
+                let mut full = None;
                 match record {
                     Record::File(file) => {
-                        size += file.bytes.len();
-                        some.push((number, file));
+                        full = some.make_room(&file);
+                        some.add(number, file);
                         number += 1;
                     }
                     Record::Refused(_) => return Err(unreadable(BatchError::Kind(2))),
                     Record::End => ended = true,
                 }
-                if some.len() >= TOGETHER || size >= TOGETHER_BYTES || (ended && !some.is_empty()) {
-                    size = 0;
-                    let stored = self.store_some(&store, std::mem::take(&mut some), transfer);
-                    not_stored.extend(tokio::select! {
-                        stored = stored => stored?,
+                let last = if ended { some.take() } else { None };
+                for files in full.into_iter().chain(last) {
+                    all.extend(tokio::select! {
+                        stored = self.store_some(&store, files) => stored?,
                         () = client.stopped() => return Err(Failure::Stopped),
                     });
                 }
@@ -96,45 +94,63 @@ impl Worker {
         }
         decoder.finish().map_err(unreadable)?;
         store.settle().await?;
-        Ok(bytes)
-    }
-
-    /// Stores files, on a thread for all of them. Returns those that were not stored.
-    async fn store_some(
-        &self,
-        store: &Arc<dyn Store>,
-        files: Vec<(usize, File)>,
-        transfer: &Transfer,
-    ) -> Result<NotStored, Failure> {
-        let (store, runtime, wanted) = (store.clone(), Handle::current(), Arc::new(()));
-        let still = Arc::downgrade(&wanted);
-        let named: Vec<_> = files.iter().map(|(number, file)| (*number, key(&file.path), file.bytes.len())).collect();
-        let done = tokio::task::spawn_blocking(move || {
-            runtime.block_on(async move {
-                let (store, syncs) = on_this_thread(&store);
-                let work = files.into_iter().map(|(_, file)| Box::pin(store_one(store.clone(), file)) as OnThread<_>);
-                together(work.collect(), syncs.as_deref(), &still).await
-            })
-        });
-        let done = done.await.map_err(|_| Failure::say(451, "the files could not be stored"))?;
-        drop(wanted);
-        let mut not_stored = NotStored::new();
-        for ((number, key, bytes), done) in named.into_iter().zip(done) {
-            let done = done.unwrap_or(Err(Failure::Stopped));
-            let what = key
-                .map_or_else(|_| "store a name that is none".to_owned(), |key| Operation::Receive { key }.to_string());
+        for Stored { number, what, bytes, result } in all {
             let (peer, user) = (self.peer, &transfer.user);
-            match done {
+            match result {
                 Ok(()) => tracing::info!(%peer, user, what, bytes, "transferred"),
-                Err(failure) => {
-                    let reply = failure.reply();
+                Err(reply) => {
                     let (code, why) = (reply.code, reply.text());
                     tracing::info!(target: NOT_DONE, %peer, user, what, code, why, "not transferred");
                     not_stored.push((number, code));
                 }
             }
         }
-        Ok(not_stored)
+        Ok(bytes)
+    }
+
+    /// Stores files.
+    async fn store_some(&self, store: &Arc<dyn Store>, files: Vec<(usize, File)>) -> Result<Vec<Stored>, Failure> {
+        let named: Vec<_> = files.iter().map(|(number, file)| (*number, key(&file.path), file.bytes.len())).collect();
+        let work = |store: Arc<dyn Store>| {
+            let store_one = move |(_, file)| Box::pin(store_one(store.clone(), file)) as OnThread<_>;
+            files.into_iter().map(store_one).collect()
+        };
+        let done = self.on_one_thread(store, work).await?;
+        let stored = named.into_iter().zip(done).map(|((number, key, bytes), done)| {
+            let what = match key {
+                Ok(key) => Operation::Receive { key }.to_string(),
+                Err(_) => "store under a name that is none".to_owned(),
+            };
+            Stored { number, what, bytes, result: done.map_err(|failure| failure.reply()) }
+        });
+        Ok(stored.collect())
+    }
+
+    /// Does `work` in `store`, on a thread of the pool if the store can be used there.
+    async fn on_one_thread<T: Send + 'static>(
+        &self,
+        store: &Arc<dyn Store>,
+        work: impl FnOnce(Arc<dyn Store>) -> Vec<OnThread<Result<T, Failure>>> + Send + 'static,
+    ) -> Result<Vec<Result<T, Failure>>, Failure> {
+        let lost = || Failure::say(451, "the server could not go on with it");
+        // The semaphore is never closed.
+        let permit = self.server.batches.clone().acquire_owned().await.map_err(|_| lost())?;
+        // All ends once this is dropped.
+        let (_wanted, still) = watch::channel(());
+        let (store, runtime) = (store.clone(), Handle::current());
+        let done = if store.on_this_thread().is_some() {
+            let done = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                runtime.block_on(async move {
+                    let (store, syncs) = on_this_thread(&store);
+                    together(work(store), FILES_OF_BATCH, syncs.as_deref(), still).await
+                })
+            });
+            done.await.map_err(|_| lost())?
+        } else {
+            together(work(store), FILES_OF_BATCH, None, still).await
+        };
+        Ok(done.into_iter().map(|done| done.unwrap_or_else(|| Err(lost()))).collect())
     }
 
     /// Sends a batch. Returns its bytes.
@@ -147,23 +163,96 @@ impl Worker {
         let channel = self.channel_of(transfer)?;
         let store = self.store()?;
         Self::begin(&channel, None, client).await;
-        let (blocks, flow) = mpsc::channel(2);
-        let (runtime, keys, wanted) = (Handle::current(), keys.to_vec(), Arc::new(()));
-        let (peer, user, still) = (self.peer, transfer.user.clone(), Arc::downgrade(&wanted));
-        tokio::task::spawn_blocking(move || {
-            let log = |key: &Key, bytes: usize| {
-                let what = Operation::Send { key: key.clone(), part: None, stripe: None };
-                tracing::info!(%peer, user, %what, bytes, "transferred");
-            };
-            runtime.block_on(read_all(on_this_thread(&store).0, keys, blocks, still, log))
-        });
-        let moved = Arc::default();
-        let flow = Arc::new(Read { blocks: Mutex::new(flow), _wanted: wanted });
-        Ok(tokio::select! {
-            sent = channel.send(Mode::Stream, 1, flow, &moved) => sent?,
+        let (blocks, flow) = mpsc::channel(1);
+        let (moved, flow) = (Arc::default(), Arc::new(Read(Mutex::new(flow))));
+        let send = async { channel.send(Mode::Stream, 1, flow, &moved).await.map_err(Failure::from) };
+        let (sent, read) = tokio::select! {
+            done = async { tokio::try_join!(send, self.read_all(&store, keys, blocks)) } => done?,
             () = client.stopped() => return Err(Failure::Stopped),
-        })
+        };
+        for (key, bytes) in read {
+            let what = Operation::Send { key, part: None, stripe: None };
+            tracing::info!(peer = %self.peer, user = transfer.user, %what, bytes, "transferred");
+        }
+        Ok(sent)
     }
+
+    /// Reads files, and passes them on as a batch. Returns those that could be read, with their sizes.
+    async fn read_all(
+        &self,
+        store: &Arc<dyn Store>,
+        keys: &[Key],
+        blocks: mpsc::Sender<Block>,
+    ) -> Result<Vec<(Key, usize)>, Failure> {
+        let (mut batch, mut at, mut read) = (Encoder::default(), 0, Vec::new());
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let some = rest[..rest.len().min(FILES_OF_BATCH)].to_vec();
+            let work = move |store: Arc<dyn Store>| vec![Box::pin(read_some(store, some)) as OnThread<_>];
+            let objects: Vec<Result<ShortObject, Failure>> =
+                self.on_one_thread(store, work).await?.pop().unwrap_or_else(|| Ok(Vec::new()))?;
+            let (these, others) = rest.split_at(objects.len().min(rest.len()));
+            rest = others;
+            for (key, object) in these.iter().zip(objects) {
+                let added = object.and_then(|object| {
+                    let Attributes { mode, modified } = object.attributes;
+                    let modified = modified.map(|time| (time.seconds, time.nanos));
+                    let file = File { mode, modified, sum: object.sum, ..File::default() };
+                    batch.file(&file, &object.bytes).map_err(unreadable).map(|()| object.bytes.len())
+                });
+                match added {
+                    Ok(bytes) => read.push((key.clone(), bytes)),
+                    Err(failure) => batch.refused(failure.reply().code),
+                }
+            }
+            if rest.is_empty() {
+                batch.end();
+            }
+            let block = Block { offset: at, body: Bytes::from(batch.take()), sum: None };
+            at += block.len();
+            if blocks.send(block.into()).await.is_err() {
+                // The sender reports why it wants no more.
+                return std::future::pending().await;
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// Files that are to be stored together.
+#[derive(Default)]
+struct Group {
+    files: Vec<(usize, File)>,
+    bytes: usize,
+}
+
+impl Group {
+    /// The files, if they have to be stored before `file` can be added. A file of the same name would wait for the first one.
+    fn make_room(&mut self, file: &File) -> Option<Vec<(usize, File)>> {
+        let is_full = self.files.len() >= FILES_OF_BATCH || self.bytes + file.bytes.len() > STORED;
+        let has_name = self.files.iter().any(|(_, other)| other.path == file.path);
+        if is_full || has_name { self.take() } else { None }
+    }
+
+    fn add(&mut self, number: usize, file: File) {
+        self.bytes += file.bytes.len();
+        self.files.push((number, file));
+    }
+
+    /// All files, if there are any.
+    fn take(&mut self) -> Option<Vec<(usize, File)>> {
+        self.bytes = 0;
+        Some(std::mem::take(&mut self.files)).filter(|files| !files.is_empty())
+    }
+}
+
+/// What became of a file.
+struct Stored {
+    number: usize,
+    /// For the log.
+    what: String,
+    bytes: usize,
+    result: Result<(), Reply>,
 }
 
 fn unreadable(error: BatchError) -> Failure {
@@ -182,6 +271,9 @@ fn key(path: &[u8]) -> Result<Key, Failure> {
 async fn store_one(store: Arc<dyn Store>, file: File) -> Result<(), Failure> {
     let key = key(&file.path)?;
     nobodys(&key)?;
+    if is_part(key.name()) {
+        return Err(Failure::say(553, format!("{} is a name of a client's draft, which STOR takes", quoted(&key))));
+    }
     let modified = file.modified.map(|(seconds, nanos)| Time { seconds, nanos });
     let permissions = |mode: Option<u32>| mode.map(|mode| mode & 0o777);
     let object = ShortObject {
@@ -198,48 +290,18 @@ async fn store_one(store: Arc<dyn Store>, file: File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads files, and passes them on as a batch, until nobody wants it.
-async fn read_all(
-    store: Arc<dyn Store>,
-    keys: Vec<Key>,
-    blocks: mpsc::Sender<Block>,
-    wanted: Weak<()>,
-    log: impl Fn(&Key, usize),
-) {
-    let (mut batch, mut at) = (Encoder::default(), 0);
+/// Reads files until they have [`READ`] bytes.
+async fn read_some(store: Arc<dyn Store>, keys: Vec<Key>) -> Result<Vec<Result<ShortObject, Failure>>, Failure> {
+    let (mut objects, mut bytes) = (Vec::new(), 0);
     for key in &keys {
-        if wanted.strong_count() == 0 {
-            return;
-        }
-        match read_one(&*store, key).await {
-            Ok(object) => {
-                let Attributes { mode, modified } = object.attributes;
-                let modified = modified.map(|time| (time.seconds, time.nanos));
-                let file = File { mode, modified, sum: object.sum, ..File::default() };
-                match batch.file(&file, &object.bytes) {
-                    Ok(()) => log(key, object.bytes.len()),
-                    Err(_) => batch.refused(552),
-                }
-            }
-            Err(failure) => batch.refused(failure.reply().code),
-        }
-        if batch.waiting() >= BLOCK && pass(&mut batch, &mut at, &blocks).await.is_err() {
-            return;
+        let object = read_one(&*store, key).await;
+        bytes += object.as_ref().map_or(0, |object| object.bytes.len());
+        objects.push(object);
+        if bytes >= READ {
+            break;
         }
     }
-    batch.end();
-    // Who is gone wants no more.
-    let _ = pass(&mut batch, &mut at, &blocks).await;
-}
-
-async fn pass(
-    batch: &mut Encoder,
-    at: &mut u64,
-    blocks: &mpsc::Sender<Block>,
-) -> Result<(), mpsc::error::SendError<Block>> {
-    let block = Block { offset: *at, body: Bytes::from(batch.take()), sum: None };
-    *at += block.len();
-    blocks.send(block.into()).await
+    Ok(objects)
 }
 
 async fn read_one(store: &dyn Store, key: &Key) -> Result<ShortObject, Failure> {
@@ -257,17 +319,13 @@ async fn read_one(store: &dyn Store, key: &Key) -> Result<ShortObject, Failure> 
     Ok(ShortObject { key: key.clone(), sum: Combining::Crc32c.of(&bytes), bytes, attributes, at_most: None })
 }
 
-/// What was read.
+/// The flow of what was read.
 #[derive(Debug)]
-struct Read {
-    blocks: Mutex<mpsc::Receiver<Block>>,
-    /// Reading ends with it.
-    _wanted: Arc<()>,
-}
+struct Read(Mutex<mpsc::Receiver<Block>>);
 
 impl Flow for Read {
     fn next(&self) -> Fallible<'_, Option<Block>> {
-        Box::pin(async { Ok(self.blocks.lock().await.recv().await) })
+        Box::pin(async { Ok(self.0.lock().await.recv().await) })
     }
 }
 
@@ -278,7 +336,7 @@ mod tests {
     #[test]
     fn paths_of_a_batch_begin_at_the_root() {
         assert_eq!(key(b"/a/b").unwrap(), Key::parse("a/b").unwrap());
-        for wrong in [&b"a/b"[..], b"", b"/", b"/a/../b", b"/..", b"/a\0b"] {
+        for wrong in [&b"a/b"[..], b"", b"/", b"/a/..", b"/..", b"/a\0b"] {
             assert_eq!(key(wrong).unwrap_err().reply().code, 553, "{wrong:?}");
         }
     }
