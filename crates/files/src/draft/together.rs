@@ -38,11 +38,15 @@ impl<D: Disk> Together<D> {
         waits.await.unwrap_or_else(|_| work.sync())
     }
 
+    /// Forgets the drafts that were given up.
+    pub(crate) fn forget_given_up(&self) {
+        lock(&self.waiting).retain(|one| !one.synced.is_closed());
+    }
+
     /// Syncs all drafts that wait, and lets them go on. Returns whether there were any. Blocks.
     pub(crate) fn sync(&self, disk: &D) -> bool {
-        let mut waiting = std::mem::take(&mut *lock(&self.waiting));
-        // Those that were given up need no sync.
-        waiting.retain(|one| !one.synced.is_closed());
+        self.forget_given_up();
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
         let any = !waiting.is_empty();
         let files: Vec<_> = waiting.iter().map(|one| one.work.file()).collect();
         let file_system = self.file_system.as_ref().filter(|_| any && !self.has_failed.load(Ordering::Relaxed));

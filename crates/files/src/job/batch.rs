@@ -22,8 +22,14 @@ use tokio::sync::watch;
 /// Batches that are carried at a time: while one waits for the disk or the network, others have something to do.
 pub(super) const AT_ONCE: usize = 3;
 
-/// Most objects of a batch between local stores. Each has two open files, and systems usually grant 1024 to a process.
+/// Most objects of a batch between local stores. Each has two open files, if the process may have so many ([`with_files`]).
 const OBJECTS: usize = 128;
+
+/// Fewer are carried one by one.
+const FEWEST: usize = 8;
+
+/// Open files that are left to the rest of the program.
+const OTHER_FILES: u64 = 96;
 
 /// Most bytes of a batch, so that its sync is short, and its memory bounded.
 const BYTES: u64 = 16 << 20;
@@ -35,6 +41,8 @@ type ObjectResult = (Key, Result<Came, Error>);
 pub(super) struct Batches {
     /// Most objects of a batch. `None`: there are no batches.
     most: Option<usize>,
+    /// Most of them that have files open.
+    with_files: usize,
     ones: Vec<One>,
     bytes: u64,
     /// Batches end early once it is dropped, with the job.
@@ -44,15 +52,17 @@ pub(super) struct Batches {
 impl Batches {
     pub(super) fn of(job: &Job) -> Self {
         let is_local = |store: &Arc<dyn Store>| store.on_this_thread().is_some();
+        let with_files = with_files();
         let most = match (is_local(&job.source), is_local(&job.dest)) {
-            (true, true) => Some(OBJECTS),
+            _ if with_files < FEWEST => None,
+            (true, true) => Some(with_files),
             (true, false) if is_exchanged(job) => job.dest.batches().map(|batches| batches.most()),
             (false, true) if is_exchanged(job) => job.source.batches().map(|batches| batches.most()),
             _ => None,
         };
         // A throttled batch would hold up the files behind it.
         let most = most.filter(|_| job.how.throttle.is_none());
-        Self { most, ones: Vec::new(), bytes: 0, job_runs: watch::Sender::new(()) }
+        Self { most, with_files, ones: Vec::new(), bytes: 0, job_runs: watch::Sender::new(()) }
     }
 
     /// Whether `one` belongs to a batch. What is at a remote destination has to be known: asking for each would take longer
@@ -69,6 +79,11 @@ impl Batches {
         if Some(self.ones.len()) >= self.most || self.bytes >= BYTES { self.rest() } else { None }
     }
 
+    /// Most objects of a batch that have files open.
+    pub(super) fn with_files(&self) -> usize {
+        self.with_files
+    }
+
     /// Lasts as long as the job.
     pub(super) fn job_runs(&self) -> watch::Receiver<()> {
         self.job_runs.subscribe()
@@ -79,6 +94,13 @@ impl Batches {
         self.bytes = 0;
         Some(std::mem::take(&mut self.ones)).filter(|ones| !ones.is_empty())
     }
+}
+
+/// Objects of each batch that may have files open, each two.
+fn with_files() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let each = limit.saturating_sub(OTHER_FILES) / (2 * AT_ONCE as u64);
+    usize::try_from(each).unwrap_or(OBJECTS).min(OBJECTS)
 }
 
 /// Whether what a user has asked for can be had of an exchange, which replaces what is there and compares CRC-32C.
@@ -95,23 +117,25 @@ fn is_exchanged(job: &Job) -> bool {
 }
 
 /// Carries a batch on the current thread, which it blocks. Ends early, as an aborted task would, if `job_runs` is gone.
-pub(super) async fn carry(mut batch: Vec<One>, job_runs: watch::Receiver<()>) -> Vec<ObjectResult> {
+/// At most `with_files` objects have files open at a time.
+pub(super) async fn carry(mut batch: Vec<One>, with_files: usize, job_runs: watch::Receiver<()>) -> Vec<ObjectResult> {
     let Some(job) = batch.first().map(|one| one.job.clone()) else { return Vec::new() };
     let ((source, _), (dest, syncs)) = (on_this_thread(&job.source), on_this_thread(&job.dest));
     for one in &mut batch {
         (one.job.source, one.job.dest) = (source.clone(), dest.clone());
     }
-    let thread = Thread { syncs, job_runs };
+    let thread = Thread { syncs, with_files, job_runs };
     match (source.batches(), dest.batches()) {
         (_, Some(_)) => put(&job, &*dest, batch, &thread).await,
         (Some(_), _) => get(&job, &*source, batch, &thread).await,
-        _ => thread.run(batch.into_iter().map(|one| (one.to.clone(), Box::pin(one.run()) as _)), OBJECTS).await,
+        _ => thread.run(batch.into_iter().map(|one| (one.to.clone(), Box::pin(one.run()) as _)), with_files).await,
     }
 }
 
 /// The thread that carries a batch.
 struct Thread {
     syncs: Option<Arc<dyn ThreadStore>>,
+    with_files: usize,
     job_runs: watch::Receiver<()>,
 }
 
@@ -222,8 +246,7 @@ async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) ->
             None => rest.push((Left::ToCarry.or_stopped(job), one)),
         }
     }
-    // Each draft is an open file.
-    let mut ended = thread.run(got, OBJECTS).await;
+    let mut ended = thread.run(got, thread.with_files).await;
     ended.extend(thread.run_alone(job, rest).await);
     ended
 }

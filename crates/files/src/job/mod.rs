@@ -210,7 +210,11 @@ impl Run<'_> {
         if !self.report.stopped {
             self.taken += cost;
             let (runtime, job_runs) = (Handle::current(), self.batches.job_runs());
-            self.tasks.spawn_blocking(move || Ended { cost, objects: runtime.block_on(batch::carry(batch, job_runs)) });
+            let with_files = self.batches.with_files();
+            self.tasks.spawn_blocking(move || Ended {
+                cost,
+                objects: runtime.block_on(batch::carry(batch, with_files, job_runs)),
+            });
         }
     }
 

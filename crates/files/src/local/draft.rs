@@ -104,6 +104,9 @@ impl Draft for LocalDraft {
         Box::pin(async move {
             // The caller has an error to report. The next attempt finds what is left.
             let _ = self.run(move |work| work.abandon(keep)).await;
+            if let Some(together) = self.store.1.together() {
+                together.forget_given_up();
+            }
             alone(&self.work).await;
         })
     }

@@ -8,6 +8,7 @@ use phoebus_files::local::Local;
 use phoebus_files::{ErrorKind, Links};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -109,6 +110,31 @@ async fn request_to_stop_ends_batches_between_files() {
     let report = Job { watcher, ..job }.run([(Key::ROOT, Key::ROOT)]).await;
     assert!(report.stopped && report.carried < FILES as u64, "{report:?}");
     assert_eq!(whole(from.path(), to.path()).len() as u64, report.carried);
+}
+
+/// The variable with the directory for [`within_few_descriptors`].
+const DIR: &str = "PHOEBUS_TEST_FEW_DESCRIPTORS";
+
+/// What the process does that may open few files; nothing when it is run as a test like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn within_few_descriptors() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let from = many();
+    let report = carried(from.path(), Path::new(&dir), |_| {}).await;
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(whole(from.path(), Path::new(&dir)).len(), FILES);
+}
+
+#[test]
+fn few_descriptors_make_small_batches() {
+    for limit in [64, 180, 256] {
+        let to = tempdir().unwrap();
+        let script = format!("ulimit -n {limit}; exec \"$0\" --exact batches::within_few_descriptors");
+        let exe = std::env::current_exe().unwrap();
+        let status = Command::new("sh").args(["-c", &script]).arg(exe).env(DIR, to.path()).status().unwrap();
+        assert!(status.success(), "{limit}");
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), FILES, "{limit}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

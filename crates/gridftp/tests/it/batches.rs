@@ -152,7 +152,7 @@ fn file_that_cannot_be_stored_is_told_and_the_others_are_stored() {
         // A file that vanishes between the listing and the batch.
         let vanishing = serve.path("up/sub/f 3");
         let hook = move |key: &Key| {
-            if *key == tools::key("sub/f 0") {
+            if *key == tools::key("sub/f 3") {
                 let _ = fs::remove_file(&vanishing);
             }
         };

@@ -47,7 +47,7 @@ pub(super) struct Small {
 
 /// Number of files over the time from the client's start to its end.
 const RATE: Metric = Metric { name: "files", unit: "1/s" };
-/// The time from the client's start to its end; for scp, scaled to the number of files of the others.
+/// The time from the client's start to its end; for scp and rclone, scaled to the number of files of the others.
 const TIME: Metric = Metric { name: "time", unit: "s" };
 
 /// What is done.
@@ -82,8 +82,9 @@ const ROWS: [(&str, &str); 7] = [
     (SCP, "scp -r; cp -r"),
 ];
 
-/// The number of files for scp over a path, whose time is then scaled: it waits a round trip or two for each file.
-const FOR_SCP: u32 = 500;
+/// The number of files for scp over a path and for rclone over SSH, whose time is then scaled. scp waits a round trip or two
+/// for each file, and rclone has a program compute a checksum at the far side.
+const FEW: u32 = 500;
 const PORT: u16 = 2811;
 /// The congestion control of all senders.
 const CONTROL: &str = "cubic";
@@ -130,7 +131,8 @@ impl Small {
 
     /// The number of files that a row copies.
     fn count(&self, act: Act, row: &str) -> u32 {
-        if row == SCP && act.rtt() > Duration::ZERO { FOR_SCP.min(self.files) } else { self.files }
+        let is_slow = (row == SCP && act.rtt() > Duration::ZERO) || (row == RCLONE && act != Act::Local);
+        if is_slow { FEW.min(self.files) } else { self.files }
     }
 
     fn once(&self, hosts: &mut Hosts, act: Act, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
@@ -319,7 +321,11 @@ impl Experiment for Small {
 
     fn expected(&self, point: &str, row: &str) -> Duration {
         let act = self.act(point);
-        let each = if row == SCP { act.rtt() * 4 } else { act.rtt() / 4 };
+        let each = match row {
+            SCP => act.rtt() * 4,
+            RCLONE if act != Act::Local => act.rtt() * 2 + Duration::from_millis(40),
+            _ => act.rtt() / 4,
+        };
         DELETED + (each + Duration::from_micros(600)) * self.count(act, row)
     }
 
@@ -347,7 +353,7 @@ impl Experiment for Small {
         all.push((
             "files".into(),
             format!(
-                "{} of {} bytes, in one directory below {}; scp has {FOR_SCP} over a link",
+                "{} of {} bytes, in one directory below {}; scp over a link and rclone over SSH have {FEW}",
                 self.files,
                 self.size,
                 place.display()
@@ -366,7 +372,8 @@ impl Experiment for Small {
             method: format!(
                 "A directory of {} files of {} bytes, from the client's start to its end: copied on one machine, and put to and got \
                  from a server at the round trips of the columns. `phoebus cp` verifies each file, syncs it, and gives it its name only \
-                 then; `rsync --fsync` syncs; the others do neither. Over a link, scp copies {FOR_SCP} files, and its time is scaled. \
+                 then; `rsync --fsync` syncs; rclone verifies; the others do neither. scp over a link and rclone over SSH copy {FEW} \
+                 files, and their time is scaled. \
                  Medians, with the smallest and the largest of the runs.",
                 self.files, self.size
             ),

@@ -56,6 +56,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let mut filter = args.rules.filter()?;
     filter.never = args.partial_dir.as_ref().map(|dir| dir.name().to_vec());
     filter.bounds = args.choice().bounds(SystemTime::now());
+    // Batches of short files keep many open. Programs that cp starts (ssh) do not mind.
+    phoebus_net::limits::raise_descriptors();
     let runtime = crate::runtime::multi_thread()?;
     let (result, time_limit) = runtime.block_on(async {
         let shared = Shared::default();

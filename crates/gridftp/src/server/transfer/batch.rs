@@ -27,10 +27,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 
 /// Most bytes that are stored together, so that a session's memory is bounded.
-const STORED: usize = 4 << 20;
+const STORED: usize = 1 << 20;
 
-/// Bytes that are read ahead of the connection.
-const READ: usize = 1 << 20;
+/// Bytes that are read at a time, ahead of the connection. A client may read them slowly or never.
+const READ: usize = 256 << 10;
 
 /// The files of a batch that were not stored: their numbers, from 0 on, with the codes of their replies.
 pub(super) type NotStored = Vec<(usize, u16)>;
