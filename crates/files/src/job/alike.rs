@@ -16,8 +16,8 @@ use unicode_normalization::UnicodeNormalization;
 #[derive(Debug, Default)]
 pub(super) struct Cases {
     numbers: RandomState,
-    /// The first name of each group that some destination takes for one.
-    given: HashMap<u64, u64>,
+    /// The first name of each group that some destination takes for one, by the group of its directory.
+    given: HashMap<u64, HashMap<u64, u64>>,
     /// Names, by group, that the destination keeps apart from those before.
     apart: HashSet<(u64, u64)>,
 }
@@ -29,7 +29,8 @@ impl Cases {
         let (mut part, mut met) = (key.clone(), None);
         while !part.is_root() {
             let (group, exact) = (self.group(&part), self.numbers.hash_one(part.as_bytes()));
-            let first = *self.given.entry(group).or_insert(exact);
+            let dir = self.group(&part.parent());
+            let first = *self.given.entry(dir).or_default().entry(group).or_insert(exact);
             if first != exact && !self.apart.contains(&(group, exact)) {
                 met = Some(part.clone());
             }
@@ -37,6 +38,11 @@ impl Cases {
         }
         // The uppermost one decides about everything below.
         met
+    }
+
+    /// Forgets the names in `dir`, which gets no others: memory does not grow with the number of files.
+    pub(super) fn leave(&mut self, dir: &Key) {
+        self.given.remove(&self.group(dir));
     }
 
     /// Records that the destination distinguishes `key` from the others.
@@ -126,6 +132,21 @@ mod tests {
 
     fn key(path: &str) -> Key {
         Key::parse(path).unwrap()
+    }
+
+    #[test]
+    fn names_are_forgotten_with_their_directory() {
+        let mut cases = Cases::default();
+        for dir in ["a", "b", "c"] {
+            for i in 0..100 {
+                cases.give(&key(&format!("{dir}/{i}")));
+            }
+            assert_eq!(cases.give(&key(&format!("{dir}/d/x"))), None);
+            cases.leave(&key(&format!("{dir}/d")));
+            cases.leave(&key(dir));
+        }
+        assert_eq!((cases.given.len(), cases.given.values().map(HashMap::len).sum::<usize>()), (1, 3));
+        assert_eq!(cases.give(&key("A/x")), Some(key("A")));
     }
 
     #[test]

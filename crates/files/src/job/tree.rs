@@ -61,9 +61,16 @@ impl Run<'_> {
             return self.failed(to, error);
         }
         let (mut walk, mut queue) = (self.walk(&top, &to, last), VecDeque::new());
+        // Another tree could have the same directories.
+        let mut current = (last && self.trees.is_empty()).then(|| to.clone());
         while let Some(found) = self.next_of(&mut walk, &mut queue, &to).await {
             if self.report.stopped {
                 return;
+            }
+            if let Ok(Found::Dir(key, _) | Found::File(key, _) | Found::Link(key, _)) = &found
+                && let Ok(there) = to.beneath(key)
+            {
+                self.leave_dirs(&mut current, &there.parent());
             }
             match found {
                 Err(error) => self.failed(top.clone(), error),
@@ -93,6 +100,17 @@ impl Run<'_> {
             }
         }
         self.trees.push((top, to));
+    }
+
+    /// Forgets the names of the directories that the walk has left: it finishes everything below a directory before its siblings.
+    /// `current` is the directory of the entry before, and becomes `dir`.
+    fn leave_dirs(&mut self, current: &mut Option<Key>, dir: &Key) {
+        let Some(current) = current else { return };
+        let mut left = std::mem::replace(current, dir.clone());
+        while dir.below(&left).is_none() {
+            self.cases.leave(&left);
+            left = left.parent();
+        }
     }
 
     /// Walks through the tree `top` in a task, ahead of its turn.
