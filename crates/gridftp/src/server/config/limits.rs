@@ -40,7 +40,7 @@ pub struct Limits {
     /// Bytes that one step reads. Between steps, others take turns and aborts take effect. 4 MiB by default: some
     /// milliseconds of a disk.
     pub checksum_step: ByteSize,
-    /// Batches of short files (SITE MPUT, SITE MGET) that have files open at a time, each up to [`FILES_OF_BATCH`] of them and a
+    /// Batches of short files (SITE MPUT, SITE MGET) that have files open at a time, each up to 32 of them and a
     /// thread that waits for the disk. 8 by default: more keep a disk no busier, and short ones take their turn soon.
     pub batches: usize,
     /// Longest wait for the system to resolve a user's `account`. 30 s by default: more than directories over the
