@@ -172,7 +172,12 @@ fn own<D: Disk>(disk: &D, request: &DraftRequest<'_>, journalled: bool) -> Resul
     };
     let (mut mine, mut swept) = (None, false);
     for names in candidates {
-        match take(disk, request, names, shared)? {
+        let taken = take(disk, request, names, shared);
+        if taken.is_err() && swept {
+            // The next attempt does not see what is swept already.
+            disk.sync_dir(&home.parent()).map_err(failed("sync the directory of"))?;
+        }
+        match taken? {
             Taken::Mine(owned) if mine.is_none() => mine = Some(owned),
             Taken::Mine(LockedDraft { names, file, .. }) => {
                 sweep(disk, &names, Some(file)).map_err(failed("remove an old draft of"))?;

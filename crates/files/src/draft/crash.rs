@@ -180,7 +180,8 @@ fn story_of_a_batch(seed: u64, steps: u64, power: bool, lie: Option<Lie>) -> boo
     keys.iter().take(2).for_each(|key| disk.put(key, &old));
     disk.lie(lie);
     let attempt = || {
-        let together = Together::on(&*disk);
+        let together = Together::default();
+        together.open(&*disk);
         if seed % 2 == 1 {
             // Then each file is synced alone.
             disk.fail_together();

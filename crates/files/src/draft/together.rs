@@ -4,14 +4,14 @@ use super::{Work, lock};
 use crate::disk::Disk;
 use crate::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::oneshot;
 
 /// Drafts that wait to be synced.
 pub(crate) struct Together<D: Disk> {
     waiting: Mutex<Vec<Waiting<D>>>,
-    /// The file system, as it was opened before the first draft. `None`: each draft is synced alone.
-    file_system: Option<D::FileSystem>,
+    /// The file system, as it was opened before the first draft. `None` inside: each draft is synced alone.
+    file_system: OnceLock<Option<D::FileSystem>>,
     /// Whether a call has failed. Its error may have been another draft's, to whom no further call would report it.
     has_failed: AtomicBool,
 }
@@ -21,10 +21,16 @@ struct Waiting<D: Disk> {
     synced: oneshot::Sender<Result<(), Error>>,
 }
 
+impl<D: Disk> Default for Together<D> {
+    fn default() -> Self {
+        Self { waiting: Mutex::default(), file_system: OnceLock::new(), has_failed: AtomicBool::new(false) }
+    }
+}
+
 impl<D: Disk> Together<D> {
-    /// For drafts that will be made on `disk`.
-    pub(crate) fn on(disk: &D) -> Self {
-        Self { waiting: Mutex::default(), file_system: disk.file_system(), has_failed: AtomicBool::new(false) }
+    /// Opens the file system of `disk`, once. Has to be called before each draft is begun.
+    pub(crate) fn open(&self, disk: &D) {
+        self.file_system.get_or_init(|| disk.file_system());
     }
 
     /// Waits until `work` is synced by the next [`Self::sync`], between [`Work::prepare`] and [`Work::give_name`].
@@ -49,7 +55,8 @@ impl<D: Disk> Together<D> {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         let any = !waiting.is_empty();
         let files: Vec<_> = waiting.iter().map(|one| one.work.file()).collect();
-        let file_system = self.file_system.as_ref().filter(|_| any && !self.has_failed.load(Ordering::Relaxed));
+        let file_system =
+            self.file_system.get().and_then(Option::as_ref).filter(|_| any && !self.has_failed.load(Ordering::Relaxed));
         let all = file_system.is_some_and(|file_system| {
             disk.sync_together(file_system, &files).unwrap_or_else(|_| {
                 self.has_failed.store(true, Ordering::Relaxed);

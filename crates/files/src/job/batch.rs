@@ -140,6 +140,11 @@ struct Thread {
 }
 
 impl Thread {
+    /// Whether the job is gone.
+    fn is_unwanted(&self) -> bool {
+        self.job_runs.has_changed().is_err()
+    }
+
     /// Carries objects, each to its key, at most `most` at a time.
     async fn run(
         &self,
@@ -191,8 +196,11 @@ impl Left {
 /// Carries a batch to a store.
 async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<ObjectResult> {
     let (mut rest, mut ones, mut objects) = (Vec::new(), Vec::new(), Vec::new());
+    let mut bytes = 0;
     for one in batch {
-        let reason = one.reason_to_carry(one.known).filter(|_| !job.how.stop.is_asked());
+        // Files may have grown since they were listed.
+        let may_read = bytes < 2 * BYTES && !job.how.stop.is_asked() && !thread.is_unwanted();
+        let reason = one.reason_to_carry(one.known).filter(|_| may_read);
         let read = match reason {
             Some(reason) => one.read_short().await.ok().map(|object| (reason, object)),
             None => None,
@@ -200,6 +208,7 @@ async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> V
         match read {
             Some((reason, object)) => {
                 one.tell(reason);
+                bytes += object.bytes.len() as u64;
                 objects.push(object);
                 ones.push(one);
             }
@@ -224,6 +233,7 @@ async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) ->
     let (mut rest, mut ones) = (Vec::new(), Vec::new());
     for one in batch {
         let there = match one.job.dest.stat_to_write(&one.to).await {
+            _ if thread.is_unwanted() => None,
             Ok(there) => Some(Some(there)),
             Err(Error::NotFound { .. }) => Some(None),
             Err(_) => None,

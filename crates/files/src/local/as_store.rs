@@ -223,7 +223,7 @@ impl Store for Local {
     }
 
     fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
-        Some(Arc::new(Self(self.0.clone(), Calls::here(&self.0.disk))))
+        Some(Arc::new(Self(self.0.clone(), Calls::here())))
     }
 
     fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
@@ -286,6 +286,9 @@ const LOCK_AGAIN: Duration = Duration::from_millis(20);
 impl Local {
     /// Begins the draft of `key`. Returns the key, too.
     fn begin(&self, key: Key, mode: u32, spec: &Spec) -> Result<(Key, Start<Linux>), Error> {
+        if let Some(together) = self.1.together() {
+            together.open(&self.0.disk);
+        }
         let home = self.draft_home(&key)?;
         let begin = || {
             let named = (self.label(&key), mode);

@@ -16,8 +16,8 @@ pub(super) enum Calls {
 
 impl Calls {
     /// On the current thread.
-    pub(super) fn here(disk: &Linux) -> Self {
-        Self::Thread(std::thread::current().id(), Arc::new(Together::on(disk)))
+    pub(super) fn here() -> Self {
+        Self::Thread(std::thread::current().id(), Arc::default())
     }
 
     /// Whether calls may be made on the current thread.

@@ -138,11 +138,13 @@ pub async fn together<T>(
             if under_way.is_empty() && waiting.len() == 0 {
                 return Poll::Ready(());
             }
-            let have_ended = under_way.len() < before;
+            if under_way.len() < before && waiting.len() > 0 {
+                // More can be begun before the sync.
+                continue;
+            }
             // Those that do not wait for a sync wait for something else, such as the next attempt.
-            let are_synced = under_way.len() + waiting.len() > 0 && syncs.is_some_and(ThreadStore::sync_drafts);
-            if !have_ended && !are_synced {
-                return Poll::Pending;
+            if is_unwanted() || !syncs.is_some_and(ThreadStore::sync_drafts) {
+                return if is_unwanted() { Poll::Ready(()) } else { Poll::Pending };
             }
         }
     }))

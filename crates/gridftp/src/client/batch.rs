@@ -67,6 +67,7 @@ async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Erro
     let name = remote.0.name.to_string();
     let mut is_sent = Vec::with_capacity(objects.len());
     let (mut batch, mut blocks, mut at) = (Encoder::default(), VecDeque::new(), 0);
+    let mut paths = 0;
     for object in objects {
         let Attributes { mode, modified } = object.attributes;
         let file = remote.path(&object.key).map(|path| File {
@@ -78,7 +79,11 @@ async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Erro
             ..File::default()
         });
         // What cannot be sent is refused when it is sent alone.
-        is_sent.push(file.is_ok_and(|file| batch.file(&file, &object.bytes).is_ok()));
+        let file = file.ok().filter(|file| paths + file.path.len() <= MAX_WANTED);
+        is_sent.push(file.is_some_and(|file| {
+            paths += file.path.len();
+            batch.file(&file, &object.bytes).is_ok()
+        }));
         if batch.waiting() >= BLOCK {
             queue(&mut blocks, &mut at, batch.take());
         }

@@ -29,7 +29,7 @@ pub const MAX_SIZE: u32 = 1 << 20;
 /// Longest path, in bytes (PATH_MAX of Linux).
 pub const MAX_PATH: usize = 4096;
 
-/// Most bytes of the paths that `SITE WANT` names for one batch. A session keeps them until the batch.
+/// Most bytes of the paths of one batch. A session keeps those of `SITE WANT` until the batch.
 pub const MAX_WANTED: usize = 128 << 10;
 
 const END: u8 = 0;

@@ -10,6 +10,9 @@ const SPARE: u64 = 64;
 /// Descriptors of a client with a transfer: control connection, data connection, file.
 const OF_ONE: u64 = 3;
 
+/// Descriptors of a batch: its files, their file system, and a directory.
+const OF_BATCH: u64 = FILES_OF_BATCH as u64 + 2;
+
 impl Config {
     /// Warnings about usable but doubtful values, in a process with this many `descriptors`.
     pub fn warnings(&self, descriptors: u64) -> Vec<String> {
@@ -29,7 +32,7 @@ impl Config {
     /// The warning if `descriptors` are not enough for `limits.connections`.
     fn lack_of(&self, descriptors: u64) -> Option<String> {
         let connections = self.limits.connections as u64;
-        let batches = (self.limits.batches as u64).saturating_mul(FILES_OF_BATCH as u64);
+        let batches = (self.limits.batches as u64).saturating_mul(OF_BATCH);
         let needed = connections.saturating_mul(OF_ONE).saturating_add(SPARE).saturating_add(batches);
         (needed > descriptors).then(|| {
             format!(
@@ -185,10 +188,10 @@ mod tests {
     fn too_few_descriptors_cause_a_warning() {
         let text = "listen = [\"127.0.0.1:2811\"]\n[anonymous]\nroot = \"/\"\n[limits]\nconnections = 100\n";
         let config = checked(text).unwrap();
-        assert_eq!(config.warnings(620), Vec::<String>::new());
-        let warnings = config.warnings(619);
+        assert_eq!(config.warnings(636), Vec::<String>::new());
+        let warnings = config.warnings(635);
         assert!(
-            matches!(&warnings[..], [one] if one.contains("takes 620") && one.contains("have 619")),
+            matches!(&warnings[..], [one] if one.contains("takes 636") && one.contains("have 635")),
             "{warnings:?}"
         );
         // Saturate instead of overflow.

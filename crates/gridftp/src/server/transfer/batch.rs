@@ -10,7 +10,7 @@ use super::super::names::{nobodys, quoted};
 use super::super::session::task::Transfer;
 use super::super::worker::{TaskClient, Worker};
 use super::super::{NOT_DONE, session::task::Operation};
-use crate::data::{Intake, Mode};
+use crate::data::{Channel, Intake, Mode};
 use bytes::Bytes;
 use phoebus_files::block::{Block, Body};
 use phoebus_files::key::Key;
@@ -20,7 +20,7 @@ use phoebus_files::store::{
 };
 use phoebus_files::sum::Combining;
 use phoebus_files::{Error, is_part};
-use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_SIZE, Record};
+use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_SIZE, MAX_WANTED, Record};
 use phoebus_proto::gridftp::reply::Reply;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -56,12 +56,43 @@ impl Worker {
         let channel = self.channel_of(transfer)?;
         let store = self.store()?;
         Self::begin(&channel, None, client).await;
+        let mut all = Vec::new();
+        let received = self.receive_files(&channel, &store, &mut all, client).await;
+        // Whatever became of the rest, what has its name by now is made durable and logged.
+        let settled = store.settle().await.map_err(Failure::from);
+        for Stored { number, key, bytes, result } in all {
+            let what = match key {
+                Some(key) => Operation::Receive { key }.to_string(),
+                None => "store under a name that is none".to_owned(),
+            };
+            let (peer, user) = (self.peer, &transfer.user);
+            let result = result.and_then(|()| settled.as_ref().map(drop).map_err(Failure::reply));
+            match result {
+                Ok(()) => tracing::info!(%peer, user, what, bytes, "transferred"),
+                Err(reply) => {
+                    let (code, why) = (reply.code, reply.text());
+                    tracing::info!(target: NOT_DONE, %peer, user, what, code, why, "not transferred");
+                    not_stored.push((number, code));
+                }
+            }
+        }
+        let bytes = received?;
+        settled.map(|()| bytes)
+    }
+
+    /// Receives the files of a batch, and notes in `all` what became of each. Returns the bytes that came.
+    async fn receive_files(
+        &self,
+        channel: &Channel,
+        store: &Arc<dyn Store>,
+        all: &mut Vec<Stored>,
+        client: &TaskClient,
+    ) -> Result<u64, Failure> {
         let intake = Intake { pool: self.pool(1), from: 0, expected: None, into: None };
         let incoming = channel.receive(Mode::Stream, intake);
         let stall_timeout = self.server.config.data.stall_timeout.0;
-        let (mut decoder, mut number, mut bytes) = (Decoder::default(), 0, 0);
-        let (mut some, mut all) = (Group::default(), Vec::new());
-        let mut ended = false;
+        let (mut decoder, mut some) = (Decoder::default(), Group::default());
+        let (mut number, mut bytes, mut paths, mut ended) = (0, 0, 0, false);
         loop {
             let block = tokio::select! {
                 block = tokio::time::timeout(stall_timeout, incoming.next()) => block,
@@ -76,6 +107,13 @@ impl Worker {
                 let mut full = None;
                 match record {
                     Record::File(file) => {
+                        paths += file.path.len();
+                        if paths > MAX_WANTED {
+                            return Err(Failure::say(
+                                552,
+                                format!("the paths of a batch have at most {MAX_WANTED} bytes"),
+                            ));
+                        }
                         full = some.make_room(&file);
                         some.add(number, file);
                         number += 1;
@@ -85,26 +123,12 @@ impl Worker {
                 }
                 let last = if ended { some.take() } else { None };
                 for files in full.into_iter().chain(last) {
-                    all.extend(tokio::select! {
-                        stored = self.store_some(&store, files) => stored?,
-                        () = client.stopped() => return Err(Failure::Stopped),
-                    });
+                    // Files that are being stored are few, and a client that stops leaves no drafts.
+                    all.extend(self.store_some(store, files).await?);
                 }
             }
         }
         decoder.finish().map_err(unreadable)?;
-        store.settle().await?;
-        for Stored { number, what, bytes, result } in all {
-            let (peer, user) = (self.peer, &transfer.user);
-            match result {
-                Ok(()) => tracing::info!(%peer, user, what, bytes, "transferred"),
-                Err(reply) => {
-                    let (code, why) = (reply.code, reply.text());
-                    tracing::info!(target: NOT_DONE, %peer, user, what, code, why, "not transferred");
-                    not_stored.push((number, code));
-                }
-            }
-        }
         Ok(bytes)
     }
 
@@ -116,12 +140,11 @@ impl Worker {
             files.into_iter().map(store_one).collect()
         };
         let done = self.on_one_thread(store, work).await?;
-        let stored = named.into_iter().zip(done).map(|((number, key, bytes), done)| {
-            let what = match key {
-                Ok(key) => Operation::Receive { key }.to_string(),
-                Err(_) => "store under a name that is none".to_owned(),
-            };
-            Stored { number, what, bytes, result: done.map_err(|failure| failure.reply()) }
+        let stored = named.into_iter().zip(done).map(|((number, key, bytes), done)| Stored {
+            number,
+            key: key.ok(),
+            bytes,
+            result: done.map_err(|failure| failure.reply()),
         });
         Ok(stored.collect())
     }
@@ -135,12 +158,12 @@ impl Worker {
         let lost = || Failure::say(451, "the server could not go on with it");
         // The semaphore is never closed.
         let permit = self.server.batches.clone().acquire_owned().await.map_err(|_| lost())?;
-        // All ends once this is dropped.
-        let (_wanted, still) = watch::channel(());
         let (store, runtime) = (store.clone(), Handle::current());
+        let (wanted, still) = watch::channel(());
         let done = if store.on_this_thread().is_some() {
             let done = tokio::task::spawn_blocking(move || {
-                let _permit = permit;
+                // What has begun is brought to its end, even if the client is gone.
+                let _permit = (permit, wanted);
                 runtime.block_on(async move {
                     let (store, syncs) = on_this_thread(&store);
                     together(work(store), FILES_OF_BATCH, syncs.as_deref(), still).await
@@ -249,8 +272,8 @@ impl Group {
 /// What became of a file.
 struct Stored {
     number: usize,
-    /// For the log.
-    what: String,
+    /// Its name, if it has a usable one.
+    key: Option<Key>,
     bytes: usize,
     result: Result<(), Reply>,
 }
