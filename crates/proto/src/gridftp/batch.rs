@@ -12,8 +12,8 @@
 //!   nanoseconds u32 of the modification
 //! ```
 //!
-//! The end of the connection ends nothing: a batch without its end was cut. The files that a sender of `SITE MGET` sends have no
-//! path. They are in the order in which they were asked for.
+//! A connection that ends before the record of the end has cut the batch. With `SITE MPUT`, a path begins with a slash, from the
+//! root. With `SITE MGET`, paths are empty, and the records are in the order in which the files were asked for.
 
 use thiserror::Error;
 
@@ -43,7 +43,7 @@ const HAS_MODIFIED: u8 = 4;
 /// A file of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct File {
-    /// Its path, as in STOR.
+    /// Its path from the root, which begins with a slash; empty if the receiver has asked for it.
     pub path: Vec<u8>,
     /// Its permissions, if it is to have certain ones, or has.
     pub mode: Option<u32>,

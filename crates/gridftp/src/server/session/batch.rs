@@ -32,7 +32,7 @@ impl Session {
         }
         self.wanted.keys.append(&mut keys);
         self.wanted.bytes += bytes;
-        Step::say(250, format!("{} files are wanted", self.wanted.keys.len()))
+        Step::say(250, format!("files that are wanted: {}", self.wanted.keys.len()))
     }
 
     pub(super) fn get_batch(&mut self) -> Step {

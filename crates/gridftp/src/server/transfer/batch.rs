@@ -193,20 +193,27 @@ impl Worker {
             done = async { tokio::try_join!(send, self.read_all(&store, keys, blocks)) } => done?,
             () = client.stopped() => return Err(Failure::Stopped),
         };
-        for (key, bytes) in read {
+        for (key, read) in read {
             let what = Operation::Send { key, part: None, stripe: None };
-            tracing::info!(peer = %self.peer, user = transfer.user, %what, bytes, "transferred");
+            let (peer, user) = (self.peer, &transfer.user);
+            match read {
+                Ok(bytes) => tracing::info!(%peer, user, %what, bytes, "transferred"),
+                Err(reply) => {
+                    let (code, why) = (reply.code, reply.text());
+                    tracing::info!(target: NOT_DONE, %peer, user, %what, code, why, "not transferred");
+                }
+            }
         }
         Ok(sent)
     }
 
-    /// Reads files, and passes them on as a batch. Returns those that could be read, with their sizes.
+    /// Reads files, and passes them on as a batch. Returns their sizes, or why they could not be read.
     async fn read_all(
         &self,
         store: &Arc<dyn Store>,
         keys: &[Key],
         blocks: mpsc::Sender<Block>,
-    ) -> Result<Vec<(Key, usize)>, Failure> {
+    ) -> Result<Vec<(Key, Result<usize, Reply>)>, Failure> {
         let (mut batch, mut at, mut read) = (Encoder::default(), 0, Vec::new());
         let mut rest = keys;
         while !rest.is_empty() {
@@ -223,10 +230,11 @@ impl Worker {
                     let file = File { mode, modified, sum: object.sum, ..File::default() };
                     batch.file(&file, &object.bytes).map_err(unreadable).map(|()| object.bytes.len())
                 });
-                match added {
-                    Ok(bytes) => read.push((key.clone(), bytes)),
-                    Err(failure) => batch.refused(failure.reply().code),
+                let added = added.map_err(|failure| failure.reply());
+                if let Err(reply) = &added {
+                    batch.refused(reply.code);
                 }
+                read.push((key.clone(), added));
             }
             if rest.is_empty() {
                 batch.end();

@@ -235,7 +235,7 @@ impl std::fmt::Display for Operation {
             Self::Append { key } => write!(f, "append to {}", quoted(key)),
             Self::Adjust { key, offset } => write!(f, "store from {offset} in {}", quoted(key)),
             Self::List { key, .. } => write!(f, "list {}", quoted(key)),
-            Self::SendBatch { keys } => write!(f, "retrieve a batch of {} files", keys.len()),
+            Self::SendBatch { keys } => write!(f, "retrieve a batch of up to {} files", keys.len()),
             Self::ReceiveBatch => write!(f, "store a batch of files"),
         }
     }
