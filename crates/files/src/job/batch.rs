@@ -14,7 +14,7 @@ use crate::range::Extent;
 use crate::store::{
     Attributes, Fallible, Kind, Meta, OnThread, ShortObject, Store, ThreadStore, on_this_thread, together,
 };
-use crate::sum::{Algorithm, Combining, Sum};
+use crate::sum::Algorithm;
 use crate::transfer::{Done, Verify};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -56,8 +56,8 @@ impl Batches {
         let most = match (is_local(&job.source), is_local(&job.dest)) {
             _ if with_files < FEWEST => None,
             (true, true) => Some(with_files),
-            (true, false) if is_exchanged(job) => job.dest.batches().map(|batches| batches.most()),
-            (false, true) if is_exchanged(job) => job.source.batches().map(|batches| batches.most()),
+            (true, false) => job.dest.batches().filter(|with| is_exchanged(job, *with)).map(|with| with.most()),
+            (false, true) => job.source.batches().filter(|with| is_exchanged(job, *with)).map(|with| with.most()),
             _ => None,
         };
         // A throttled batch would hold up the files behind it.
@@ -103,14 +103,14 @@ fn with_files() -> usize {
     usize::try_from(each).unwrap_or(OBJECTS).min(OBJECTS)
 }
 
-/// Whether what a user has asked for can be had of an exchange, which replaces what is there and compares CRC-32C.
-fn is_exchanged(job: &Job) -> bool {
+/// Whether what a user has asked for can be had of an exchange, which replaces what is there and compares one checksum.
+fn is_exchanged(job: &Job, with: &dyn crate::store::Batches) -> bool {
     let algorithm = match job.how.verify {
         Verify::None | Verify::Possible => None,
         Verify::Flight(algorithm) | Verify::Reread(algorithm) => algorithm,
     };
     let replaces = !matches!(job.existing, Existing::Refuse | Existing::Keep);
-    algorithm.is_none_or(|algorithm| algorithm == Algorithm::Crc32c)
+    algorithm.is_none_or(|algorithm| algorithm == with.algorithm())
         && replaces
         && !job.dest.writes_in_place()
         && !job.dry_run
@@ -197,12 +197,13 @@ impl Left {
 async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> Vec<ObjectResult> {
     let (mut rest, mut ones, mut objects) = (Vec::new(), Vec::new(), Vec::new());
     let mut bytes = 0;
+    let algorithm = dest.batches().map_or(Algorithm::Crc32c, |batches| batches.algorithm());
     for one in batch {
         // Files may have grown since they were listed.
         let may_read = bytes < 2 * BYTES && !job.how.stop.is_asked() && !thread.is_unwanted();
         let reason = one.reason_to_carry(one.known).filter(|_| may_read);
         let read = match reason {
-            Some(reason) => one.read_short().await.ok().map(|object| (reason, object)),
+            Some(reason) => one.read_short(algorithm).await.ok().map(|object| (reason, object)),
             None => None,
         };
         match read {
@@ -215,8 +216,13 @@ async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> V
             None => rest.push((Left::Undecided.or_stopped(job), one)),
         }
     }
-    let stored = exchange(job, dest, thread, |batches| batches.put(&objects)).await.unwrap_or_default();
-    let mut stored = stored.into_iter();
+    let stored = exchange(job, dest, thread, |batches| batches.put(&objects)).await;
+    if stored.is_none()
+        && let Some(batches) = dest.batches().filter(|_| job.how.stop.is_asked())
+    {
+        batches.abandon(&objects).await;
+    }
+    let mut stored = stored.unwrap_or_default().into_iter();
     let mut ended = Vec::new();
     for (one, object) in ones.into_iter().zip(objects) {
         match stored.next().unwrap_or(false) {
@@ -295,7 +301,7 @@ impl One {
     }
 
     /// Reads all of the source, if it is short.
-    async fn read_short(&self) -> Result<ShortObject, Error> {
+    async fn read_short(&self, algorithm: Algorithm) -> Result<ShortObject, Error> {
         let object = self.job.source.open(&self.from).await?;
         let (meta, how) = (*object.meta(), &self.job.how);
         let is_short = meta.kind == Kind::File && meta.size.is_some_and(|size| size <= SHORT);
@@ -309,10 +315,11 @@ impl One {
         let mode = meta.mode.or(self.meta.mode);
         Ok(ShortObject {
             key: self.to.clone(),
-            sum: Combining::Crc32c.of(&bytes),
+            sum: ShortObject::sum_of(&bytes, algorithm),
             bytes,
             attributes: Attributes { mode: mode.filter(|_| how.modes), modified: meta.modified.filter(|_| how.times) },
             at_most: mode.filter(|_| !how.modes),
+            before: self.known,
         })
     }
 
@@ -330,7 +337,7 @@ impl One {
             object.clone().store(&*self.job.dest).await
         };
         match stored {
-            Ok(_) => self.carried(&object),
+            Ok(()) => self.carried(&object),
             Err(_) if stop.is_asked() => self.stopped(),
             Err(_) => self.carry_alone().await,
         }
@@ -345,7 +352,7 @@ impl One {
         let size = object.bytes.len() as u64;
         let how = &self.job.how;
         how.progress.moved(size);
-        let verified = Some(Sum::combined(Combining::Crc32c, object.sum)).filter(|_| how.verify != Verify::None);
+        let verified = Some(object.sum.clone()).filter(|_| how.verify != Verify::None);
         let done = Done { size, moved: size, verified };
         self.job.watcher.saw(&Event::Carried { to: &self.to, done: &done });
         (self.to.clone(), Ok(Came::Carried(done, self.meta.mode.is_some() || object.attributes.mode.is_some())))

@@ -1,10 +1,10 @@
 //! Many short objects in one exchange with a store.
 
-use super::{Attributes, Begun, Draft, Fallible, Spec, Store, ThreadStore};
+use super::{Attributes, Begun, Boxed, Draft, Fallible, Meta, Spec, Store, ThreadStore};
 use crate::block::Block;
 use crate::error::Error;
 use crate::key::Key;
-use crate::sum::{Algorithm, Combining, Sum};
+use crate::sum::{Algorithm, Combining, Hasher, Sum};
 use bytes::Bytes;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,18 +20,23 @@ pub struct ShortObject {
     pub key: Key,
     /// Its content.
     pub bytes: Bytes,
-    /// The CRC-32C of the content, as the end that has read it has computed it.
-    pub sum: u32,
+    /// The checksum of the content, as the end that has read it has computed it.
+    pub sum: Sum,
     /// Its attributes.
     pub attributes: Attributes,
     /// Permissions beyond which it gets none if it is new.
     pub at_most: Option<u32>,
+    /// What has its name at the destination, if known.
+    pub before: Option<Option<Meta>>,
 }
 
 /// A remote store that carries many short objects in one exchange.
 pub trait Batches: Debug + Send + Sync {
     /// Most objects of an exchange.
     fn most(&self) -> usize;
+
+    /// The algorithm of all checksums.
+    fn algorithm(&self) -> Algorithm;
 
     /// Stores objects, over existing ones. Returns for each whether it is complete under its name, as the store has
     /// confirmed. What is not can be carried alone, which tells why.
@@ -45,12 +50,28 @@ pub trait Batches: Debug + Send + Sync {
     /// # Errors
     /// The exchange failed.
     fn get<'a>(&'a self, keys: &'a [Key]) -> Fallible<'a, Vec<Option<ShortObject>>>;
+
+    /// Removes what a [`put`](Self::put) of these objects has left, after it was dropped.
+    fn abandon<'a>(&'a self, objects: &'a [ShortObject]) -> Boxed<'a, ()>;
 }
 
 impl ShortObject {
+    /// The checksum of `bytes`.
+    pub fn sum_of(bytes: &[u8], algorithm: Algorithm) -> Sum {
+        let mut hasher = Hasher::new(algorithm);
+        hasher.update(bytes);
+        hasher.finish()
+    }
+
+    /// The CRC-32C of the content.
+    pub fn crc32c(&self) -> u32 {
+        let known = self.sum.combined_value().filter(|_| self.sum.algorithm() == Algorithm::Crc32c);
+        known.unwrap_or_else(|| Combining::Crc32c.of(&self.bytes))
+    }
+
     /// Whether the content is what the sender has read.
     pub fn is_whole(&self) -> bool {
-        Combining::Crc32c.of(&self.bytes) == self.sum
+        Self::sum_of(&self.bytes, self.sum.algorithm()) == self.sum
     }
 
     /// Stores it in the local store `dest`, over any existing object. The content that was written is read again and
@@ -58,8 +79,7 @@ impl ShortObject {
     ///
     /// # Errors
     /// It could not be stored, or the two differ. Nothing is left behind.
-    pub async fn store(self, dest: &dyn Store) -> Result<Sum, Error> {
-        let expected = Sum::combined(Combining::Crc32c, self.sum);
+    pub async fn store(self, dest: &dyn Store) -> Result<(), Error> {
         let size = self.bytes.len() as u64;
         let spec = Spec {
             size: Some(size),
@@ -72,11 +92,11 @@ impl ShortObject {
             // Only a draft of a named source is ever gone on with.
             return Err(Error::Unsupported { name: self.key.to_string(), what: "going on with another upload" });
         };
-        let stored = fill(&*draft, self.bytes, &expected).await;
+        let stored = fill(&*draft, self.bytes, &self.sum).await;
         if stored.is_err() {
             draft.abandon(false).await;
         }
-        stored.map(|()| expected)
+        stored
     }
 }
 
@@ -85,7 +105,7 @@ async fn fill(draft: &dyn Draft, bytes: Bytes, expected: &Sum) -> Result<(), Err
     if size > 0 {
         draft.write(Block { offset: 0, body: bytes, sum: None }).await?;
     }
-    let found = draft.checksum(Algorithm::Crc32c).await?;
+    let found = draft.checksum(expected.algorithm()).await?;
     if found != *expected {
         return Err(Error::Mismatch { name: draft.name(), expected: expected.clone(), found });
     }

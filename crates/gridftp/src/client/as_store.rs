@@ -1,6 +1,5 @@
 //! A server as a store.
 
-use super::batch::FEATURE;
 use super::draft::RemoteDraft;
 use super::error::{passing, refused};
 use super::listing::RemoteListing;
@@ -219,10 +218,7 @@ impl Store for Remote {
     }
 
     fn batches(&self) -> Option<&dyn Batches> {
-        let options = self.options();
-        // Drafts of their own, and writing in place, are things that a user has asked for.
-        let is_usual = options.partial_dir.is_none() && !options.in_place && !options.striped;
-        (is_usual && self.has(FEATURE)).then_some(self)
+        self.takes_batches().then_some(self)
     }
 
     fn note_draft_dir(&self, dir: &Key) {

@@ -116,9 +116,21 @@ impl Remote {
         sum_of(&self.label(named), algorithm, replies.next())
     }
 
-    fn sum_line(&self, key: &Key, algorithm: Algorithm, offset: u64, length: Option<u64>) -> Result<Vec<u8>, Error> {
+    /// The command that asks for the checksum of `key`, or of `length` bytes of it from `offset`.
+    pub(super) fn sum_line(
+        &self,
+        key: &Key,
+        algorithm: Algorithm,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<Vec<u8>, Error> {
         let length = length.map_or(-1, |length| i64::try_from(length).unwrap_or(-1));
         Ok([format!("CKSM {algorithm} {offset} {length} ").as_bytes(), &self.path(key)?].concat())
+    }
+
+    /// The checksum in the `reply` to such a command.
+    pub(super) fn sum_in(&self, key: &Key, algorithm: Algorithm, reply: Reply) -> Result<Sum, Error> {
+        sum_of(&self.label(key), algorithm, Some(reply))
     }
 
     /// Sends `lines`, the last of which computes a checksum of `size` bytes. Returns the replies.

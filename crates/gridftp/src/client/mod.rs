@@ -14,7 +14,7 @@
 //!   may have.
 //! - `draft` is a file that is being written, of which `as_draft` makes the file engine's.
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
-//! - `batch` carries many short files in one exchange, if the server can.
+//! - `batch` carries many short files at once, if the server can (`pipelining`: what is known about that).
 //! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a
 //!   server send, `take` what becomes of what it sends, `preliminary` how long replies alone keep this end waiting),
 //!   `third` has them carried between servers; `listing` is of directories. `upload_journal` is what is remembered of
@@ -53,6 +53,7 @@ mod object;
 mod options;
 mod partial;
 mod pipe;
+mod pipelining;
 mod places;
 mod pool;
 mod preliminary;

@@ -8,6 +8,7 @@ use super::known::{Lists, Looked, Names, New, PartialDirs, Privacy, RESUME_FROM,
 use super::login::login;
 use super::options::{Options, Segment};
 use super::pipe::Pipe;
+use super::pipelining::Pipelining;
 use super::places::Places;
 use super::session::Session;
 use super::stack::NetStack;
@@ -50,6 +51,7 @@ pub(super) struct Inner {
     pub(super) writing: Places,
     /// Connections for short commands.
     pub(super) pipe: tokio::sync::Mutex<Option<Pipe>>,
+    pub(super) pipelining: Pipelining,
     pub(super) ahead: Ahead,
     pub(super) rtt: Duration,
     pub(super) windows: (u64, u64),
@@ -140,6 +142,7 @@ impl Remote {
             reading: Places::new(most),
             writing: Places::new(most),
             pipe: tokio::sync::Mutex::new(None),
+            pipelining: Pipelining::default(),
             ahead,
             rtt,
             windows: (host.tcp_rmem[2], host.tcp_wmem[2]),

@@ -343,7 +343,7 @@ impl Session {
     }
 
     /// The final reply to `line`, which was sent.
-    async fn last_to(&mut self, line: &[u8]) -> Result<Reply, Error> {
+    pub(super) async fn last_to(&mut self, line: &[u8]) -> Result<Reply, Error> {
         if is_work(line) { self.at_last(self.reply_timeout).await } else { self.last(self.reply_timeout).await }
     }
 

@@ -24,9 +24,9 @@ use tools::options;
 const CRC_OF_X: u32 = 0xa93c_5f93;
 
 /// More than one batch.
-const FILES: usize = 600;
+pub(crate) const FILES: usize = 600;
 
-fn many() -> TempDir {
+pub(crate) fn many() -> TempDir {
     let dir = tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     for i in 0..FILES {
@@ -41,7 +41,7 @@ fn many() -> TempDir {
 }
 
 /// Paths with content, time and permissions.
-fn seen(root: &Path) -> Vec<(String, Vec<u8>, i64, u32)> {
+pub(crate) fn seen(root: &Path) -> Vec<(String, Vec<u8>, i64, u32)> {
     let (mut all, mut dirs) = (Vec::new(), vec![root.to_owned()]);
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap() {
@@ -74,11 +74,11 @@ impl Watcher for Log {
     }
 }
 
-fn local(dir: &Path) -> Arc<Local> {
+pub(crate) fn local(dir: &Path) -> Arc<Local> {
     Arc::new(Local::new(dir, Links::Beneath).unwrap())
 }
 
-async fn put(from: &Path, remote: &Remote, to: &str) -> (Report, Vec<String>) {
+pub(crate) async fn put(from: &Path, remote: &Remote, to: &str) -> (Report, Vec<String>) {
     let log = Arc::new(Log::default());
     let retry = Retry { attempts: 3, first: Duration::from_millis(1), most: Duration::from_millis(2) };
     let job = Job { watcher: log.clone(), parents: true, retry, ..Job::new(local(from), Arc::new(remote.clone())) };
@@ -87,13 +87,13 @@ async fn put(from: &Path, remote: &Remote, to: &str) -> (Report, Vec<String>) {
     (report, log)
 }
 
-async fn get(remote: &Remote, from: &str, to: &Path) -> Report {
+pub(crate) async fn get(remote: &Remote, from: &str, to: &Path) -> Report {
     let retry = Retry { attempts: 3, first: Duration::from_millis(1), most: Duration::from_millis(2) };
     let job = Job { retry, ..Job::new(Arc::new(remote.clone()), local(to)) };
     job.run([(tools::key(from), Key::ROOT)]).await
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 

@@ -19,6 +19,7 @@ mod kerberos;
 mod keys;
 mod limits;
 mod other_clients;
+mod pipelined_files;
 mod plain;
 mod predecessors;
 mod stacks;

@@ -47,8 +47,9 @@ fn exit_codes_tell_what_failed() {
         format!("phoebus: {}:2:5: this is no text in UTF-8; expected a scenario in TOML", binary.display())
     );
     std::fs::remove_file(binary).unwrap();
-    let unwritable = place.fail(125, &run(&["--counters", "/nonexistent/x", "--", "false"]));
-    assert_eq!(unwritable, "phoebus: cannot use /nonexistent/x: No such file or directory");
+    let counters = place.0.path().join("missing/x").display().to_string();
+    let unwritable = place.fail(125, &["run", "--quiet", "--counters", &counters, "--", "false"]);
+    assert_eq!(unwritable, format!("phoebus: cannot use {counters}: No such file or directory"));
     let refused = text(&place.output(&run(&["--cc", "nonsense", "--", "true"])).stderr);
     assert!(
         refused.starts_with("phoebus: host src: congestion control nonsense was refused: the kernel has "),

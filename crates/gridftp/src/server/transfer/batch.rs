@@ -18,7 +18,7 @@ use phoebus_files::range::Extent;
 use phoebus_files::store::{
     Attributes, Fallible, Flow, Kind, OnThread, ShortObject, Store, Time, on_this_thread, together,
 };
-use phoebus_files::sum::Combining;
+use phoebus_files::sum::{Algorithm, Combining, Sum};
 use phoebus_files::{Error, is_part};
 use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_SIZE, MAX_WANTED, Record};
 use phoebus_proto::gridftp::reply::Reply;
@@ -227,7 +227,7 @@ impl Worker {
                 let added = object.and_then(|object| {
                     let Attributes { mode, modified } = object.attributes;
                     let modified = modified.map(|time| (time.seconds, time.nanos));
-                    let file = File { mode, modified, sum: object.sum, ..File::default() };
+                    let file = File { mode, modified, sum: object.crc32c(), ..File::default() };
                     batch.file(&file, &object.bytes).map_err(unreadable).map(|()| object.bytes.len())
                 });
                 let added = added.map_err(|failure| failure.reply());
@@ -310,9 +310,10 @@ async fn store_one(store: Arc<dyn Store>, file: File) -> Result<(), Failure> {
     let object = ShortObject {
         key,
         bytes: file.bytes.into(),
-        sum: file.sum,
+        sum: Sum::combined(Combining::Crc32c, file.sum),
         attributes: Attributes { mode: permissions(file.mode), modified },
         at_most: permissions(file.at_most),
+        before: None,
     };
     if !object.is_whole() {
         return Err(Failure::say(451, format!("{} has come with other bytes than were sent", quoted(&object.key))));
@@ -347,7 +348,8 @@ async fn read_one(store: &dyn Store, key: &Key) -> Result<ShortObject, Failure> 
     }
     object.unchanged().await?;
     let attributes = Attributes { mode: meta.mode, modified: meta.modified };
-    Ok(ShortObject { key: key.clone(), sum: Combining::Crc32c.of(&bytes), bytes, attributes, at_most: None })
+    let sum = ShortObject::sum_of(&bytes, Algorithm::Crc32c);
+    Ok(ShortObject { key: key.clone(), sum, bytes, attributes, at_most: None, before: None })
 }
 
 /// The flow of what was read.

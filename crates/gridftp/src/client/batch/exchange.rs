@@ -1,44 +1,30 @@
 //! Many short files in one exchange with `phoebus serve` ([`phoebus_proto::gridftp::batch`]): a few round trips and one
 //! data connection for some hundred files, instead of five round trips and a connection for each.
 
-use super::error::{data, late, passing, refused};
-use super::preliminary::Limit;
-use super::remote::Remote;
-use super::session::Session;
-use super::take::Sink;
-use super::task::Task;
+use super::super::error::{data, late, passing, refused};
+use super::super::preliminary::Limit;
+use super::super::remote::Remote;
+use super::super::session::Session;
+use super::super::take::Sink;
+use super::super::task::Task;
+use super::queue::Queue;
+use super::{BLOCK, MOST_BYTES};
 use crate::data::{Intake, Mode};
-use bytes::Bytes;
 use phoebus_files::Error;
 use phoebus_files::block::{Block, Body, Pool};
 use phoebus_files::key::Key;
-use phoebus_files::store::{Attributes, Batches, Fallible, Flow, ShortObject, Time};
+use phoebus_files::store::{Attributes, ShortObject, Time};
+use phoebus_files::sum::{Combining, Sum};
 use phoebus_proto::gridftp::batch::{Decoder, Encoder, File, MAX_FILES, MAX_WANTED, Record};
 use phoebus_proto::gridftp::reply::Reply;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// The feature of servers that have batches.
-pub(super) const FEATURE: &str = "XBATCH";
-
-/// Most files of a batch: a round trip of 100 ms is then a fraction of a millisecond for each.
-const MOST: usize = 512;
-
-/// The same for a server that is nearer than this: batches then overlap, and cost no round trips worth saving.
-const MOST_NEAR: usize = 128;
-const NEAR: Duration = Duration::from_millis(2);
-
-/// Most bytes that a server may send for one: some times as many as the files had when they were listed.
-const MOST_BYTES: usize = 64 << 20;
-
 /// Longest line of SITE WANT, in bytes.
 const LINE: usize = 8 << 10;
-
-/// Bytes of a block.
-const BLOCK: usize = 256 << 10;
 
 /// Slowest rate, in bytes per second, at which a server is expected to store files.
 const SLOW: u64 = 1_000_000;
@@ -49,24 +35,10 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// Longest time that a server is expected to take for a file.
 const SLOW_FILE: Duration = Duration::from_millis(50);
 
-impl Batches for Remote {
-    fn most(&self) -> usize {
-        if self.0.rtt < NEAR { MOST_NEAR } else { MOST }
-    }
-
-    fn put<'a>(&'a self, objects: &'a [ShortObject]) -> Fallible<'a, Vec<bool>> {
-        Box::pin(put(self, objects))
-    }
-
-    fn get<'a>(&'a self, keys: &'a [Key]) -> Fallible<'a, Vec<Option<ShortObject>>> {
-        Box::pin(get(self, keys))
-    }
-}
-
-async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Error> {
+pub(super) async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Error> {
     let name = remote.0.name.to_string();
     let mut is_sent = Vec::with_capacity(objects.len());
-    let (mut batch, mut blocks, mut at) = (Encoder::default(), VecDeque::new(), 0);
+    let (mut batch, mut queue) = (Encoder::default(), Queue::default());
     let mut paths = 0;
     for object in objects {
         let Attributes { mode, modified } = object.attributes;
@@ -75,7 +47,7 @@ async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Erro
             mode,
             at_most: object.at_most,
             modified: modified.map(|time| (time.seconds, time.nanos)),
-            sum: object.sum,
+            sum: object.crc32c(),
             ..File::default()
         });
         // What cannot be sent is refused when it is sent alone.
@@ -85,17 +57,17 @@ async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Erro
             batch.file(&file, &object.bytes).is_ok()
         }));
         if batch.waiting() >= BLOCK {
-            queue(&mut blocks, &mut at, batch.take());
+            queue.push(batch.take());
         }
     }
     batch.end();
-    queue(&mut blocks, &mut at, batch.take());
+    queue.push(batch.take());
     let files = is_sent.iter().filter(|sent| **sent).count();
     if files == 0 {
         return Ok(is_sent);
     }
     let mut session = remote.session_to_write().await?;
-    let reply = send(remote, &mut session, &name, blocks, (files, at)).await?;
+    let reply = send(remote, &mut session, &name, queue, files).await?;
     remote.keep_after(session).await;
     let not_stored =
         not_stored(&reply, files).ok_or_else(|| passing(&name, "its answer to SITE MPUT is not understood"))?;
@@ -105,20 +77,8 @@ async fn put(remote: &Remote, objects: &[ShortObject]) -> Result<Vec<bool>, Erro
     Ok(is_sent)
 }
 
-fn queue(blocks: &mut VecDeque<Block>, at: &mut u64, bytes: Vec<u8>) {
-    let block = Block { offset: *at, body: Bytes::from(bytes), sum: None };
-    *at += block.len();
-    blocks.push_back(block.into());
-}
-
-/// Sends a batch of so many files and bytes. Returns the last reply.
-async fn send(
-    remote: &Remote,
-    session: &mut Session,
-    name: &str,
-    blocks: VecDeque<Block>,
-    (files, bytes): (usize, u64),
-) -> Result<Reply, Error> {
+/// Sends a batch of so many files. Returns the last reply.
+async fn send(remote: &Remote, session: &mut Session, name: &str, queue: Queue, files: usize) -> Result<Reply, Error> {
     let plan = remote.plan();
     plan.enter_to_send(session, Mode::Stream, None, &remote.0.ahead, name).await?;
     let channel = plan.passive(session).await?;
@@ -126,8 +86,8 @@ async fn send(
     session.send(b"SITE MPUT").await?;
     remote.prepare_next(session).await?;
     let moved = Arc::default();
-    let mut sending = pin!(channel.send(Mode::Stream, 1, Arc::new(Queued(Mutex::new(blocks))), &moved));
-    let expected = Duration::from_secs(bytes / SLOW) + SLOW_FILE * files as u32;
+    let expected = Duration::from_secs(queue.len() / SLOW) + SLOW_FILE * files as u32;
+    let mut sending = pin!(channel.send(Mode::Stream, 1, Arc::new(queue), &moved));
     let (begun, mut sent) = (Instant::now(), false);
     let mut limit = Limit::new(remote.options().reply_timeout + expected, Duration::ZERO);
     loop {
@@ -177,7 +137,7 @@ fn not_stored(reply: &Reply, files: usize) -> Option<HashSet<usize>> {
     (announced == Some(numbers.len()) && numbers.len() == lines.len()).then_some(numbers)
 }
 
-async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, Error> {
+pub(super) async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, Error> {
     let name = remote.0.name.to_string();
     // What cannot be asked for is refused when it is asked for alone.
     let paths: Vec<Option<Vec<u8>>> =
@@ -221,8 +181,9 @@ async fn get(remote: &Remote, keys: &[Key]) -> Result<Vec<Option<ShortObject>>, 
             mode: file.mode.map(|mode| mode & 0o7777),
             modified: file.modified.map(|(seconds, nanos)| Time { seconds, nanos }),
         };
-        let object =
-            ShortObject { key: key.clone(), bytes: file.bytes.into(), sum: file.sum, attributes, at_most: None };
+        let sum = Sum::combined(Combining::Crc32c, file.sum);
+        let (key, bytes) = (key.clone(), file.bytes.into());
+        let object = ShortObject { key, bytes, sum, attributes, at_most: None, before: None };
         object.is_whole().then_some(object)
     });
     Ok(objects.collect())
@@ -281,17 +242,6 @@ impl Sink for Reading {
         let Body::Bytes(bytes) = block.body else { return true };
         self.failed = self.read(&bytes).err();
         self.failed.is_none()
-    }
-}
-
-/// Blocks that wait to be sent.
-#[derive(Debug)]
-struct Queued(Mutex<VecDeque<Block>>);
-
-impl Flow for Queued {
-    fn next(&self) -> Fallible<'_, Option<Block>> {
-        let next = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        Box::pin(async { Ok(next) })
     }
 }
 

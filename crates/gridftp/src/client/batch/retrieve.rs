@@ -1,0 +1,178 @@
+//! Retrieves many short files from a GridFTP server, over one data connection in extended block mode, which the server
+//! opens and keeps.
+//!
+//! A reply that a file cannot be sent may come after the next file's bytes. So a refusal ends the batch, and each file
+//! counts only with the checksum that the server tells for its name.
+
+use super::super::commands::facts_of;
+use super::super::error::passing;
+use super::super::listing::meta_of;
+use super::super::remote::Remote;
+use super::super::session::Session;
+use super::pipelined::{ask_in_order, ends};
+use super::{BLOCK, MOST_BYTES};
+use crate::data::{Channel, Intake, Mode};
+use bytes::Bytes;
+use phoebus_files::Error;
+use phoebus_files::block::{Body, Pool};
+use phoebus_files::job::SHORT;
+use phoebus_files::key::Key;
+use phoebus_files::store::{Attributes, Flow, Kind, Meta, ShortObject};
+use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_proto::gridftp::reply::Reply;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// How long the server may take to connect, at least, and in round trips.
+const REACH: Duration = Duration::from_secs(5);
+const REACH_TRIPS: u32 = 50;
+
+/// Gets objects. `None` for those that have to be carried alone.
+pub(super) async fn get(
+    remote: &Remote,
+    keys: &[Key],
+    algorithm: Algorithm,
+) -> Result<Vec<Option<ShortObject>>, Error> {
+    let state = &remote.0.pipelining;
+    // Connections that the server makes bypass gateways.
+    let is_usable = remote.options().way.is_none() && !state.is_unreachable() && !state.is_hopeless();
+    let mut usable = Vec::new();
+    for (at, key) in keys.iter().enumerate().filter(|_| is_usable) {
+        if remote.sayable(key).await.is_ok() && remote.path(key).is_ok() {
+            usable.push(at);
+        }
+    }
+    let mut objects: Vec<Option<ShortObject>> = vec![None; keys.len()];
+    if usable.is_empty() {
+        return Ok(objects);
+    }
+    let some: Vec<&Key> = usable.iter().map(|at| &keys[*at]).collect();
+    let got = retrieve_all(remote, &some, algorithm).await;
+    state.note(got.is_ok());
+    match got {
+        Ok(got) => usable.into_iter().zip(got).for_each(|(at, object)| objects[at] = object),
+        Err(error) => tracing::debug!(server = %remote.0.name, %error, "a batch of short files was not retrieved"),
+    }
+    Ok(objects)
+}
+
+async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> Result<Vec<Option<ShortObject>>, Error> {
+    let mut session = remote.session().await?;
+    let metas = metas(remote, &mut session, keys).await?;
+    let there: Vec<usize> = (0..keys.len()).filter(|at| metas[*at].is_some()).collect();
+    let mut objects = vec![None; keys.len()];
+    if there.is_empty() {
+        remote.keep(session);
+        return Ok(objects);
+    }
+    let plan = remote.plan();
+    plan.enter(&mut session, Mode::Extended).await?;
+    plan.parallel(&mut session, 1).await?;
+    let channel = plan.active(&mut session).await?;
+    let mut lines = Vec::new();
+    for at in &there {
+        lines.push(remote.line("RETR", keys[*at])?);
+    }
+    for at in &there {
+        lines.push(remote.sum_line(keys[*at], algorithm, 0, None)?);
+    }
+    let (files, mut sums) = (there.len(), Vec::new());
+    let received = AtomicUsize::new(0);
+    session.moving = true;
+    let answered = ask_in_order(&mut session, &lines, |number, reply| match number.checked_sub(files) {
+        Some(at) => {
+            sums.push(remote.sum_in(keys[there[at]], algorithm, reply).ok());
+            Ok(())
+        }
+        None if reply.is_success() => Ok(()),
+        None => Err(ends(remote, &lines[number], &reply)),
+    });
+    let contents = receive(remote, &channel, files, &received);
+    let reached = async {
+        sleep(REACH.max(remote.0.rtt * REACH_TRIPS).min(remote.options().reply_timeout)).await;
+        match received.load(Ordering::Relaxed) {
+            0 => {
+                remote.0.pipelining.note_unreachable();
+                Err(passing(&remote.0.name, "the server has not connected to this end"))
+            }
+            _ => std::future::pending().await,
+        }
+    };
+    let (contents, ()) = tokio::select! {
+        done = async { tokio::try_join!(contents, answered) } => done?,
+        unreached = reached => unreached?,
+    };
+    session.moving = false;
+    for ((at, content), sum) in there.into_iter().zip(contents).zip(sums) {
+        objects[at] = object(keys[at], metas[at], content, sum);
+    }
+    remote.keep_after(session).await;
+    Ok(objects)
+}
+
+/// The metadata of short files that the server lets read. They are read before the content: a file that changes meanwhile
+/// then has an old time, and is carried again.
+async fn metas(remote: &Remote, session: &mut Session, keys: &[&Key]) -> Result<Vec<Option<Meta>>, Error> {
+    let mut lines = Vec::new();
+    for key in keys {
+        lines.push(remote.line("MLST", key)?);
+    }
+    let mut metas = Vec::new();
+    let asked = ask_in_order(session, &lines, |number, reply| {
+        metas.push(short_file(remote, keys[number], &reply));
+        Ok(())
+    });
+    asked.await?;
+    Ok(metas)
+}
+
+fn short_file(remote: &Remote, key: &Key, reply: &Reply) -> Option<Meta> {
+    let (facts, name) = facts_of(reply).filter(|_| reply.code == 250)?;
+    let may_read = facts.perm.as_ref().is_none_or(|perm| perm.contains('r'));
+    let meta = meta_of(&facts);
+    // Some servers report a link with the type of its target, and the mode of links.
+    let is_file = meta.kind == Kind::File && meta.mode != Some(0o777) && meta.size.is_some_and(|size| size <= SHORT);
+    (may_read && is_file && remote.same_name(key, &name).is_ok()).then_some(meta)
+}
+
+/// Receives the content of so many files. Counts them.
+async fn receive(
+    remote: &Remote,
+    channel: &Channel,
+    files: usize,
+    received: &AtomicUsize,
+) -> Result<Vec<Option<Bytes>>, Error> {
+    let name = &remote.0.name;
+    let pool = Pool::new(BLOCK, 2);
+    let (mut contents, mut total) = (Vec::new(), 0);
+    let stall_timeout = remote.options().stall_timeout;
+    for _ in 0..files {
+        let intake = Intake { pool: pool.clone(), from: 0, expected: None, into: None };
+        let incoming = channel.receive(Mode::Extended, intake);
+        let (mut content, mut is_in_order) = (Vec::new(), true);
+        loop {
+            let next = timeout(stall_timeout, incoming.next()).await;
+            let next = next.map_err(|_| Error::Stalled { name: name.to_string(), after: stall_timeout })?;
+            let Some(block) = next.map_err(|error| passing(name, error.to_string()))? else { break };
+            let Body::Bytes(bytes) = &block.body else { continue };
+            total += bytes.len();
+            if total > MOST_BYTES {
+                return Err(passing(name, format!("it sends more than {MOST_BYTES} bytes of short files")));
+            }
+            is_in_order &= block.offset == content.len() as u64;
+            content.extend_from_slice(bytes);
+        }
+        contents.push(is_in_order.then(|| content.into()));
+        received.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(contents)
+}
+
+/// The object with this content, if it has the size and the checksum that the server tells.
+fn object(key: &Key, meta: Option<Meta>, bytes: Option<Bytes>, sum: Option<Sum>) -> Option<ShortObject> {
+    let (meta, bytes, sum) = (meta?, bytes?, sum?);
+    let attributes = Attributes { mode: meta.mode, modified: meta.modified };
+    let object = ShortObject { key: key.clone(), bytes, sum, attributes, at_most: None, before: None };
+    (meta.size == Some(object.bytes.len() as u64) && object.is_whole()).then_some(object)
+}

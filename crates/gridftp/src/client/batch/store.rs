@@ -1,0 +1,320 @@
+//! Stores many short files on a GridFTP server: each as a draft, over one data connection in extended block mode. Then
+//! permissions, times and checksums of all drafts, and then the names of those whose checksums are right.
+//!
+//! Files are sent before the server has taken the commands for those before them. A server that refuses one would take
+//! its bytes for the next file's. So a refusal ends the batch, and nothing is published without the right checksum.
+
+use super::super::error::{data as of_data, passing};
+use super::super::modes::{Mode, keeps_own};
+use super::super::remote::Remote;
+use super::super::resume::way;
+use super::super::session::Session;
+use super::BLOCK;
+use super::pipelined::{ask_in_order, ends};
+use super::queue::Queue;
+use crate::data;
+use phoebus_files::Error;
+use phoebus_files::key::Key;
+use phoebus_files::store::{ShortObject, Spec};
+use phoebus_files::sum::Algorithm;
+use phoebus_proto::gridftp::block::{Ending, Header};
+use phoebus_proto::gridftp::time::Stamp;
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest time for removing drafts after a failure.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Longest wait for acknowledgements of sent data if the server has it already.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// A file of a batch.
+struct ShortDraft<'a> {
+    object: &'a ShortObject,
+    /// Its name until it is verified.
+    part: Key,
+    /// The permissions to set.
+    mode: Option<Mode>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It may be there as a draft.
+    Draft,
+    /// The draft is as it should be.
+    Verified,
+    /// It has its name.
+    Published,
+}
+
+/// Stores objects. Returns for each whether it is complete under its name.
+pub(super) async fn put(remote: &Remote, objects: &[ShortObject], algorithm: Algorithm) -> Result<Vec<bool>, Error> {
+    let mut drafts = Vec::new();
+    let mut keys = HashSet::new();
+    for object in objects {
+        let is_once = keys.insert(&object.key);
+        let usable = !remote.0.pipelining.is_hopeless() && is_once;
+        drafts.push(if usable { ShortDraft::of(remote, object).await } else { None });
+    }
+    let mut used: Vec<&mut ShortDraft> = drafts.iter_mut().flatten().collect();
+    if used.is_empty() {
+        return Ok(vec![false; objects.len()]);
+    }
+    let stored = store_all(remote, &mut used, algorithm).await;
+    remote.0.pipelining.note(stored.is_ok());
+    if let Err(error) = stored {
+        tracing::debug!(server = %remote.0.name, %error, "a batch of short files was not stored");
+        let left = used.iter().filter(|draft| draft.state != State::Published).map(|draft| draft.part.clone());
+        remove(remote, left.collect()).await;
+    }
+    Ok(drafts.iter().map(|draft| draft.as_ref().is_some_and(|draft| draft.state == State::Published)).collect())
+}
+
+/// Removes the drafts of `objects`.
+pub(super) async fn abandon(remote: &Remote, objects: &[ShortObject]) {
+    let mut parts = Vec::new();
+    for object in objects {
+        parts.extend(part_of(remote, object).await);
+    }
+    remove(remote, parts).await;
+}
+
+impl<'a> ShortDraft<'a> {
+    /// The draft for `object`. `None` if it has to be carried alone.
+    async fn of(remote: &Remote, object: &'a ShortObject) -> Option<Self> {
+        let spec = spec(object);
+        let is_known = match object.before {
+            None => false,
+            Some(None) => true,
+            Some(Some(meta)) => meta.mode.is_some(),
+        };
+        if (keeps_own(&spec) && !is_known) || remote.keeps_name(&object.key).await.is_err() {
+            return None;
+        }
+        remote.path(&object.key).ok()?;
+        let part = part_of(remote, object).await?;
+        let mode = Mode::of(&spec, object.before, false);
+        Some(Self { object, part, mode, state: State::Draft })
+    }
+
+    fn is_private(&self) -> bool {
+        self.mode.is_some_and(Mode::is_private)
+    }
+
+    /// The commands that create it. A private one is made so while it is empty.
+    fn creation(&self, remote: &Remote) -> Result<Vec<Vec<u8>>, Error> {
+        let store = remote.line("STOR", &self.part)?;
+        Ok(match self.is_private() {
+            true => vec![store.clone(), remote.line("SITE CHMOD 600", &self.part)?, store],
+            false => vec![store],
+        })
+    }
+
+    /// Adds its data to `bytes`: for each STOR, blocks up to the end.
+    fn data(&self, bytes: &mut Vec<u8>) {
+        let end = |bytes: &mut Vec<u8>| {
+            let header = Ending::of_one_sender(1, Some(1)).next(true);
+            header.into_iter().for_each(|header| bytes.extend(header.encode()));
+        };
+        if self.is_private() {
+            end(bytes);
+        }
+        let content = &self.object.bytes;
+        if !content.is_empty() {
+            bytes.extend(Header::data(0, content.len() as u64).encode());
+            bytes.extend(content);
+        }
+        end(bytes);
+    }
+}
+
+fn spec(object: &ShortObject) -> Spec {
+    Spec {
+        size: Some(object.bytes.len() as u64),
+        attributes: object.attributes,
+        at_most: object.at_most,
+        replace: true,
+        ..Spec::default()
+    }
+}
+
+/// The name of the draft of `object`.
+async fn part_of(remote: &Remote, object: &ShortObject) -> Option<Key> {
+    let run = remote.0.pipelining.run(&remote.0.name, remote.options().state.as_deref(), &remote.0.run);
+    let (_, part, _) = way(remote, &object.key, &spec(object), run).await.ok()?;
+    remote.path(&part).is_ok().then_some(part)
+}
+
+async fn store_all(remote: &Remote, drafts: &mut [&mut ShortDraft<'_>], algorithm: Algorithm) -> Result<(), Error> {
+    let mut session = remote.session_to_write().await?;
+    send(remote, &mut session, drafts).await?;
+    verify(remote, &mut session, drafts, algorithm).await?;
+    publish(remote, &mut session, drafts).await?;
+    let left: Vec<Vec<u8>> = drafts
+        .iter()
+        .filter(|draft| draft.state != State::Published)
+        .filter_map(|draft| remote.line("DELE", &draft.part).ok())
+        .collect();
+    ask_in_order(&mut session, &left, |_, _| Ok(())).await?;
+    remote.keep_after(session).await;
+    Ok(())
+}
+
+/// Sends all drafts.
+async fn send(remote: &Remote, session: &mut Session, drafts: &[&mut ShortDraft<'_>]) -> Result<(), Error> {
+    let name = &remote.0.name;
+    let (mut lines, mut queue, mut bytes) = (Vec::new(), Queue::default(), Vec::new());
+    for draft in drafts {
+        lines.extend(draft.creation(remote)?);
+        draft.data(&mut bytes);
+        if bytes.len() >= BLOCK {
+            queue.push(std::mem::take(&mut bytes));
+        }
+    }
+    queue.push(bytes);
+    let plan = remote.plan();
+    plan.enter_to_send(session, data::Mode::Extended, None, &remote.0.ahead, name).await?;
+    let channel = plan.passive(session).await?;
+    session.moving = true;
+    let moved = Arc::default();
+    let mut sending = pin!(channel.send(data::Mode::Stream, 1, Arc::new(queue), &moved));
+    let answered = ask_in_order(session, &lines, |number, reply| match reply.is_success() {
+        true => Ok(()),
+        false => Err(ends(remote, &lines[number], &reply)),
+    });
+    let all = async {
+        let mut answered = pin!(answered);
+        tokio::select! {
+            // A refusal says more than a broken connection.
+            biased;
+            all = &mut answered => {
+                all?;
+                let late = |_| passing(name, "the server says that all has come before all was sent");
+                timeout(SETTLE, sending).await.map_err(late)?.map_err(|error| of_data(name, error)).map(drop)
+            }
+            sent = &mut sending => {
+                sent.map_err(|error| of_data(name, error))?;
+                answered.await
+            }
+        }
+    };
+    all.await?;
+    session.moving = false;
+    Ok(())
+}
+
+/// What a command does to a draft before its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    SetMode(Mode),
+    Sum,
+    SetTime,
+}
+
+/// Sets permissions and times, and compares checksums. Drafts for which all succeeds are verified.
+async fn verify(
+    remote: &Remote,
+    session: &mut Session,
+    drafts: &mut [&mut ShortDraft<'_>],
+    algorithm: Algorithm,
+) -> Result<(), Error> {
+    let (mut acts, mut lines) = (Vec::new(), Vec::new());
+    for (at, draft) in drafts.iter().enumerate() {
+        for (act, line) in draft.settings(remote, algorithm)? {
+            acts.push((at, act));
+            lines.push(line);
+        }
+    }
+    let mut replies = Vec::new();
+    let asked = ask_in_order(session, &lines, |_, reply| {
+        replies.push(reply);
+        Ok(())
+    });
+    asked.await?;
+    let mut failed = HashSet::new();
+    for ((at, act), reply) in acts.into_iter().zip(replies) {
+        let ShortDraft { object, part, .. } = &*drafts[at];
+        let is_right = match act {
+            Act::SetMode(mode) => match remote.mode_answered(part, &object.key, mode, reply, true).await? {
+                None => true,
+                Some(_) => {
+                    remote.note_without_mode(&object.key, mode);
+                    true
+                }
+            },
+            Act::Sum => remote.sum_in(&object.key, algorithm, reply).is_ok_and(|sum| sum == object.sum),
+            Act::SetTime => reply.is_success(),
+        };
+        if !is_right {
+            failed.insert(at);
+        }
+    }
+    for (_, draft) in drafts.iter_mut().enumerate().filter(|(at, _)| !failed.contains(at)) {
+        draft.state = State::Verified;
+    }
+    Ok(())
+}
+
+impl ShortDraft<'_> {
+    /// The commands that set its permissions and time, and ask for its checksum. The server can read it for that only
+    /// with permission, so permissions that exclude the owner follow.
+    fn settings(&self, remote: &Remote, algorithm: Algorithm) -> Result<Vec<(Act, Vec<u8>)>, Error> {
+        let mode = |mode: Option<Mode>| {
+            let line = remote.mode_line(&self.part, &self.object.key, mode)?;
+            Ok::<_, Error>(mode.zip(line).map(|(mode, line)| (Act::SetMode(mode), line)))
+        };
+        let last = self.mode.filter(|mode| !mode.is_readable());
+        let mut all: Vec<_> = mode(self.mode.map(Mode::readable))?.into_iter().collect();
+        all.push((Act::Sum, remote.sum_line(&self.part, algorithm, 0, None)?));
+        let modified = self.object.attributes.modified.filter(|_| remote.has("MFMT"));
+        if let Some(time) = modified {
+            let stamp = Stamp { seconds: time.seconds, nanos: 0 };
+            all.push((Act::SetTime, remote.line(&format!("MFMT {stamp}"), &self.part)?));
+        }
+        all.extend(mode(last)?);
+        Ok(all)
+    }
+}
+
+/// Gives verified drafts their names.
+async fn publish(remote: &Remote, session: &mut Session, drafts: &mut [&mut ShortDraft<'_>]) -> Result<(), Error> {
+    let verified: Vec<&mut &mut ShortDraft> =
+        drafts.iter_mut().filter(|draft| draft.state == State::Verified).collect();
+    let mut lines = Vec::new();
+    for draft in &verified {
+        remote.forget(&draft.object.key);
+        lines.push(remote.line("RNFR", &draft.part)?);
+        lines.push(remote.line("RNTO", &draft.object.key)?);
+    }
+    let mut verified = verified.into_iter();
+    ask_in_order(session, &lines, |number, reply| {
+        // The reply to RNFR is implied by the one to RNTO.
+        if number % 2 == 1
+            && let Some(draft) = verified.next()
+            && reply.is_success()
+        {
+            draft.state = State::Published;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Removes drafts, as far as that succeeds.
+async fn remove(remote: &Remote, parts: Vec<Key>) {
+    let lines: Vec<Vec<u8>> = parts.iter().filter_map(|part| remote.line("DELE", part).ok()).collect();
+    let removed = async {
+        let mut session = remote.session_to_write().await?;
+        ask_in_order(&mut session, &lines, |_, _| Ok(())).await?;
+        remote.keep(session);
+        Ok::<_, Error>(())
+    };
+    // A leftover only shows in listings of hidden names.
+    if !lines.is_empty() {
+        let _ = timeout(FAREWELL, removed).await;
+    }
+}

@@ -1,0 +1,98 @@
+//! What is known about batches of short files by pipelined commands (`batch`) with a server.
+
+use super::upload_lock::UploadLock;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// Failed batches in a row after which none is tried any more: as many as are under way at a time.
+const MOST_FAILURES: u32 = 3;
+
+/// Most runs of one machine whose drafts have names of their own that a later run finds.
+const MOST_RUNS: usize = 64;
+
+/// The state of batches with a server.
+#[derive(Debug, Default)]
+pub(super) struct Pipelining {
+    /// Batches that have failed since one succeeded.
+    failures: AtomicU32,
+    /// Whether the server does not reach this end.
+    unreachable: AtomicBool,
+    run: OnceLock<Run>,
+}
+
+/// A part of the names of drafts that no other run has at the same time.
+#[derive(Debug)]
+struct Run {
+    text: String,
+    /// Held until the end of the run.
+    _lock: Option<UploadLock>,
+}
+
+impl Pipelining {
+    /// Whether batches have failed too often.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.failures.load(Relaxed) >= MOST_FAILURES
+    }
+
+    /// Records the outcome of a batch.
+    pub(super) fn note(&self, succeeded: bool) {
+        match succeeded {
+            true => self.failures.store(0, Relaxed),
+            false => drop(self.failures.fetch_add(1, Relaxed)),
+        }
+    }
+
+    /// Whether the server is known not to reach this end.
+    pub(super) fn is_unreachable(&self) -> bool {
+        self.unreachable.load(Relaxed)
+    }
+
+    pub(super) fn note_unreachable(&self) {
+        self.unreachable.store(true, Relaxed);
+    }
+
+    /// A part of the names of a batch's drafts, for the server `name` and the directory of records `state`, if there is
+    /// one. Drafts that are carried alone have other names: a server may still be renaming one of a batch when it is
+    /// carried again. A run that follows a killed one gets the same text, and so writes over what that has left.
+    /// Otherwise no other run has it: `random` is this run's own.
+    pub(super) fn run(&self, name: &str, state: Option<&Path>, random: &str) -> &str {
+        let own = || Run { text: format!("batch {random}"), _lock: None };
+        let run = self.run.get_or_init(|| {
+            let Some(dir) = state else { return own() };
+            for number in 0..MOST_RUNS {
+                let text = format!("batch {number}");
+                match UploadLock::take(dir, &format!("{name} {text}")) {
+                    Ok(Some(lock)) => return Run { text, _lock: Some(lock) },
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(dir = %dir.display(), %error, "batches cannot be locked");
+                        return own();
+                    }
+                }
+            }
+            own()
+        });
+        &run.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_have_parts_of_names_of_their_own_and_find_those_of_killed_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (Pipelining::default(), Pipelining::default());
+        assert_eq!(one.run("ftp://h", Some(dir.path()), "x"), "batch 0");
+        assert_eq!(other.run("ftp://h", Some(dir.path()), "y"), "batch 1");
+        drop(one);
+        assert_eq!(Pipelining::default().run("ftp://h", Some(dir.path()), "z"), "batch 0");
+        assert_eq!(other.run("ftp://h", None, "y"), "batch 1");
+        assert_eq!(Pipelining::default().run("ftp://h", None, "z"), "batch z");
+        let unusable = dir.path().join("file");
+        std::fs::write(&unusable, "").unwrap();
+        assert_eq!(Pipelining::default().run("ftp://h", Some(&unusable), "z"), "batch z");
+    }
+}
