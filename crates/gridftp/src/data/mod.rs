@@ -7,9 +7,10 @@
 //!
 //! - `acceptor`: accepts connections, and selects those of a transfer.
 //! - [`Channel`]: which end connects, and the connections that are kept between transfers.
+//! - `mode`: the transfer modes, behind one trait; `outgoing`: the sending state of a connection.
 //! - `send`, `receive`: transfers. Both ends are flows of `phoebus_files`, so a disk, a draft and a program look the
 //!   same.
-//! - `time_slice`: plain connections on threads ([`IoThreads`]), where the kernel sends files (`send`), and received
+//! - `time_slice`: plain connections on threads ([`IoThreads`]), where the kernel sends files (`outgoing`), and received
 //!   bytes go directly to the draft (`write`), past flows and tasks (invariant 9).
 //! - [`ChannelSecurity`]: authentication of the peer, and protection of data (DCAU, PROT).
 //! - [`pinned`]: QUIC, and TLS without authorities, between ends that have exchanged keys.
@@ -28,10 +29,13 @@ mod connection;
 mod error;
 mod gsi;
 pub(crate) mod inside;
+mod intake;
 #[cfg(feature = "kerberos")]
 pub(crate) mod kerberos;
 mod losses;
+mod mode;
 mod opened;
+mod outgoing;
 pub mod pinned;
 mod receive;
 mod security;
@@ -44,9 +48,10 @@ mod write;
 
 pub use channel::Channel;
 pub use error::Error;
+pub use intake::Intake;
 pub use losses::Losses;
-pub use receive::{Incoming, Intake};
+pub use mode::Sharing;
+pub use receive::Incoming;
 pub use security::{ChannelSecurity, Protection};
-pub use send::Sharing;
 pub use settings::{Mode, Peers, Settings};
 pub use time_slice::IoThreads;
