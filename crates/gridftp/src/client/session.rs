@@ -55,7 +55,7 @@ pub(super) struct Session {
     /// This end's key of data connections, if they need one.
     pub(super) own: Option<OwnKey>,
     /// The exchange of keys with the session of another server: each server has the other's key, and no newer one.
-    pub(super) met: Option<Arc<Meeting>>,
+    pub(super) met: Option<Arc<KeyExchange>>,
     pub(super) reply_timeout: Duration,
     /// The server's greeting.
     pub(super) greeting: String,
@@ -92,7 +92,7 @@ pub(super) struct Session {
 
 /// Two servers' exchange of keys over two control connections. It holds for these two only.
 #[derive(Debug)]
-pub(super) struct Meeting;
+pub(super) struct KeyExchange;
 
 impl Session {
     pub(super) fn new(link: Link, name: Arc<str>, reply_timeout: Duration) -> Result<Self, Error> {
@@ -145,7 +145,25 @@ impl Session {
 
     /// Sends a command.
     pub(super) async fn send(&mut self, line: &[u8]) -> Result<(), Error> {
+        self.send_together(&[line]).await
+    }
+
+    /// Sends commands in one piece.
+    pub(super) async fn send_together(&mut self, lines: &[&[u8]]) -> Result<(), Error> {
         self.settle().await?;
+        let mut bytes = Vec::new();
+        for line in lines {
+            self.encode(line, &mut bytes)?;
+        }
+        let (name, reply_timeout) = (self.name.clone(), self.reply_timeout);
+        self.link.write(&bytes, reply_timeout).await.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => silent(&name, reply_timeout),
+            _ => broken(&name, &error),
+        })
+    }
+
+    /// Adds a command to `bytes` as it goes over the connection.
+    fn encode(&mut self, line: &[u8], bytes: &mut Vec<u8>) -> Result<(), Error> {
         if !is_line(line) {
             return Err(senseless(&self.name, "a name with a line end in it cannot be asked for"));
         }
@@ -165,17 +183,12 @@ impl Session {
             }
         };
         // The Telnet escape is doubled (RFC 959, section 5.3; RFC 854).
-        let mut bytes = Vec::with_capacity(line.len() + 2);
         for byte in line {
             bytes.extend(std::iter::repeat_n(byte, if byte == 255 { 2 } else { 1 }));
         }
         bytes.extend(b"\r\n");
         self.in_step = false;
-        let (name, reply_timeout) = (self.name.clone(), self.reply_timeout);
-        self.link.write(&bytes, reply_timeout).await.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => silent(&name, reply_timeout),
-            _ => broken(&name, &error),
-        })
+        Ok(())
     }
 
     /// Sends a query for the data endpoint of the next transfer, and leaves its reply for then.
@@ -409,12 +422,12 @@ impl Session {
     /// Records the exchange of keys with the session `other`.
     pub(super) fn meet(&mut self, other: &mut Self) {
         // A new allocation has an identity of its own.
-        let met = Arc::new(Meeting);
+        let met = Arc::new(KeyExchange);
         (self.met, other.met) = (Some(met.clone()), Some(met));
     }
 
     /// Whether the session took part in `met`.
-    pub(super) fn was_at(&self, met: Option<&Arc<Meeting>>) -> bool {
+    pub(super) fn was_at(&self, met: Option<&Arc<KeyExchange>>) -> bool {
         self.met.as_ref().zip(met).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
     }
 

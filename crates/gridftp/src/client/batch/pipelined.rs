@@ -24,14 +24,20 @@ pub(super) async fn ask_in_order(
     let (mut bytes, mut number) = (0, 0);
     let mut lines = lines.iter().map(Vec::as_slice).peekable();
     loop {
-        while let Some(line) = lines.next_if(|line| in_flight.is_empty() || bytes + line.len() <= WINDOW) {
-            session.send(line).await?;
-            bytes += line.len();
-            in_flight.push_back(line);
+        // Few large pieces cost both ends less than one for each line.
+        if bytes <= WINDOW / 2 {
+            let before = in_flight.len();
+            while let Some(line) = lines.next_if(|line| bytes == 0 || bytes + line.len() <= WINDOW) {
+                bytes += line.len();
+                in_flight.push_back(line);
+            }
+            let new: Vec<&[u8]> = in_flight.range(before..).copied().collect();
+            if !new.is_empty() {
+                session.send_together(&new).await?;
+            }
         }
         let Some(line) = in_flight.pop_front() else { return Ok(()) };
         bytes -= line.len();
-        // The reply that is read last is the last one that was asked for.
         session.in_step = false;
         let reply = session.last_to(line).await?;
         session.in_step &= in_flight.is_empty();
