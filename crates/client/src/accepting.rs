@@ -5,7 +5,7 @@
 //!   Speaking ── OPEN in, OPENED sent ──► Done
 //!      │ OPEN that cannot be, a fault, the deadline
 //!      ▼
-//!   Parting ── REFUSED sent ──► Failed
+//!   Closing ── REFUSED sent ──► Failed
 //! ```
 //!
 //! The last gateway sends such a request if the session is for an aware destination
@@ -112,7 +112,7 @@ pub struct Accepting {
 enum Stage {
     Speaking,
     /// Failed, but a last message remains to be sent.
-    Parting(AcceptError),
+    Closing(AcceptError),
     Done,
     Failed(AcceptError),
 }
@@ -125,7 +125,7 @@ impl Accepting {
 
     /// The deadline; `None` if it waits for nothing.
     pub fn deadline(&self) -> Option<Duration> {
-        let waits = matches!(self.stage, Stage::Speaking | Stage::Parting(_));
+        let waits = matches!(self.stage, Stage::Speaking | Stage::Closing(_));
         waits.then(|| self.begun.saturating_add(self.terms.limit))
     }
 
@@ -135,13 +135,13 @@ impl Accepting {
     pub fn step(&mut self, now: Duration, input: &[u8], out: &mut [u8]) -> (usize, Step) {
         let taken = if matches!(self.stage, Stage::Speaking) { self.receive(now, input) } else { 0 };
         let n = self.acceptor.outgoing().len().min(out.len());
-        if n > 0 && matches!(self.stage, Stage::Speaking | Stage::Parting(_)) {
+        if n > 0 && matches!(self.stage, Stage::Speaking | Stage::Closing(_)) {
             out[..n].copy_from_slice(&self.acceptor.outgoing()[..n]);
             self.acceptor.sent(n);
             return (taken, Step::Write(n));
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Parting(error) => Stage::Failed(error),
+            Stage::Closing(error) => Stage::Failed(error),
             Stage::Speaking if self.granted.is_none() => {
                 if self.deadline_is_over(now) {
                     let error = self.timeout();
@@ -203,7 +203,7 @@ impl Accepting {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Speaking => Stage::Failed(error),
             // The earlier fault is the reason.
-            Stage::Parting(before) => Stage::Failed(before),
+            Stage::Closing(before) => Stage::Failed(before),
             stage => stage,
         };
     }
@@ -211,7 +211,7 @@ impl Accepting {
     /// Sends a refusal, and fails with `error` once it is sent.
     fn part(&mut self, code: Code, reason: &str, error: AcceptError) {
         self.acceptor.refuse_because(code, reason);
-        self.stage = Stage::Parting(error);
+        self.stage = Stage::Closing(error);
     }
 
     fn receive(&mut self, now: Duration, input: &[u8]) -> usize {
@@ -222,7 +222,7 @@ impl Accepting {
                 Ok(n) => taken += n,
                 Err(source) => {
                     // The acceptor itself answers this fault.
-                    self.stage = Stage::Parting(AcceptError::Protocol { from: self.from(), source });
+                    self.stage = Stage::Closing(AcceptError::Protocol { from: self.from(), source });
                     return input.len();
                 }
             }
@@ -250,12 +250,12 @@ impl Accepting {
             Err((code, reason)) => {
                 let name = self.terms.name.clone();
                 let refused = Refused { code, reason, hop: &name, limits: Requirements::default(), redirect: None };
-                self.stage = Stage::Parting(AcceptError::Refused { from: self.from(), code, reason });
+                self.stage = Stage::Closing(AcceptError::Refused { from: self.from(), code, reason });
                 self.acceptor.refuse(&refused)
             }
         };
         if let Err(source) = answered {
-            (self.granted, self.stage) = (None, Stage::Parting(AcceptError::Protocol { from: self.from(), source }));
+            (self.granted, self.stage) = (None, Stage::Closing(AcceptError::Protocol { from: self.from(), source }));
         }
     }
 

@@ -76,7 +76,7 @@ enum Stage {
     Waiting,
     Speaking(Box<Talk>),
     /// Failed, but a last message remains to be sent.
-    Parting(Box<Talk>, Box<Error>),
+    Closing(Box<Talk>, Box<Error>),
     Done(Box<Report>),
     Failed(Box<Error>, Option<Next>),
 }
@@ -369,13 +369,13 @@ impl Opening {
             Broken::Tls(source) => Error::Lost { gateway, source },
         };
         if let Stage::Speaking(talk) = std::mem::replace(&mut self.stage, Stage::Waiting) {
-            self.stage = Stage::Parting(talk, Box::new(error));
+            self.stage = Stage::Closing(talk, Box::new(error));
         }
     }
 
     /// Writes the bytes to send, or returns the current state.
     fn next_step(&mut self, out: &mut [u8]) -> Step {
-        if let Stage::Speaking(talk) | Stage::Parting(talk, _) = &mut self.stage {
+        if let Stage::Speaking(talk) | Stage::Closing(talk, _) = &mut self.stage {
             let n = talk.outgoing().len().min(out.len());
             if n > 0 {
                 out[..n].copy_from_slice(&talk.outgoing()[..n]);
@@ -384,7 +384,7 @@ impl Opening {
             }
         }
         match std::mem::replace(&mut self.stage, Stage::Waiting) {
-            Stage::Parting(_, error) => self.fail(*error),
+            Stage::Closing(_, error) => self.fail(*error),
             stage => self.stage = stage,
         }
         if matches!(self.stage, Stage::Done(_)) { Step::Done } else { Step::Failed }

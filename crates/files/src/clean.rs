@@ -4,11 +4,11 @@
 //! recognized by its lock ([`Store::discard`]), others only by their age. Hidden directories in which a client tests
 //! names are removed with their empty content.
 
+use crate::dir_nature::DirNature;
 use crate::draft::{draft_beside, is_draft, moved_from};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::links::{Doubts, Next, begin_to_remove, own_dirs};
-use crate::own::DirNature;
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::BTreeMap;
 

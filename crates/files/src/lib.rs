@@ -26,6 +26,7 @@
 pub mod block;
 mod clean;
 pub mod container;
+mod dir_nature;
 mod disk;
 mod draft;
 mod error;
@@ -36,7 +37,6 @@ pub mod key;
 mod links;
 pub mod local;
 mod meta;
-mod own;
 pub mod plan;
 mod pool;
 mod retry;
@@ -47,6 +47,7 @@ mod transfer;
 mod user_file;
 
 pub use clean::{Cleaning, Fate, Found};
+pub use dir_nature::{DirNature, OwnDirs};
 pub use disk::{Links, append_to};
 pub use draft::{
     draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, is_part, moved_from, moved_name, moved_stem,
@@ -54,7 +55,6 @@ pub use draft::{
 };
 pub use error::{Error, ErrorKind};
 pub use links::{Doubts, NamedDirs, Next, begin_to_remove, own_dirs};
-pub use own::{DirNature, OwnDirs};
 pub use phoebus_proto::range;
 pub use retry::Retry;
 pub use transfer::{

@@ -1,10 +1,10 @@
 //! Distinguishes directories from symbolic links that a store lists as directories. Removing or moving a tree must not
 //! follow links.
 
+use crate::dir_nature::{DirNature, OwnDirs};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::meta::Meta;
-use crate::own::{DirNature, OwnDirs};
 use crate::store::{Attributes, Kind, Store, TriedDir};
 use std::collections::HashMap;
 

@@ -6,8 +6,8 @@
 use crate::connection::{self, Accepted};
 use crate::counters::count;
 use crate::listener_settings::ListenerSettings;
-use crate::quota::Full;
 use crate::shared::Shared;
+use crate::slots::Full;
 use crate::workers::WorkerSlot;
 use phoebus_net::reason;
 use phoebus_net::transport::Pending;

@@ -4,8 +4,8 @@
 //! {"command":"status"}      → {"name":"pg1", … }
 //! ```
 
-use crate::quota::Quota;
 use crate::shared::Shared;
+use crate::slots::SlotCounter;
 use crate::status::Status;
 use serde::Deserialize;
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ impl Silent {
 /// When all are in use, one more is accepted. The oldest connection without a request makes room for it, or else it
 /// waits until one ends. Connections beyond that cost no descriptor.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
-    let served: Arc<Quota> = Arc::default();
+    let served: Arc<SlotCounter> = Arc::default();
     let mut tasks = JoinSet::new();
     let mut silent: VecDeque<Silent> = VecDeque::new();
     loop {

@@ -1,8 +1,8 @@
 //! Limits on concurrent connections and sessions, and detection of duplicate sessions (P25, invariant 7).
 
 use crate::config::Limits;
-use crate::quota::{Full, Quota, Slot};
 use crate::replay::ReplayFilter;
+use crate::slots::{Full, Slot, SlotCounter};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     /// All accepted connections.
-    pub(crate) connections: Arc<Quota>,
+    pub(crate) connections: Arc<SlotCounter>,
     /// Connections that have not requested a session yet.
-    pub(crate) handshakes: Arc<Quota>,
+    pub(crate) handshakes: Arc<SlotCounter>,
     /// Clients' connections that are kept between sessions.
-    clients: Arc<Quota>,
+    clients: Arc<SlotCounter>,
     /// Sessions, from their request on.
-    pub(crate) sessions: Arc<Quota>,
+    pub(crate) sessions: Arc<SlotCounter>,
     /// Identifiers of recent sessions.
     pub(crate) seen: ReplayFilter,
     /// Connections of hops, without the first of each.
-    additional_connections: Arc<Quota>,
+    additional_connections: Arc<SlotCounter>,
 }
 
 impl Admission {

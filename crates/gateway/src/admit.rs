@@ -8,11 +8,11 @@
 //! request.
 
 use crate::config::{Config, Pattern, Rule, Source, addresses_reached, is_local};
-use crate::quota::{Full, Slot};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::route::Next;
 use crate::shared::{Phase, Setup, Shared};
+use crate::slots::{Full, Slot};
 use phoebus_net::reason;
 use phoebus_net::route::{self, Routes};
 use phoebus_proto::endpoint::HostRef;

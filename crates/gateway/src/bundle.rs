@@ -10,8 +10,8 @@
 //! A permit is held while a connection is joining, and no relay ends before its permits are used or dropped. Otherwise
 //! one end could be done with a connection that the other has just added.
 
-use crate::quota::Slot;
 use crate::refusal::Refusal;
+use crate::slots::Slot;
 use phoebus_net::Stream;
 use phoebus_proto::session::bundle::TOKEN_LEN;
 use phoebus_proto::session::message::Attach;
@@ -273,13 +273,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Quota;
+    use crate::slots::SlotCounter;
 
     const SESSION: SessionId = SessionId([5; 16]);
 
     fn slots(n: u32) -> Vec<Slot> {
-        let quota: Arc<Quota> = Arc::default();
-        (0..n).map(|_| quota.take([127, 0, 0, 1].into(), 9, 9).unwrap()).collect()
+        let counter: Arc<SlotCounter> = Arc::default();
+        (0..n).map(|_| counter.take([127, 0, 0, 1].into(), 9, 9).unwrap()).collect()
     }
 
     #[test]

@@ -4,12 +4,12 @@ use crate::admit;
 use crate::aware;
 use crate::local_acceptor::{Guard, IncomingSession, LocalAcceptor};
 use crate::pool::{Pool, PooledConnection};
-use crate::quota::{self, Slot};
 use crate::refusal::{Refusal, text};
 use crate::request::Request;
 use crate::reserve::{Neighbour, Segment};
 use crate::route::Next;
 use crate::shared::{Setup, Shared};
+use crate::slots::{self, Slot};
 use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
 use phoebus_proto::endpoint::Host;
 use phoebus_proto::session::message::HopReport;
@@ -199,7 +199,7 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<S
         }
         Host::Name(name) => name,
     };
-    let (source, resolving) = (quota::key(request.source()), limits.resolve_timeout.0.min(limit));
+    let (source, resolving) = (slots::key(request.source()), limits.resolve_timeout.0.min(limit));
     let found = setup.names.resolve(source, name, destination.port, resolving).await.map_err(refused)?;
     let allowed = admit::allowed_addresses(&setup.config, request, found)?;
     let left = deadline.saturating_duration_since(Instant::now());

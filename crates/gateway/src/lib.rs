@@ -32,7 +32,7 @@
 //! # Limits
 //!
 //! `config::raw` has every limit with its default and the reason for it. `admission` counts pending handshakes,
-//! connections and sessions against them, in all and by source (`quota`). `budget` says how many sessions the
+//! connections and sessions against them, in all and by source (`slots`). `budget` says how many sessions the
 //! descriptors are enough for. The memory of a session is bounded where the configuration is read (`config::read` sizes
 //! the sockets' buffers, `Config::hold` the pipe), and divided among the connections of a bundle by
 //! `listener_settings`. `monitor` ends sessions that are silent for too long.
@@ -69,7 +69,6 @@ mod monitor;
 mod path_metrics;
 mod peer_identity;
 mod pool;
-mod quota;
 mod record;
 mod refusal;
 mod relay;
@@ -82,6 +81,7 @@ mod serve;
 mod session;
 mod sessions;
 mod shared;
+mod slots;
 mod start_error;
 mod status;
 mod suspicion;

@@ -27,7 +27,7 @@ const GONE_YET: Duration = Duration::from_millis(1);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Holds a listener once it is bound.
-pub(crate) type Place = Arc<SetOnce<Arc<dyn Listener>>>;
+pub(crate) type BoundListener = Arc<SetOnce<Arc<dyn Listener>>>;
 
 /// A listener that accepts.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Running {
     pub(crate) bound: SocketAddr,
     pub(crate) task: JoinHandle<()>,
     /// Set once it is bound.
-    pub(crate) listener: Place,
+    pub(crate) listener: BoundListener,
 }
 
 /// A listener whose task was aborted. Its address stays in use for a moment.
@@ -87,7 +87,7 @@ impl ClosingListener {
 pub(crate) struct Settling {
     pub(crate) closing: Vec<AbortHandle>,
     /// Listeners that wait for an address: the address, and what is set once they have it.
-    pub(crate) pending: Vec<(SocketAddr, Place)>,
+    pub(crate) pending: Vec<(SocketAddr, BoundListener)>,
 }
 
 impl Settling {
@@ -144,7 +144,7 @@ pub(crate) fn run_when_address_is_free(
     before: Option<JoinHandle<()>>,
 ) -> Running {
     let (shared, wanted, bound) = (shared.clone(), listen.clone(), listen.address);
-    let listener: Place = Arc::default();
+    let listener: BoundListener = Arc::default();
     let place = listener.clone();
     let task = tokio::spawn(async move {
         if let Some(before) = before {

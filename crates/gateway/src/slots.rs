@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Counts by source. Its memory is bounded by the number of slots.
 #[derive(Debug, Default)]
-pub(crate) struct Quota(Mutex<Counts>);
+pub(crate) struct SlotCounter(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -17,7 +17,7 @@ struct Counts {
 /// The right to be one of the counted, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    quota: Arc<Quota>,
+    counter: Arc<SlotCounter>,
     source: IpAddr,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Full {
     Source,
 }
 
-impl Quota {
+impl SlotCounter {
     /// A slot for `source`, if fewer than `total` exist in all and fewer than `per_source` of this source.
     pub(crate) fn take(self: &Arc<Self>, source: IpAddr, total: u32, per_source: u32) -> Result<Slot, Full> {
         let source = key(source);
@@ -42,7 +42,7 @@ impl Quota {
         }
         *count += 1;
         counts.total += 1;
-        Ok(Slot { quota: self.clone(), source })
+        Ok(Slot { counter: self.clone(), source })
     }
 
     /// How many exist.
@@ -57,7 +57,7 @@ impl Quota {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut counts = self.quota.lock();
+        let mut counts = self.counter.lock();
         counts.total -= 1;
         if let Some(count) = counts.by_source.get_mut(&self.source) {
             *count -= 1;
@@ -81,9 +81,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quota_counts_slots_by_source() {
-        let quota = Arc::new(Quota::default());
-        let take = |source: &str| quota.take(source.parse().unwrap(), 3, 2);
+    fn counter_counts_slots_by_source() {
+        let counter = Arc::new(SlotCounter::default());
+        let take = |source: &str| counter.take(source.parse().unwrap(), 3, 2);
         let first = take("10.0.0.1").unwrap();
         let _second = take("::ffff:10.0.0.1").unwrap();
         assert_eq!(take("10.0.0.1").unwrap_err(), Full::Source);
@@ -92,21 +92,21 @@ mod tests {
         drop(first);
         let _fourth = take("2001:db8::2").unwrap();
         assert_eq!(take("10.0.0.2").unwrap_err(), Full::Total);
-        assert_eq!(quota.total(), 3);
+        assert_eq!(counter.total(), 3);
     }
 
     #[test]
     fn ipv6_network_counts_as_one_source() {
-        let quota = Arc::new(Quota::default());
-        let _slot = quota.take("2001:db8::1".parse().unwrap(), 9, 1).unwrap();
-        assert_eq!(quota.take("2001:db8::ffff".parse().unwrap(), 9, 1).unwrap_err(), Full::Source);
-        assert!(quota.take("2001:db8:0:1::1".parse().unwrap(), 9, 1).is_ok());
+        let counter = Arc::new(SlotCounter::default());
+        let _slot = counter.take("2001:db8::1".parse().unwrap(), 9, 1).unwrap();
+        assert_eq!(counter.take("2001:db8::ffff".parse().unwrap(), 9, 1).unwrap_err(), Full::Source);
+        assert!(counter.take("2001:db8:0:1::1".parse().unwrap(), 9, 1).is_ok());
     }
 
     #[test]
     fn finished_tasks_leave_nothing_behind() {
-        let quota = Arc::new(Quota::default());
-        drop(quota.take("10.0.0.1".parse().unwrap(), 1, 1).unwrap());
-        assert!(quota.lock().by_source.is_empty());
+        let counter = Arc::new(SlotCounter::default());
+        drop(counter.take("10.0.0.1".parse().unwrap(), 1, 1).unwrap());
+        assert!(counter.lock().by_source.is_empty());
     }
 }

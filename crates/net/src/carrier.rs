@@ -8,7 +8,7 @@
 //! A carrier is filled only when it is empty. A pipe has a limited number of slots and one short segment
 //! occupies a whole slot, so `EAGAIN` on a pipe that is not empty could mean that either end is not ready.
 
-use crate::memory::{Place, Placed};
+use crate::memory::{PageOffset, Placed};
 use crate::stream::Stream;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::io;
@@ -55,11 +55,11 @@ impl PipePool {
     pub fn carrier(self: &Arc<Self>, from: &Stream, to: &Stream) -> Carrier {
         if from.socket().is_none() || to.socket().is_none() {
             let idle = lock(&self.buffers).pop();
-            return self.copying(idle.unwrap_or_else(|| Placed::new(COPY_SIZE, Place::Carried)));
+            return self.copying(idle.unwrap_or_else(|| Placed::new(COPY_SIZE, PageOffset::Carried)));
         }
         match self.take() {
             Some(pipe) => Carrier { kind: Kind::Pipe { pipe: Some(pipe), len: 0 }, pool: self.clone() },
-            None => self.copying(Placed::new(SPARE_SIZE, Place::Carried)),
+            None => self.copying(Placed::new(SPARE_SIZE, PageOffset::Carried)),
         }
     }
 

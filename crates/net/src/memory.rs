@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 
 /// The place in a page at which a buffer begins: in which step of a copy its bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PageOffset {
     /// Bytes on their way between two streams.
     Carried = 2048,
     /// Records of TLS, before or after encryption.
@@ -27,7 +27,7 @@ pub(crate) struct Placed {
 
 impl Placed {
     /// A buffer of `len` bytes.
-    pub(crate) fn new(len: usize, place: Place) -> Self {
+    pub(crate) fn new(len: usize, place: PageOffset) -> Self {
         let memory: Box<[u8]> = vec![0; len + PAGE - 1].into();
         let start = (place as usize).wrapping_sub(memory.as_ptr().addr()) % PAGE;
         Self { memory, start }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn buffers_begin_at_their_places() {
-        for place in [Place::Carried, Place::Records] {
+        for place in [PageOffset::Carried, PageOffset::Records] {
             for len in [1, 4095, 4096, 100_000] {
                 let mut buffer = Placed::new(len, place);
                 assert_eq!((buffer.len(), buffer.as_ptr().addr() % PAGE), (len, place as usize));

@@ -46,7 +46,7 @@ impl Cases {
     }
 
     /// Records that the destination distinguishes `key` from the others.
-    pub(super) fn are_apart(&mut self, key: &Key) {
+    pub(super) fn mark_distinct(&mut self, key: &Key) {
         self.apart.insert((self.group(key), self.numbers.hash_one(key.as_bytes())));
     }
 
@@ -173,7 +173,7 @@ mod tests {
         for path in ["...", "..a", "a b", "\u{df}x"] {
             assert_eq!(cases.give(&key(path)), None, "{path}");
         }
-        cases.are_apart(&key("A"));
+        cases.mark_distinct(&key("A"));
         assert_eq!((cases.give(&key("A/e")), cases.give(&key("A/E"))), (None, Some(key("A/E"))));
     }
 }

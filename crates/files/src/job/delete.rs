@@ -13,11 +13,11 @@
 use super::alike::folded;
 use super::contents::{contents, listed};
 use super::{AHEAD, Event, Run};
+use crate::dir_nature::{DirNature, OwnDirs};
 use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyError};
 use crate::links::{Doubts, Next, begin_to_remove, own_dirs};
-use crate::own::{DirNature, OwnDirs};
 use crate::spawned::Spawned;
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::{BTreeSet, HashMap, HashSet};

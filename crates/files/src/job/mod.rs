@@ -239,7 +239,7 @@ impl Run<'_> {
         // An object that exists by then is complete.
         self.join_all().await;
         keeps_apart(&*self.job.dest, &met).await?;
-        self.cases.are_apart(&met);
+        self.cases.mark_distinct(&met);
         Ok(())
     }
 

@@ -269,7 +269,7 @@ impl Store for Local {
                 if synced.as_ref().is_err_and(|error| error.kind() != ErrorKind::Denied) {
                     return synced;
                 }
-                unsynced.is_synced(&dir);
+                unsynced.mark_synced(&dir);
                 synced?;
             }
             Ok(())

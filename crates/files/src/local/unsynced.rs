@@ -20,7 +20,7 @@ impl<'a> Unsynced<'a> {
         self.left.first()
     }
 
-    pub(super) fn is_synced(&mut self, dir: &Key) {
+    pub(super) fn mark_synced(&mut self, dir: &Key) {
         self.left.remove(dir);
     }
 }
@@ -48,7 +48,7 @@ mod tests {
         let all = Mutex::new(BTreeSet::from(["a", "b", "c"].map(key)));
         let mut first = Unsynced::take(&all);
         assert_eq!(first.next(), Some(&key("a")));
-        first.is_synced(&key("a"));
+        first.mark_synced(&key("a"));
         drop(first);
         assert_eq!(*all.lock().unwrap(), BTreeSet::from(["b", "c"].map(key)));
     }

@@ -1,7 +1,7 @@
 //! Drafts with a bound on their length: the hook for quotas.
 
 use super::direct::{DirectWriter, claimed_by};
-use super::draft::{Capabilities, Draft, TakeHole, TakeLent};
+use super::draft::{Capabilities, Draft, TakeFileRange, TakeHole};
 use super::{Boxed, Fallible};
 use crate::block::{Block, Content, FileRange};
 use crate::error::Error;
@@ -58,14 +58,14 @@ impl<B: Bound> Draft for Bounded<B> {
 
     fn capabilities(&self) -> Capabilities<'_> {
         // All capabilities are named, so that no new one can bypass the bound.
-        let Capabilities { place, resumable, ordered, lent, holes, direct_writer, drain: _, fetch: _ } =
+        let Capabilities { place, resumable, ordered, file_ranges, holes, direct_writer, drain: _, fetch: _ } =
             self.draft.capabilities();
         let direct_writer = direct_writer.map(|direct_writer| self.direct_writer(direct_writer));
         let bound = &*self.bound;
-        let lent = lent.map(|inner| Box::new(Within { inner, bound }) as _);
+        let file_ranges = file_ranges.map(|inner| Box::new(Within { inner, bound }) as _);
         let holes = holes.map(|inner| Box::new(Within { inner, bound }) as _);
         // Without these two, blocks come by `write`.
-        Capabilities { place, resumable, ordered, lent, holes, direct_writer, drain: None, fetch: None }
+        Capabilities { place, resumable, ordered, file_ranges, holes, direct_writer, drain: None, fetch: None }
     }
 
     fn write(&self, block: Block<Bytes>) -> Fallible<'_, ()> {
@@ -104,9 +104,9 @@ struct Within<'a, T: ?Sized, B> {
     bound: &'a B,
 }
 
-impl<'a, B: Bound> TakeLent for Within<'a, dyn TakeLent + 'a, B> {
-    fn write_lent(&self, block: Block<FileRange>) -> Fallible<'_, ()> {
-        permitted(self.bound, end(&block), || self.inner.write_lent(block))
+impl<'a, B: Bound> TakeFileRange for Within<'a, dyn TakeFileRange + 'a, B> {
+    fn write_file_range(&self, block: Block<FileRange>) -> Fallible<'_, ()> {
+        permitted(self.bound, end(&block), || self.inner.write_file_range(block))
     }
 }
 

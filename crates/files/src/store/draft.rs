@@ -67,7 +67,7 @@ pub struct Capabilities<'a> {
     /// Blocks must come in ascending order, without the ranges of [`Draft::kept`].
     pub ordered: bool,
     /// It accepts bytes that are still in a file ([`Shape::lend`](super::Shape::lend)).
-    pub lent: Option<Box<dyn TakeLent + 'a>>,
+    pub file_ranges: Option<Box<dyn TakeFileRange + 'a>>,
     /// It accepts holes ([`Shape::holes`](super::Shape::holes)).
     pub holes: Option<Box<dyn TakeHole + 'a>>,
     /// It supports direct writing: for receiving without copies, and for hashing while bytes are in the cache.
@@ -79,9 +79,9 @@ pub struct Capabilities<'a> {
 }
 
 /// Accepts bytes that are still in a file.
-pub trait TakeLent: Debug + Send + Sync {
+pub trait TakeFileRange: Debug + Send + Sync {
     /// As [`Draft::write`]. The file is read until [`Draft::flush`] returns.
-    fn write_lent(&self, block: Block<FileRange>) -> Fallible<'_, ()>;
+    fn write_file_range(&self, block: Block<FileRange>) -> Fallible<'_, ()>;
 }
 
 /// Accepts holes.

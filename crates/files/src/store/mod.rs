@@ -27,14 +27,14 @@ mod short;
 pub use crate::meta::{Attributes, Entry, FileId, Kind, Meta, STICKY, Time};
 pub use bounded::{Bound, Bounded};
 pub use direct::{DirectWriter, claimed_by};
-pub use draft::{Begun, Capabilities, Draft, Drain, Fetch, Spec, TakeHole, TakeLent};
+pub use draft::{Begun, Capabilities, Draft, Drain, Fetch, Spec, TakeFileRange, TakeHole};
 pub(crate) use object::unasked;
 pub use object::{BytesFlow, Flow, Object, Shape};
 pub use short::{Batches, OnThread, ShortObject, on_this_thread, together};
 
+use crate::dir_nature::{DirNature, OwnDirs};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::own::{DirNature, OwnDirs};
 use crate::sum::Algorithm;
 use std::collections::HashSet;
 use std::fmt::Debug;

@@ -110,7 +110,7 @@ async fn run(
     how: TransferOptions,
     counts: Arc<Counts>,
 ) -> Result<(), Error> {
-    let Capabilities { lent, holes, .. } = draft.capabilities();
+    let Capabilities { file_ranges, holes, .. } = draft.capabilities();
     while let Some(block) = flow.next().await? {
         let len = block.len();
         // A hole costs nothing.
@@ -121,10 +121,12 @@ async fn run(
         }
         let extent = block.extent();
         let Block { offset, body, sum } = block;
-        match (body, &lent, &holes, extent) {
+        match (body, &file_ranges, &holes, extent) {
             (Body::Bytes(body), ..) => draft.write(Block { offset, body, sum }).await?,
             (Body::Written(_), ..) => {}
-            (Body::FileRange(body), Some(lent), ..) => lent.write_lent(Block { offset, body, sum }).await?,
+            (Body::FileRange(body), Some(file_ranges), ..) => {
+                file_ranges.write_file_range(Block { offset, body, sum }).await?
+            }
             (Body::Hole(_), _, Some(holes), Some(extent)) => holes.write_hole(extent, sum).await?,
             (body, ..) => return Err(unasked(&body)),
         }

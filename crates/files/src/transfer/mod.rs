@@ -233,7 +233,7 @@ async fn carry_ranges(
     }
     let told = AtomicU64::new(0);
     let moved = |bytes: u64| how.progress.moved(bytes.saturating_sub(told.fetch_max(bytes, Ordering::Relaxed)));
-    let Capabilities { ordered, lent, holes, direct_writer, fetch, .. } = draft.capabilities();
+    let Capabilities { ordered, file_ranges, holes, direct_writer, fetch, .. } = draft.capabilities();
     // Transfers between servers cannot be throttled here.
     if let Some(fetch) = fetch.filter(|_| how.throttle.is_none())
         && fetch.fetch(&**object, &missing, &moved).await?
@@ -251,7 +251,7 @@ async fn carry_ranges(
         ordered,
         sum: check.as_ref().and_then(Check::kept),
         // A throttle needs bytes in memory, in small pieces.
-        lend: how.throttle.is_none() && lent.is_some(),
+        lend: how.throttle.is_none() && file_ranges.is_some(),
         holes: holes.is_some(),
         into: direct_writer.filter(|_| how.throttle.is_none()),
     };

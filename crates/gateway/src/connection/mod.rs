@@ -9,9 +9,9 @@ mod reuse;
 
 use crate::handshake::{greeting, next_request};
 use crate::listener_settings::ListenerSettings;
-use crate::quota::Slot;
 use crate::session::{self, Opening, Ready};
 use crate::shared::{Phase, Setup, Shared};
+use crate::slots::Slot;
 use crate::workers::WorkerSlot;
 use authenticate::Asked;
 use close::CloseReason;

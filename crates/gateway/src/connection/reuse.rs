@@ -4,8 +4,8 @@
 use super::{Connection, PATIENCE};
 use crate::bundle::{JoinPermit, JoinedConnection, ReturnHandle};
 use crate::listener_settings::ListenerSettings;
-use crate::quota::Slot;
 use crate::shared::{Setup, Shared};
+use crate::slots::Slot;
 use phoebus_net::Stream;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor::Acceptor;

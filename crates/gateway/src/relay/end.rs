@@ -71,7 +71,7 @@ impl End {
 
     /// Fills `carrier` with at most `max` bytes of the peer's stream. The carrier must be empty; `fresh` makes one if
     /// there is none.
-    pub(crate) fn poll_take(
+    pub(crate) fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         carrier: &mut Option<Carrier>,
@@ -85,7 +85,7 @@ impl End {
                     Incoming::Payload(len) => len.min(max),
                     Incoming::End | Incoming::Over => return Poll::Ready(Ok(Taken::End)),
                 },
-                Carries::Bundle(lanes) => return lanes.poll_take(cx, carrier, fresh, max),
+                Carries::Bundle(lanes) => return lanes.poll_recv(cx, carrier, fresh, max),
             };
             ready!(self.stream.poll_read_ready(cx))?;
             match carrier.get_or_insert_with(|| fresh(&self.stream)).fill(&self.stream, max) {
@@ -107,14 +107,14 @@ impl End {
 
     /// Sends all that `carrier` holds, and calls `sent` for each part. A bundle takes the carrier away instead, and
     /// continues with the carriers that it has taken on each call.
-    pub(crate) fn poll_give(
+    pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
         carrier: &mut Option<Carrier>,
         mut sent: impl FnMut(usize),
     ) -> Poll<Result<(), Failure>> {
         if let Carries::Bundle(lanes) = &mut self.carries {
-            return lanes.poll_give(cx, carrier, &mut sent);
+            return lanes.poll_send(cx, carrier, &mut sent);
         }
         let Some(carrier) = carrier else { return Poll::Ready(Ok(())) };
         while !carrier.is_empty() {
@@ -166,7 +166,7 @@ impl End {
         }
     }
 
-    /// Sends control frames that are due. Does nothing while a DATA frame is incomplete: [`End::poll_give`] sends them
+    /// Sends control frames that are due. Does nothing while a DATA frame is incomplete: [`End::poll_send`] sends them
     /// behind it.
     pub(crate) fn poll_control_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match &mut self.carries {

@@ -112,8 +112,8 @@ impl Lanes {
         std::mem::take(&mut self.left)
     }
 
-    /// See [`End::poll_take`].
-    pub(super) fn poll_take(
+    /// See [`End::poll_recv`].
+    pub(super) fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         carrier: &mut Option<Carrier>,
@@ -190,9 +190,9 @@ impl Lanes {
         Ok(())
     }
 
-    /// See [`End::poll_give`]. Pending while every lane is sending, so that bytes are taken only once their lane and
+    /// See [`End::poll_send`]. Pending while every lane is sending, so that bytes are taken only once their lane and
     /// the size of its frame are known.
-    pub(super) fn poll_give(
+    pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
         carrier: &mut Option<Carrier>,

@@ -273,7 +273,7 @@ impl Direction {
     ) -> Poll<Result<(), Broken>> {
         let on = |side| move |failure| Broken { side: Some(side), failure };
         for _ in 0..TURNS {
-            let Poll::Ready(given) = to.poll_give(cx, &mut self.carrier, &mut count) else {
+            let Poll::Ready(given) = to.poll_send(cx, &mut self.carrier, &mut count) else {
                 let waits = self.coalescer.lower_if_late(&from.stream, cx);
                 waits.map_err(|error| on(from_side)(error.into()))?;
                 return Poll::Pending;
@@ -290,7 +290,7 @@ impl Direction {
             }
             let fresh = |source: &Stream| means.pool.carrier(source, &to.stream);
             let most = to.most_at_a_time(means.hold);
-            match from.poll_take(cx, &mut self.carrier, fresh, most).map_err(on(from_side))? {
+            match from.poll_recv(cx, &mut self.carrier, fresh, most).map_err(on(from_side))? {
                 Poll::Ready(Taken::Bytes) => self.coalescer.received(self.carrier.as_ref().map_or(0, Carrier::len)),
                 Poll::Ready(Taken::End) => {
                     self.ended = true;
@@ -323,12 +323,12 @@ impl Direction {
         mut count: impl FnMut(usize),
     ) -> Poll<()> {
         loop {
-            if ready!(to.poll_give(cx, &mut self.carrier, &mut count)).is_err() {
+            if ready!(to.poll_send(cx, &mut self.carrier, &mut count)).is_err() {
                 return Poll::Ready(());
             }
             let fresh = |source: &Stream| means.pool.carrier(source, &to.stream);
             let most = to.most_at_a_time(means.hold);
-            let Poll::Ready(Ok(Taken::Bytes)) = from.poll_take(cx, &mut self.carrier, fresh, most) else {
+            let Poll::Ready(Ok(Taken::Bytes)) = from.poll_recv(cx, &mut self.carrier, fresh, most) else {
                 return Poll::Ready(());
             };
         }

@@ -11,7 +11,7 @@ use super::third;
 use bytes::Bytes;
 use phoebus_files::block::{Block, FileRange};
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Boxed, Capabilities, Draft, Drain, Fallible, Fetch, Flow, Object, Store, TakeLent};
+use phoebus_files::store::{Boxed, Capabilities, Draft, Drain, Fallible, Fetch, Flow, Object, Store, TakeFileRange};
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,8 +85,8 @@ impl Fetch for RemoteDraft {
     }
 }
 
-impl TakeLent for &RemoteDraft {
-    fn write_lent(&self, block: Block<FileRange>) -> Fallible<'_, ()> {
+impl TakeFileRange for &RemoteDraft {
+    fn write_file_range(&self, block: Block<FileRange>) -> Fallible<'_, ()> {
         Box::pin(self.queue(block.into()))
     }
 }
@@ -126,7 +126,7 @@ impl Draft for RemoteDraft {
         Capabilities {
             resumable: self.is_resumable(),
             ordered: self.streams.is_none(),
-            lent: self.remote.plan().is_plain().then(|| Box::new(self) as _),
+            file_ranges: self.remote.plan().is_plain().then(|| Box::new(self) as _),
             drain: Some(self),
             fetch: Some(self),
             ..Capabilities::default()
@@ -181,7 +181,7 @@ impl Draft for RemoteDraft {
             let set = (self.mode_to_set(), self.spec.attributes.modified);
             let finished = self.remote.finish(&self.part, &self.key, set, size, self.is_ours()).await;
             finished.map_err(|error| self.gone(error))?;
-            self.open.take().into_iter().for_each(|code| self.remote.was_open(code));
+            self.open.take().into_iter().for_each(|code| self.remote.note_not_private(code));
             if let Some(marks) = &self.marks {
                 marks.remove();
             }

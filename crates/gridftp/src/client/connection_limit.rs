@@ -6,14 +6,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Counts control connections in use for one purpose.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConnectionLimit {
     free: Arc<Semaphore>,
     /// The limit. Decreases when the server says that it has too many.
     most: AtomicUsize,
     waiting: AtomicUsize,
 }
 
-impl Places {
+impl ConnectionLimit {
     pub(super) fn new(most: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most), waiting: AtomicUsize::new(0) }
     }
@@ -32,7 +32,7 @@ impl Places {
         self.free.clone().try_acquire_owned().ok()
     }
 
-    /// Places in use.
+    /// ConnectionLimit in use.
     pub(super) fn in_use(&self) -> usize {
         self.most.load(Ordering::Relaxed).saturating_sub(self.free.available_permits())
     }
@@ -71,7 +71,7 @@ mod tests {
 
     #[tokio::test]
     async fn last_endpoint_is_kept() {
-        let places = Places::new(2);
+        let places = ConnectionLimit::new(2);
         let one = places.wait().await.unwrap();
         assert!(!places.one_less(), "nobody else has one");
         let two = places.take().unwrap();

@@ -181,7 +181,7 @@ pub(super) struct ListedModes {
 #[derive(Debug, Default)]
 pub(super) struct Privacy {
     /// Whether nothing can be set during a transfer before its first byte.
-    pub(super) no_word_beside: AtomicBool,
+    pub(super) no_side_command: AtomicBool,
     /// Whether existing files cannot be overwritten, not even new empty ones.
     pub(super) writes_once: AtomicBool,
     /// Whether a data port of the server has been reached.

@@ -2,10 +2,10 @@
 
 use super::error::{refused, senseless};
 use super::known::Lists;
+use super::ls_lines;
 use super::remote::Remote;
 use super::retrieve::Retrieval;
 use super::session::Session;
-use super::unix;
 use phoebus_files::key::{Key, MAX_NAME};
 use phoebus_files::store::{BytesFlow, Entry, Fallible, Kind, Listing, Meta, Time};
 use phoebus_files::{Error, ErrorKind, is_ours};
@@ -308,10 +308,10 @@ impl RemoteListing {
                 _ => Some(Entry { name: last(&name).to_vec(), meta: meta_of(&facts) }),
             }
         } else if self.lenient {
-            unix::parse(line).unwrap_or_default()
+            ls_lines::parse(line).unwrap_or_default()
         } else {
             let text: String = String::from_utf8_lossy(line).chars().take(100).collect();
-            unix::parse(line).map_err(|()| {
+            ls_lines::parse(line).map_err(|()| {
                 let reason = format!("the server lists \"{}\", which is not as ls -l has it", text.escape_debug());
                 Error::Store { name: self.remote.label(&self.dir), reason, kind: ErrorKind::Request }
             })?

@@ -1,11 +1,11 @@
 //! The control connections of a server: those in use, idle ones, and the pipe for short commands.
 
+use super::connection_limit::ConnectionLimit;
 use super::error::{is_crowded, passing};
 use super::login::login;
 use super::pipe::Pipe;
-use super::places::Places;
 use super::remote::Remote;
-use super::session::{Meeting, Session};
+use super::session::{KeyExchange, Session};
 use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -37,11 +37,11 @@ impl Remote {
     }
 
     /// The same for sending to another server. Prefers the session of the exchange of keys `met`.
-    pub(super) async fn session_to_write_from(&self, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
+    pub(super) async fn session_to_write_from(&self, met: Option<&Arc<KeyExchange>>) -> Result<Session, Error> {
         self.in_place(&self.0.writing, met).await
     }
 
-    async fn in_place(&self, places: &Places, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
+    async fn in_place(&self, places: &ConnectionLimit, met: Option<&Arc<KeyExchange>>) -> Result<Session, Error> {
         loop {
             let place = places.wait().await.ok_or_else(|| passing(&self.0.name, "the store was closed"))?;
             let mut session = match self.rather(met).await {
@@ -65,7 +65,7 @@ impl Remote {
     }
 
     /// The same, preferring the session that took part in the exchange of keys.
-    async fn rather(&self, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
+    async fn rather(&self, met: Option<&Arc<KeyExchange>>) -> Result<Session, Error> {
         loop {
             let kept = {
                 let mut idle = self.idle();

@@ -67,7 +67,7 @@ impl RemoteDraft {
                 privacy.no_data.store(true, Ordering::Relaxed);
                 // Some servers have created the file by then.
                 let _ = remote.remove(self.part()).await;
-                remote.is_public(format!("this end reaches no data port of {}", remote.0.name));
+                remote.note_public(format!("this end reaches no data port of {}", remote.0.name));
                 return Ok(false);
             }
         }
@@ -105,23 +105,23 @@ impl Sending {
 
 impl Remote {
     /// Whether something can be set during an upload before its first byte, as far as known.
-    pub(super) fn has_word_beside(&self) -> bool {
-        !self.0.privacy.no_word_beside.load(Ordering::Relaxed)
+    pub(super) fn takes_side_command(&self) -> bool {
+        !self.0.privacy.no_side_command.load(Ordering::Relaxed)
     }
 
     /// Records that it cannot, for all later files.
-    pub(super) fn has_no_word_beside(&self) {
-        self.0.privacy.no_word_beside.store(true, Ordering::Relaxed);
+    pub(super) fn note_no_side_command(&self) {
+        self.0.privacy.no_side_command.store(true, Ordering::Relaxed);
     }
 
     /// Limit for it.
-    pub(super) fn time_beside(&self) -> Duration {
+    pub(super) fn side_command_timeout(&self) -> Duration {
         self.options().beside.max(self.rtt() * LOGIN)
     }
 
     /// Sends `line` about a file whose upload is beginning. `None` if that was impossible before its first byte;
     /// otherwise the reply, which may be a refusal.
-    pub(super) async fn say_beside(&self, line: Vec<u8>) -> Option<Reply> {
+    pub(super) async fn send_beside(&self, line: Vec<u8>) -> Option<Reply> {
         let said = async {
             let reply = self.ask(line.clone()).await?;
             if is_heard(&reply) {
@@ -131,9 +131,9 @@ impl Remote {
             sleep(self.rtt()).await;
             self.ask(line).await
         };
-        let said = timeout(self.time_beside(), said).await.ok().and_then(Result::ok).filter(is_heard);
+        let said = timeout(self.side_command_timeout(), said).await.ok().and_then(Result::ok).filter(is_heard);
         if said.is_none() {
-            self.has_no_word_beside();
+            self.note_no_side_command();
         }
         said
     }
@@ -146,9 +146,9 @@ impl Remote {
 
     /// Records that the file was not private before its first byte, because the server refused that with `code`. If it
     /// refuses all modes, the report on modes says so.
-    pub(super) fn was_open(&self, code: u16) {
+    pub(super) fn note_not_private(&self, code: u16) {
         if self.sets_modes() {
-            self.is_public(format!("{} has answered SITE CHMOD with {code} before the first byte", self.0.name));
+            self.note_public(format!("{} has answered SITE CHMOD with {code} before the first byte", self.0.name));
         }
     }
 
@@ -156,13 +156,13 @@ impl Remote {
     pub(super) fn writes_once(&self) {
         self.0.privacy.writes_once.store(true, Ordering::Relaxed);
         let name = &self.0.name;
-        self.is_public(format!(
+        self.note_public(format!(
             "{name} lets nobody write over a file, and accepts no second control connection during an upload"
         ));
     }
 
     /// Records why private files are public until they are complete.
-    fn is_public(&self, why: String) {
+    fn note_public(&self, why: String) {
         let mut all = self.0.public.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.contains(&why) {
             all.push(why);

@@ -1,6 +1,7 @@
 //! A connection to a server after login, and what is known of the server. `as_store` implements the store.
 
 use super::ahead::Ahead;
+use super::connection_limit::ConnectionLimit;
 use super::data::DataPlan;
 use super::error::senseless;
 use super::inside::WINDOW;
@@ -9,7 +10,6 @@ use super::login::login;
 use super::options::{Options, Segment};
 use super::pipe::Pipe;
 use super::pipelining::Pipelining;
-use super::places::Places;
 use super::session::Session;
 use super::stack::NetStack;
 use crate::data::Losses;
@@ -47,8 +47,8 @@ pub(super) struct Inner {
     pub(super) idle: Mutex<Vec<Session>>,
     /// Limits of connections in use. Reading and writing have their own: a copy within a server needs both, and would
     /// deadlock otherwise.
-    pub(super) reading: Places,
-    pub(super) writing: Places,
+    pub(super) reading: ConnectionLimit,
+    pub(super) writing: ConnectionLimit,
     /// Connections for short commands.
     pub(super) pipe: tokio::sync::Mutex<Option<Pipe>>,
     pub(super) pipelining: Pipelining,
@@ -139,8 +139,8 @@ impl Remote {
             home,
             looked: Mutex::default(),
             idle,
-            reading: Places::new(most),
-            writing: Places::new(most),
+            reading: ConnectionLimit::new(most),
+            writing: ConnectionLimit::new(most),
             pipe: tokio::sync::Mutex::new(None),
             pipelining: Pipelining::default(),
             ahead,
@@ -216,7 +216,7 @@ impl Remote {
     }
 
     /// Records that the server allowed `streams` connections for a file that was to use more.
-    pub(super) fn has_at_most(&self, streams: u32, meant: Option<u32>) {
+    pub(super) fn note_stream_limit(&self, streams: u32, meant: Option<u32>) {
         if meant.is_some_and(|meant| streams < meant) {
             self.0.limit.fetch_min(streams, Ordering::Relaxed);
         }

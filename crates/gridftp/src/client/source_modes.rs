@@ -3,8 +3,8 @@
 use super::commands::{RECENT, facts_of};
 use super::known::ListedModes;
 use super::listing::{KeptNames, RemoteListing, is_name};
+use super::ls_lines;
 use super::remote::Remote;
-use super::unix;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Kind, Meta};
 use phoebus_files::{Error, ErrorKind};
@@ -45,7 +45,7 @@ impl Remote {
         if matches!(reply.code, 500..=504) {
             self.0.source_modes.statless.store(true, Ordering::Relaxed);
         }
-        let entries = reply.lines.iter().filter_map(|line| unix::parse(line).ok().flatten());
+        let entries = reply.lines.iter().filter_map(|line| ls_lines::parse(line).ok().flatten());
         let mut same = entries.filter(|entry| entry.name == key.name() || entry.name == path);
         Ok(same.next().filter(|_| reply.is_success()).map(|entry| entry.meta))
     }

@@ -117,7 +117,7 @@ async fn run(
         remote.keep_after(session).await;
         return Ok(());
     };
-    let is_stored = if remote.has_word_beside() {
+    let is_stored = if remote.takes_side_command() {
         store(remote, &mut session, sending, flow.clone(), &moved, stop).await?
     } else {
         store(remote, &mut session, &sending.of_nothing(), Arc::new(Nothing), &moved, stop).await?;
@@ -165,7 +165,7 @@ async fn store(
     let always = remote.options().stack.as_ref().is_some_and(|stack| !stack.tells_ends());
     let size = sending.size.filter(|size| *size >= ALLO_FROM || always);
     let streams = plan.enter_to_send(session, mode, size, &remote.0.ahead, name).await?;
-    remote.has_at_most(streams, sending.streams);
+    remote.note_stream_limit(streams, sending.streams);
     let plan = plan.over(streams);
     let channel = plan.passive(session).await?;
     remote.used(streams.saturating_mul(channel.ends() as u32));
@@ -232,7 +232,7 @@ async fn store(
                         return Err(late(name, &limit));
                     }
                     if let Some(line) = private_line.take() {
-                        let said = remote.say_beside(line).await;
+                        let said = remote.send_beside(line).await;
                         gate.send_replace(if said.is_some() { Gate::Open } else { Gate::Nothing });
                         said.into_iter().for_each(|reply| sending.open.note(reply));
                     }
@@ -287,9 +287,9 @@ async fn store(
                 }
             },
             // Not all servers send a preliminary reply.
-            () = sleep_until(begun + remote.time_beside()), if private_line.is_some() => {
+            () = sleep_until(begun + remote.side_command_timeout()), if private_line.is_some() => {
                 private_line = None;
-                remote.has_no_word_beside();
+                remote.note_no_side_command();
                 gate.send_replace(Gate::Nothing);
             }
             () = sleep_until(limit.end()), if sent => return Err(late(name, &limit)),

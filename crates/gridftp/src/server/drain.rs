@@ -70,7 +70,7 @@ impl Drain {
     /// Returns once no further command about a begun file is expected: at once if there was no task about a file here;
     /// otherwise [`GRACE`], a round trip and the time to write what was sent after the last task here or of this owner
     /// elsewhere.
-    pub(super) async fn is_over(&self, round_trip: Duration) {
+    pub(super) async fn wait_until_over(&self, round_trip: Duration) {
         let Some(mut last) = self.last else { return };
         loop {
             if self.owner.as_ref().is_some_and(|owner| self.tasks.has(owner)) {
@@ -90,7 +90,7 @@ pub(super) async fn over(shutdown: watch::Receiver<Shutdown>, drain: Option<(Dra
     let Some((drain, round_trip)) = drain else { return reached(shutdown, Shutdown::Draining).await };
     tokio::select! {
         () = reached(shutdown, Shutdown::Now) => {}
-        () = drain.is_over(round_trip) => {}
+        () = drain.wait_until_over(round_trip) => {}
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         let (tasks, peer) = (FileTasks::default(), IpAddr::from([192, 0, 2, 1]));
         let mut drain = Drain::new(tasks, peer);
         let begin = Instant::now();
-        drain.is_over(Duration::ZERO).await;
+        drain.wait_until_over(Duration::ZERO).await;
         assert_eq!(begin.elapsed(), Duration::ZERO, "nothing was begun");
         let account = Account { name: "jane".into(), read_only: false, third_party: false, keyed_third_party: false };
         let task = Task::File(FileTask::Modified(Key::ROOT));
@@ -119,7 +119,7 @@ mod tests {
             drop(drain.begins(Some(&account), &task));
             drain.sent(bytes);
             let begin = Instant::now();
-            drain.is_over(Duration::ZERO).await;
+            drain.wait_until_over(Duration::ZERO).await;
             assert_eq!(begin.elapsed().as_secs(), seconds);
         }
     }

@@ -64,7 +64,7 @@ pub fn socket_of(name: &[u8; 16]) -> io::Result<UnixAddr> {
 
 impl Hub {
     /// Records the address of the client.
-    pub(super) fn is_of(&self, client: IpAddr) {
+    pub(super) fn set_client(&self, client: IpAddr) {
         // A session has one client.
         let _ = self.0.client.set(client);
     }
@@ -249,7 +249,7 @@ mod tests {
     #[tokio::test]
     async fn relayed_connections_need_the_ticket() {
         let hub = Hub::default();
-        hub.is_of("192.0.2.9".parse().unwrap());
+        hub.set_client("192.0.2.9".parse().unwrap());
         let ticket = hub.ticket().unwrap();
         assert_eq!(hub.ticket().unwrap(), ticket);
         let mut other = connect(&ticket).await;

@@ -99,7 +99,7 @@ impl Server {
         let peer = stream.peer_addr()?;
         let current = now(&self.current);
         if let Some(hub) = current.shared.drivers.hub() {
-            hub.is_of(peer.ip());
+            hub.set_client(peer.ip());
         }
         let (_ending, told) = watch::channel(Shutdown::None);
         welcome(current, Link::new(stream), peer, told).await;

@@ -192,13 +192,13 @@ impl Worker {
         Ok(match task {
             FileTask::MakeDir(key) => {
                 store.make_dir(&key).await?;
-                self.has_changed(&*store).await;
+                self.note_name_change(&*store).await;
                 let name = doubled(&[b"/", key.as_bytes()].concat());
                 Reply::new(257, [b"\"", &name[..], b"\" is made"].concat())
             }
             FileTask::RemoveDir(key) => {
                 store.remove_dir(&key).await?;
-                self.has_changed(&*store).await;
+                self.note_name_change(&*store).await;
                 done("the directory is removed")
             }
             FileTask::Remove(key) => {
@@ -207,12 +207,12 @@ impl Worker {
                     true => store.discard(&key, None).await?,
                     false => store.remove(&key).await?,
                 }
-                self.has_changed(&*store).await;
+                self.note_name_change(&*store).await;
                 done("removed")
             }
             FileTask::Rename(from, to) => {
                 store.rename(&from, &to, true).await?;
-                self.has_changed(&*store).await;
+                self.note_name_change(&*store).await;
                 done("renamed")
             }
             FileTask::Sync => {

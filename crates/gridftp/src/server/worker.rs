@@ -90,14 +90,14 @@ impl Worker {
 
     /// Notes that the client has made, renamed or removed a name. Nobody is told that this is durable. It is synced on
     /// request, with the next file, after some more changes, or at the end of the connection.
-    pub(super) async fn has_changed(&mut self, store: &dyn Store) {
+    pub(super) async fn note_name_change(&mut self, store: &dyn Store) {
         self.unsynced += 1;
         if self.unsynced >= UNSYNCED {
             self.sync(store).await;
         }
     }
 
-    /// Syncs what [`Self::has_changed`] has noted, at the end of the connection.
+    /// Syncs what [`Self::note_name_change`] has noted, at the end of the connection.
     pub(super) async fn sync_rest(&mut self) {
         if self.unsynced > 0
             && let Ok(store) = self.store()

@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// Waits for its end, and checks that it succeeded.
-    pub(crate) fn has_succeeded(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn wait_for_success(&mut self) -> anyhow::Result<()> {
         if self.child.wait()?.success() { Ok(()) } else { self.check() }
     }
 

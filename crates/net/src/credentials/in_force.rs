@@ -164,15 +164,15 @@ impl CredentialStore {
 
 /// Presents this end's certificate, as client and as server.
 #[derive(Debug)]
-pub(super) struct Own(pub(super) Arc<CredentialStore>);
+pub(super) struct OwnCertificate(pub(super) Arc<CredentialStore>);
 
-impl ResolvesServerCert for Own {
+impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.get().key()
     }
 }
 
-impl ResolvesClientCert for Own {
+impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.0.get().key()
     }

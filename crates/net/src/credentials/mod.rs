@@ -31,7 +31,7 @@ pub use error::CredentialsError;
 pub use pinned::{Ephemeral, Fingerprint};
 pub use proof::{Identity, Proof};
 
-use in_force::{ActiveCredentials, CredentialStore, Own, PeerVerifier};
+use in_force::{ActiveCredentials, CredentialStore, OwnCertificate, PeerVerifier};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::NoServerSessionStorage;
@@ -204,7 +204,7 @@ impl Credentials {
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(PeerVerifier { holder: self.holder.clone(), open: false }))
-            .with_client_cert_resolver(Arc::new(Own(self.holder.clone())));
+            .with_client_cert_resolver(Arc::new(OwnCertificate(self.holder.clone())));
         config.resumption = Resumption::disabled();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Arc::new(config)
@@ -217,7 +217,7 @@ impl Credentials {
             .with_protocol_versions(&[&TLS13])
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
             .with_client_cert_verifier(Arc::new(PeerVerifier { holder: self.holder.clone(), open: self.open }))
-            .with_cert_resolver(Arc::new(Own(self.holder.clone())));
+            .with_cert_resolver(Arc::new(OwnCertificate(self.holder.clone())));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;

@@ -38,7 +38,7 @@ const PARTING: Duration = Duration::from_secs(1);
 /// Address and certificate name of a peer.
 type Key = (SocketAddr, Arc<str>);
 /// The connection to a peer; the holder of the lock establishes it.
-type Slot = Arc<Turn<Option<Warm>>>;
+type Slot = Arc<Turn<Option<IdleConnection>>>;
 
 /// The outgoing connections of this end.
 #[derive(Debug)]
@@ -49,17 +49,17 @@ pub(super) struct Peers {
     protocol: &'static [u8],
     slots: Mutex<HashMap<Key, Slot>>,
     /// One endpoint for each address family.
-    endpoints: Mutex<[Option<Own>; 2]>,
+    endpoints: Mutex<[Option<LocalEndpoint>; 2]>,
 }
 
 #[derive(Debug, Clone)]
-struct Own {
+struct LocalEndpoint {
     endpoint: Endpoint,
     note: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
-struct Warm {
+struct IdleConnection {
     shared: Arc<Shared>,
     used: Instant,
 }
@@ -95,7 +95,7 @@ impl Peers {
                     }
                     other => {
                         let shared = self.dial(to, profile).await?;
-                        let new = Warm { shared: shared.clone(), used: Instant::now() };
+                        let new = IdleConnection { shared: shared.clone(), used: Instant::now() };
                         if let Some(old) = other.replace(new) {
                             self.threads.handle().spawn(outlived(old.shared, 1));
                         }
@@ -167,7 +167,7 @@ impl Peers {
     }
 
     /// The endpoint for the address family of `to`, on a port that the kernel chooses.
-    fn endpoint(&self, to: SocketAddr) -> io::Result<Own> {
+    fn endpoint(&self, to: SocketAddr) -> io::Result<LocalEndpoint> {
         let mut endpoints = lock(&self.endpoints);
         let own = &mut endpoints[usize::from(to.is_ipv6())];
         if let Some(own) = own {
@@ -178,7 +178,7 @@ impl Peers {
         config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, self.threads.runtime())?;
         self.known.add_endpoint(&endpoint);
-        Ok(own.insert(Own { endpoint, note }).clone())
+        Ok(own.insert(LocalEndpoint { endpoint, note }).clone())
     }
 
     fn socket(&self, like: SocketAddr) -> io::Result<(Arc<socket::Socket>, Option<Arc<str>>)> {

@@ -1,7 +1,7 @@
 //! A byte queue that owns memory only while it holds bytes, so that thousands of idle connections cost
 //! nothing.
 
-use crate::memory::{Place, Placed};
+use crate::memory::{PageOffset, Placed};
 use std::sync::{Mutex, PoisonError};
 
 /// Capacity of one buffer, in bytes: four records of the largest size, and some space.
@@ -37,7 +37,7 @@ impl Buffer {
     pub(super) fn make_room(&mut self, wanted: usize) {
         if self.memory.is_empty() {
             let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            self.memory = idle.unwrap_or_else(|| Placed::new(CAPACITY, Place::Records));
+            self.memory = idle.unwrap_or_else(|| Placed::new(CAPACITY, PageOffset::Records));
         }
         if self.memory.len() - self.end < wanted && self.start > 0 {
             self.memory.copy_within(self.start..self.end, 0);

@@ -6,7 +6,7 @@
 //! the queue.
 
 use super::hub::{Hub, Link, State};
-use super::socket::{Held, Route as Way, Sent};
+use super::socket::{Held, Route as SocketRoute, Sent};
 use phoebus_proto::udt::packet::{CONTROL_LEN_MAX, Packet};
 use phoebus_proto::udt::{Arrival, Incoming, Route, Transmit};
 use quinn_udp::RecvMeta;
@@ -193,7 +193,7 @@ impl PortThread {
                 }
                 Route::Incoming(incoming) => self.accept(now, &incoming, meta.dst_ip),
                 Route::Answer(len) => {
-                    let way = Way { to: meta.addr, from: meta.dst_ip };
+                    let way = SocketRoute { to: meta.addr, from: meta.dst_ip };
                     // If the answer does not fit into the socket's buffer, the peer repeats its request.
                     let _ = self.hub.socket.send(way, &answer[..len], len);
                 }
@@ -245,7 +245,7 @@ impl PortThread {
                 self.leave(&link, state);
                 return false;
             };
-            let way = Way { to: link.remote, from: state.local };
+            let way = SocketRoute { to: link.remote, from: state.local };
             drop(state);
             let failed = self.send_batch(way, transmit);
             state = link.state();
@@ -271,7 +271,7 @@ impl PortThread {
 
     /// Sends the batch in `out`, or holds it until the socket has room. Returns the error if it can never be
     /// sent.
-    fn send_batch(&mut self, route: Way, transmit: Transmit) -> Option<io::Error> {
+    fn send_batch(&mut self, route: SocketRoute, transmit: Transmit) -> Option<io::Error> {
         if transmit.is_probe {
             self.hub.socket.send_whole(route, &self.out[..transmit.len]);
             return None;

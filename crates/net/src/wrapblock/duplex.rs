@@ -3,7 +3,7 @@
 use super::fault::Fault;
 use super::incoming::Incoming;
 use super::outgoing::{Job, Outgoing};
-use super::places::Place;
+use super::permits::Permit;
 use super::{Abilities, Connection, Setting};
 use crate::stats::Stats;
 use crate::transport::{Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry};
@@ -90,7 +90,7 @@ impl Shared {
 pub(super) fn start(
     connection: Arc<dyn Connection>,
     setup: Setup,
-    place: Place,
+    place: Permit,
 ) -> io::Result<(Wrapped, impl FnOnce() + Send + 'static)> {
     let (receive, send) = (chunks(setup.receive_buffer), chunks(setup.send_buffer));
     let shared = Arc::new(Shared {

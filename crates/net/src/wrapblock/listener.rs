@@ -2,7 +2,7 @@
 
 use super::duplex::{self, STACK, Setup, Wrapped};
 use super::fault::Fault;
-use super::places::Places;
+use super::permits::Permits;
 use super::{Connection, Listener as Blocking};
 use crate::stream::Stream;
 use crate::transport::{self, Boxed, Pending};
@@ -34,7 +34,7 @@ pub(super) struct Listener {
 struct Accepted(Wrapped);
 
 impl Listener {
-    pub(super) fn start(blocking: Arc<dyn Blocking>, setup: Setup, places: Arc<Places>) -> Result<Self, Fault> {
+    pub(super) fn start(blocking: Arc<dyn Blocking>, setup: Setup, places: Arc<Permits>) -> Result<Self, Fault> {
         let (sender, receiver) = mpsc::channel(WAITING);
         let over = Arc::new(AtomicBool::new(false));
         let note = setup.note.clone();
@@ -51,7 +51,7 @@ impl Listener {
 struct Acceptor {
     blocking: Arc<dyn Blocking>,
     setup: Setup,
-    places: Arc<Places>,
+    places: Arc<Permits>,
     over: Arc<AtomicBool>,
 }
 

@@ -26,7 +26,7 @@ mod fault;
 mod incoming;
 mod listener;
 mod outgoing;
-mod places;
+mod permits;
 mod transport;
 
 pub use fault::Fault;

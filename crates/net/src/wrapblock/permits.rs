@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A counting semaphore for blocking threads.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Permits {
     taken: Mutex<usize>,
     freed: Condvar,
     all: usize,
@@ -13,9 +13,9 @@ pub(super) struct Places {
 
 /// A permit. Dropping it releases it.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Places>);
+pub(super) struct Permit(Arc<Permits>);
 
-impl Places {
+impl Permits {
     pub(super) fn new(all: usize) -> Arc<Self> {
         Arc::new(Self { taken: Mutex::new(0), freed: Condvar::new(), all })
     }
@@ -29,16 +29,16 @@ impl Places {
     }
 
     /// Takes a place if one is free.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<Permit> {
         let mut taken = self.lock();
         (*taken < self.all).then(|| {
             *taken += 1;
-            Place(self.clone())
+            Permit(self.clone())
         })
     }
 
     /// Waits for a free place; `None` once `over` returns true.
-    pub(super) fn wait(self: &Arc<Self>, over: impl Fn() -> bool) -> Option<Place> {
+    pub(super) fn wait(self: &Arc<Self>, over: impl Fn() -> bool) -> Option<Permit> {
         // How often `over` is checked.
         const LOOK: Duration = Duration::from_millis(100);
         let mut taken = self.lock();
@@ -49,7 +49,7 @@ impl Places {
             taken = self.freed.wait_timeout(taken, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         *taken += 1;
-        Some(Place(self.clone()))
+        Some(Permit(self.clone()))
     }
 
     fn lock(&self) -> MutexGuard<'_, usize> {
@@ -57,7 +57,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         *self.0.lock() -= 1;
         self.0.freed.notify_one();
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn dropped_place_is_free_again() {
-        let places = Places::new(1);
+        let places = Permits::new(1);
         let first = places.take().unwrap();
         assert!(places.take().is_none() && places.wait(|| true).is_none());
         let waiting = std::thread::spawn({

@@ -3,7 +3,7 @@
 use super::duplex::{self, Live, STACK, Setup, Wrapped};
 use super::fault::Fault;
 use super::listener;
-use super::places::{Place, Places};
+use super::permits::{Permit, Permits};
 use super::{Connection, Driver, Limits, Setting};
 use crate::congestion_control::CongestionControl;
 use crate::error::Error;
@@ -27,13 +27,13 @@ pub struct WrapBlock {
     driver: Arc<dyn Driver>,
     options: Vec<Setting>,
     limits: Limits,
-    places: Arc<Places>,
+    places: Arc<Permits>,
 }
 
 impl WrapBlock {
     /// Makes a transport from `driver`, with these options on each connection.
     pub fn new(driver: Arc<dyn Driver>, options: Vec<Setting>, limits: Limits) -> Self {
-        Self { driver, options, limits, places: Places::new(limits.connections) }
+        Self { driver, options, limits, places: Permits::new(limits.connections) }
     }
 
     /// The number of connections, including those being opened or closed.
@@ -89,7 +89,7 @@ impl WrapBlock {
         Ok((settings, setup))
     }
 
-    fn place(&self) -> Result<Place, Fault> {
+    fn place(&self) -> Result<Permit, Fault> {
         self.places.take().ok_or_else(|| {
             let text =
                 format!("{} already has {} connections, the configured maximum", self.driver.name(), self.places.all());
@@ -195,7 +195,7 @@ fn make(
     driver: &dyn Driver,
     settings: &[Setting],
     setup: Setup,
-    place: Place,
+    place: Permit,
     to: SocketAddr,
     limit: Duration,
     started: &Mutex<State>,

@@ -29,7 +29,7 @@ use phoebus_files::Stop;
 use phoebus_files::job::Job;
 use phoebus_files::plan::{Filter, list};
 use phoebus_gridftp::client::farewells;
-use phoebus_places::plan::{self, Group, Wanted};
+use phoebus_places::plan::{self, CopyRequest, Group};
 use phoebus_places::{Carried, Url, choose};
 use phoebus_proto::text;
 use report::Outcome;
@@ -238,10 +238,10 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
 }
 
 /// What the arguments and the list name.
-fn wanted(args: &Args) -> Result<Wanted> {
+fn wanted(args: &Args) -> Result<CopyRequest> {
     let mut places = args.places.iter().map(|place| place::parse(place)).collect::<Result<Vec<Url>>>()?;
     let dest = places.pop();
-    let mut wanted = Wanted { sources: places, dest, pairs: Vec::new() };
+    let mut wanted = CopyRequest { sources: places, dest, pairs: Vec::new() };
     let asking = hints::asking("cp");
     let Some(file) = &args.list else {
         args.far.check_ssh(wanted.sources.iter().chain(&wanted.dest), asking)?;

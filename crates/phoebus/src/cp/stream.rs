@@ -10,7 +10,7 @@ use anyhow::Result;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Begun, Kind, Spec};
 use phoebus_files::{Check, Done, Error, Side, TransferOptions, drain, pour};
-use phoebus_places::plan::Wanted;
+use phoebus_places::plan::CopyRequest;
 use phoebus_places::{Place, Stores, Url, shown};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) enum End<'a> {
 ///
 /// # Errors
 /// It is one of several sources, or both ends (exit code 2); or it cannot be read or written.
-pub(super) fn find(wanted: &Wanted, list: bool) -> Result<Option<End<'_>>> {
+pub(super) fn find(wanted: &CopyRequest, list: bool) -> Result<Option<End<'_>>> {
     let pairs = wanted.pairs.iter().flat_map(|(source, dest)| [source, dest]);
     if pairs.chain(wanted.sources.iter().filter(|_| list)).any(|url| *url == Url::Standard) {
         return Err(Exit::usage("\"-\" in a list: files were expected"));

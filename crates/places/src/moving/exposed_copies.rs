@@ -15,7 +15,7 @@ const FILE_OF_ALL: u32 = 0o044;
 const DIR_OF_ALL: u32 = 0o055;
 
 /// What is known of the copies of a tree.
-pub(super) struct Open<'a> {
+pub(super) struct ExposedCopies<'a> {
     source: &'a dyn Store,
     dest: &'a dyn Store,
     /// The top of the tree, in the source.
@@ -24,7 +24,7 @@ pub(super) struct Open<'a> {
     dirs: HashMap<Key, bool>,
 }
 
-impl<'a> Open<'a> {
+impl<'a> ExposedCopies<'a> {
     pub(super) fn new(source: &'a dyn Store, dest: &'a dyn Store, top: &'a Key) -> Self {
         Self { source, dest, top, dirs: HashMap::new() }
     }

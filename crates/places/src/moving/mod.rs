@@ -4,8 +4,8 @@
 mod aside;
 mod behind;
 mod counterpart;
+mod exposed_copies;
 mod leave;
-mod open;
 mod same;
 
 pub use aside::put_back_one;
@@ -16,8 +16,8 @@ use crate::outcomes::Outcomes;
 use crate::place::shown;
 use behind::SymlinkDetector;
 use counterpart::{Counterparts, is_marker, not_there};
+use exposed_copies::ExposedCopies;
 use leave::{Leaving, Stays};
-use open::Open;
 use phoebus_files::job::{Event, Job, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{Existing, Filter, Reason};
@@ -137,7 +137,7 @@ pub async fn move_by_copy(
         }
     }
     let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
-    let (mut own, mut open) = (Vec::new(), Open::new(&**source, &**dest, from));
+    let (mut own, mut open) = (Vec::new(), ExposedCopies::new(&**source, &**dest, from));
     for (to, carried) in moved.into_iter().filter(|(to, _)| !stays(to)) {
         if let Some(error) = open.why_stays(&carried, &to).await {
             outcomes.done(1);

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// The request.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct CopyRequest {
     /// Sources that are copied to [`Self::dest`].
     pub sources: Vec<Url>,
     /// The destination.
@@ -89,7 +89,7 @@ async fn can_be_copied(source: &dyn Store, key: &Key, recursive: bool) -> bool {
 /// # Errors
 /// The whole is invalid, such as two files with one destination; or the destination cannot be looked up.
 pub async fn plan(
-    wanted: &Wanted,
+    wanted: &CopyRequest,
     stores: &mut Stores,
     recursive: Option<&Filter>,
     parents: bool,

@@ -175,7 +175,7 @@ impl Ssh {
                 self.why(status, &process.words())
             }
             Ok(Ok(len)) if instead.is_some() || is_of_a_server(&first[..len]) => {
-                process.has_answered();
+                process.mark_answered();
                 return Ok((pair, process));
             }
             Ok(Ok(len)) => {

@@ -40,7 +40,7 @@ pub enum Body<'a> {
         /// Sequence number.
         seq: Seq,
         /// Position in the message.
-        place: Place,
+        place: MessagePosition,
         /// User data.
         payload: &'a [u8],
     },
@@ -89,7 +89,7 @@ pub enum Body<'a> {
 
 /// A data packet's position in its message: message number and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct MessagePosition(u32);
 
 /// An acknowledgement: everything before `next` has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl<'a> Packet<'a> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(short)?;
         let [first, second, timestamp, destination] = words(header);
         let body = if first & CONTROL == 0 {
-            Body::Data { seq: Seq::new(first), place: Place(second), payload: rest }
+            Body::Data { seq: Seq::new(first), place: MessagePosition(second), payload: rest }
         } else {
             control((first >> 16) as u16 & 0x7fff, second, rest)?
         };
@@ -269,7 +269,7 @@ impl AckReport {
     }
 }
 
-impl Place {
+impl MessagePosition {
     /// The position of a packet in a stream, without a message.
     pub(super) const NONE: Self = Self(0);
     const FIRST: u32 = 1 << 31;
@@ -315,7 +315,7 @@ mod tests {
             0x2a, 0x41, 0xd6, 0xe7, 0xc0, 0, 0, 1, 0, 0, 0x20, 0x0d, 0x3b, 0x9a, 0xca, 0x01, b'h', b'e', b'l', b'l',
             b'o',
         ];
-        let place = Place::new(MessageNumber::FIRST, true, true, false);
+        let place = MessagePosition::new(MessageNumber::FIRST, true, true, false);
         let body = Body::Data { seq: Seq::new(0x2a41_d6e7), place, payload: b"hello" };
         let packet = Packet { timestamp: 0x200d, destination: 0x3b9a_ca01, body };
         assert_eq!(Packet::decode(&wire), Ok(packet));
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn place_keeps_message_number_and_flags() {
-        let place = Place::new(MessageNumber::MAX, false, true, true);
+        let place = MessagePosition::new(MessageNumber::MAX, false, true, true);
         assert!(!place.is_first() && place.is_last() && place.is_in_order());
         assert_eq!(place.message(), MessageNumber::MAX);
     }

@@ -50,9 +50,7 @@ fn silent_administration_connection_makes_room() {
     let mut asking = UnixStream::connect(&path).unwrap();
     asking.set_read_timeout(Some(PATIENCE)).unwrap();
     asking.write_all(b"{\"command\":\"status\"}\n").unwrap();
-    let begun = Instant::now();
     assert!(asking.read(&mut [0; 1 << 16]).unwrap() > 0);
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     drop((silent, pg));
 }
 

@@ -10,7 +10,7 @@ use phoebus_proto::gridftp::marker::Restart;
 
 /// The files that the next SITE MGET sends.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct BatchRequest {
     keys: Vec<Key>,
     bytes: usize,
 }

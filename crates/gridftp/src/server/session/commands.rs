@@ -62,7 +62,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     entry("STAT", "[path]", Login, No),
     entry("ABOR", "", Login, No),
     entry("TYPE", "A|I", Login, No),
-    entry("MODE", "S|E|X", Login, Is("PARALLEL")),
+    entry("MODE", "S|E", Login, Is("PARALLEL")),
     entry("STRU", "F", Login, No),
     entry("SBUF", "bytes", Login, Is("SBUF")),
     entry("PORT", "h1,h2,h3,h4,p1,p2", Login, No),
@@ -98,8 +98,8 @@ pub(super) const COMMANDS: &[Entry] = &[
     entry("STOU", "", Writing, No),
     entry("APPE", "path", Writing, No),
     entry("ESTO", "A offset path", Writing, Is("ESTO")),
-    entry("GET", "path=...;[pasv;|port=...;][mode=S|E|X;]", Login, No),
-    entry("PUT", "path=...;[pasv;|port=...;][mode=S|E|X;]", Writing, No),
+    entry("GET", "path=...;[pasv;|port=...;][mode=S|E;]", Login, No),
+    entry("PUT", "path=...;[pasv;|port=...;][mode=S|E;]", Writing, No),
     entry("SITE", "command ...", Nothing, No),
 ];
 

@@ -32,7 +32,7 @@ use super::drivers::{Drivers, Stack};
 use super::node_auth::Secret;
 use crate::data::pinned::OwnKey;
 use crate::data::{Mode, Protection};
-use batch::Wanted;
+use batch::BatchRequest;
 use commands::Needs;
 use phoebus_accounts::Account;
 use phoebus_files::key::Key;
@@ -103,7 +103,7 @@ pub(crate) struct Session {
     restart: Option<Restart>,
     allocated: Option<u64>,
     renaming: Option<Key>,
-    wanted: Wanted,
+    wanted: BatchRequest,
     front: node::Front,
     delegated: Option<node::Delegated>,
     /// The key of this end of data connections, once a client has asked for pinned keys.
@@ -188,7 +188,7 @@ impl Session {
             restart: None,
             allocated: None,
             renaming: None,
-            wanted: Wanted::default(),
+            wanted: BatchRequest::default(),
             front: node::Front::default(),
             delegated: None,
             own_key: None,

@@ -69,7 +69,7 @@ fn to_its_end(command: Command, hosts: &Hosts, limit: Duration) -> anyhow::Resul
             _ => std::thread::sleep(LOOK),
         }
     };
-    client.has_succeeded()?;
+    client.wait_for_success()?;
     Ok(used)
 }
 

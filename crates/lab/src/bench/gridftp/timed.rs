@@ -100,7 +100,7 @@ impl Transfer {
             }
         };
         let end = Instant::now();
-        client.has_succeeded()?;
+        client.wait_for_success()?;
         let first = first.context("no data was seen")?;
         let took = end.duration_since(first).as_secs_f64();
         server.receiver().end();

@@ -92,7 +92,7 @@ impl Process {
     }
 
     /// Records that a server has answered: now `ssh` ends when its input does.
-    pub(super) fn has_answered(&mut self) {
+    pub(super) fn mark_answered(&mut self) {
         self.has_answered = true;
     }
 

@@ -188,7 +188,7 @@ fn first_missing(ring: &Ring, first: Seq, last: Seq) -> Option<(Seq, Seq)> {
 mod tests {
     use super::*;
     use crate::udt::loss_list::LossList;
-    use crate::udt::packet::Place;
+    use crate::udt::packet::MessagePosition;
 
     const TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -204,19 +204,19 @@ mod tests {
     fn missing_packets_are_reported_again_at_growing_intervals() {
         let mut ring = Ring::new(Seq::new(0), 100, 1);
         let mut holes = Holes::default();
-        ring.insert(Seq::new(10), Place::NONE, b"");
+        ring.insert(Seq::new(10), MessagePosition::NONE, b"");
         holes.found(Duration::ZERO, Seq::new(0), Seq::new(9));
         assert_eq!(holes.due(), Some(Duration::ZERO));
         assert_eq!(report(&mut holes, Duration::ZERO, &ring, 64), [(0, 9)]);
         assert_eq!(holes.due(), Some(TIMEOUT));
         assert_eq!(report(&mut holes, TIMEOUT / 2, &ring, 64), []);
         for seq in [0, 1, 5] {
-            ring.insert(Seq::new(seq), Place::NONE, b"");
+            ring.insert(Seq::new(seq), MessagePosition::NONE, b"");
         }
         assert_eq!(report(&mut holes, TIMEOUT, &ring, 64), [(2, 4), (6, 9)]);
         assert_eq!(holes.due(), Some(3 * TIMEOUT));
         for seq in [2, 3, 4, 6, 7, 8, 9] {
-            ring.insert(Seq::new(seq), Place::NONE, b"");
+            ring.insert(Seq::new(seq), MessagePosition::NONE, b"");
         }
         assert_eq!(report(&mut holes, 3 * TIMEOUT, &ring, 64), []);
         assert_eq!(holes.due(), None);
@@ -227,7 +227,7 @@ mod tests {
         let mut ring = Ring::new(Seq::new(0), 100, 1);
         let mut holes = Holes::default();
         for seq in [1, 3, 5] {
-            ring.insert(Seq::new(seq), Place::NONE, b"");
+            ring.insert(Seq::new(seq), MessagePosition::NONE, b"");
             holes.found(Duration::ZERO, Seq::new(seq - 1), Seq::new(seq - 1));
         }
         assert_eq!(report(&mut holes, Duration::ZERO, &ring, 8), [(0, 0), (2, 2)]);
@@ -243,19 +243,19 @@ mod tests {
         let mut ring = Ring::new(Seq::new(0), 1000, 1);
         let mut holes = Holes::default();
         let gap = |holes: &mut Holes, ring: &mut Ring, at: Duration, seq: u32| {
-            ring.insert(Seq::new(seq + 1), Place::NONE, b"");
+            ring.insert(Seq::new(seq + 1), MessagePosition::NONE, b"");
             holes.found(at, Seq::new(seq), Seq::new(seq));
         };
         // The first gap is reported at once. Its packet arrives 8 ms later, too early for a retransmission.
         gap(&mut holes, &mut ring, MS, 0);
         assert_eq!((holes.due(), report(&mut holes, MS, &ring, 64)), (Some(MS), vec![(0, 0)]));
-        ring.insert(Seq::new(0), Place::NONE, b"");
+        ring.insert(Seq::new(0), MessagePosition::NONE, b"");
         holes.filled(9 * MS, Seq::new(0), &rtt);
         // The next gap is reported after 10 ms. Its packet arrives a round trip later: it is a retransmission.
         gap(&mut holes, &mut ring, 20 * MS, 2);
         assert_eq!((holes.due(), report(&mut holes, 29 * MS, &ring, 64)), (Some(30 * MS), vec![]));
         assert_eq!(report(&mut holes, 30 * MS, &ring, 64), [(2, 2)]);
-        ring.insert(Seq::new(2), Place::NONE, b"");
+        ring.insert(Seq::new(2), MessagePosition::NONE, b"");
         holes.filled(70 * MS, Seq::new(2), &rtt);
         gap(&mut holes, &mut ring, 80 * MS, 4);
         assert_eq!(holes.due(), Some(90 * MS));

@@ -1,7 +1,7 @@
 //! Reassembly of messages (message mode).
 
 use super::ring::Ring;
-use crate::udt::packet::Place;
+use crate::udt::packet::MessagePosition;
 use crate::udt::seq::Seq;
 use std::collections::{HashMap, VecDeque};
 
@@ -25,7 +25,7 @@ struct Partial {
 
 impl Messages {
     /// Processes a packet that was inserted into the buffer.
-    pub(super) fn arrived(&mut self, seq: Seq, place: Place, ring: &Ring) {
+    pub(super) fn arrived(&mut self, seq: Seq, place: MessagePosition, ring: &Ring) {
         let number = place.message().get();
         let partial = self.partial.entry(number).or_default();
         partial.packets += 1;

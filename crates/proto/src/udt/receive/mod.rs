@@ -16,7 +16,7 @@ use self::ring::{Inserted, Ring};
 use super::SYN;
 use super::loss_list::LossWriter;
 use super::message::Kind;
-use super::packet::{AckReport, Body, PathReport, Place, RateReport};
+use super::packet::{AckReport, Body, MessagePosition, PathReport, RateReport};
 use super::rtt::Rtt;
 use super::seq::{MessageNumber, Seq};
 use std::time::Duration;
@@ -68,7 +68,15 @@ impl Receiver {
     }
 
     /// Processes a data packet.
-    pub(super) fn data(&mut self, now: Duration, rtt: &Rtt, seq: Seq, place: Place, payload: &[u8], arrival: Arrival) {
+    pub(super) fn data(
+        &mut self,
+        now: Duration,
+        rtt: &Rtt,
+        seq: Seq,
+        place: MessagePosition,
+        payload: &[u8],
+        arrival: Arrival,
+    ) {
         self.counters.packets += 1;
         self.arrivals.arrived(now, seq, arrival);
         let is_behind = seq.is_before(self.ring.end());

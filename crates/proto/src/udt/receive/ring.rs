@@ -1,6 +1,6 @@
 //! The receive buffer: a ring of packets, indexed by sequence number.
 
-use crate::udt::packet::Place;
+use crate::udt::packet::MessagePosition;
 use crate::udt::pool::Pool;
 use crate::udt::seq::Seq;
 
@@ -24,7 +24,7 @@ pub(super) struct Cell {
     slot: u32,
     len: u16,
     state: State,
-    pub(super) place: Place,
+    pub(super) place: MessagePosition,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) enum Inserted {
 impl Ring {
     /// Initial number of cells.
     const INITIAL: usize = 256;
-    const MISSING: Cell = Cell { slot: 0, len: 0, state: State::Missing, place: Place::NONE };
+    const MISSING: Cell = Cell { slot: 0, len: 0, state: State::Missing, place: MessagePosition::NONE };
 
     /// A buffer for up to `limit` packets of up to `slot_len` bytes, which begin with `first`.
     pub(super) fn new(first: Seq, limit: u32, slot_len: usize) -> Self {
@@ -103,7 +103,7 @@ impl Ring {
     }
 
     /// Inserts a packet.
-    pub(super) fn insert(&mut self, seq: Seq, place: Place, payload: &[u8]) -> Inserted {
+    pub(super) fn insert(&mut self, seq: Seq, place: MessagePosition, payload: &[u8]) -> Inserted {
         if seq.is_before(self.next) {
             return Inserted::Duplicate;
         }
@@ -190,7 +190,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    const PLACE: Place = Place::NONE;
+    const PLACE: MessagePosition = MessagePosition::NONE;
 
     #[test]
     fn gap_is_reported_when_a_later_packet_arrives() {

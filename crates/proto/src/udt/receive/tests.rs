@@ -9,11 +9,11 @@ fn receiver(kind: Kind, limit: u32) -> Receiver {
     Receiver::new(NOW, kind, FIRST, limit, 8, 8)
 }
 
-fn place(number: u32, first: bool, last: bool, in_order: bool) -> Place {
-    Place::new(MessageNumber::new(number), first, last, in_order)
+fn place(number: u32, first: bool, last: bool, in_order: bool) -> MessagePosition {
+    MessagePosition::new(MessageNumber::new(number), first, last, in_order)
 }
 
-fn arrive(receiver: &mut Receiver, offset: u32, place: Place, payload: &[u8]) {
+fn arrive(receiver: &mut Receiver, offset: u32, place: MessagePosition, payload: &[u8]) {
     receiver.data(NOW, &Rtt::new(), FIRST.plus(offset), place, payload, Arrival::Alone);
 }
 
@@ -26,15 +26,15 @@ fn message(receiver: &mut Receiver) -> Option<Vec<u8>> {
 #[test]
 fn stream_is_read_in_pieces_across_packets() {
     let mut receiver = receiver(Kind::Stream, 8);
-    arrive(&mut receiver, 2, Place::NONE, b"third");
+    arrive(&mut receiver, 2, MessagePosition::NONE, b"third");
     assert_eq!(receiver.chunk(), b"");
-    arrive(&mut receiver, 0, Place::NONE, b"first");
+    arrive(&mut receiver, 0, MessagePosition::NONE, b"first");
     receiver.consume(2);
     assert_eq!(receiver.chunk(), b"rst");
     receiver.consume(3);
     assert_eq!(receiver.chunk(), b"");
     receiver.consume(1);
-    arrive(&mut receiver, 1, Place::NONE, b"");
+    arrive(&mut receiver, 1, MessagePosition::NONE, b"");
     receiver.consume(0);
     receiver.skip_empty();
     assert_eq!(receiver.chunk(), b"third");
@@ -75,7 +75,7 @@ fn dropped_message_unblocks_later_ones() {
 #[test]
 fn drop_is_ignored_in_stream_mode() {
     let mut receiver = receiver(Kind::Stream, 16);
-    arrive(&mut receiver, 1, Place::NONE, b"b");
+    arrive(&mut receiver, 1, MessagePosition::NONE, b"b");
     receiver.drop_message(NOW, MessageNumber::FIRST, FIRST, FIRST);
     assert_eq!(receiver.ring.next(), FIRST);
 }
@@ -100,8 +100,8 @@ fn room_is_advertised_after_a_full_buffer_is_read() {
         Some(Body::Ack { report: AckReport { path: Some(path), .. }, .. }) => Some(path.room),
         _ => None,
     };
-    (0..8).for_each(|n| arrive(&mut receiver, n, Place::NONE, b"12345678"));
-    arrive(&mut receiver, 8, Place::NONE, b"too much");
+    (0..8).for_each(|n| arrive(&mut receiver, n, MessagePosition::NONE, b"12345678"));
+    arrive(&mut receiver, 8, MessagePosition::NONE, b"too much");
     assert_eq!(receiver.counters.no_room, 1);
     assert_eq!(room(receiver.acknowledgement(NOW + SYN, &rtt)), Some(2));
     (0..3).for_each(|_| receiver.consume(8));

@@ -9,7 +9,7 @@ pub(super) use pacer::Pacer;
 use self::delivery::{Delivery, Snapshot};
 use super::control::DeliverySample;
 use super::message::{Kind, MessageOptions, SendError};
-use super::packet::{AckReport, PathReport, Place};
+use super::packet::{AckReport, MessagePosition, PathReport};
 use super::pool::Pool;
 use super::seq::{MessageNumber, Seq};
 
@@ -48,7 +48,7 @@ pub(super) struct Sender {
 struct Outgoing {
     slot: u32,
     len: u16,
-    place: Place,
+    place: MessagePosition,
     is_lost: bool,
     is_dropped: bool,
     /// Whether the packet was counted as delivered.
@@ -198,7 +198,7 @@ impl Sender {
         }
         while !rest.is_empty() && self.packets.len() < limit {
             let n = rest.len().min(self.pool.slot_len());
-            let place = Place::new(self.message, true, true, false);
+            let place = MessagePosition::new(self.message, true, true, false);
             self.message = self.message.next();
             self.push(&rest[..n], place, None);
             rest = &rest[n..];
@@ -227,7 +227,7 @@ impl Sender {
         }
         let expires = options.time_to_live.map(|ttl| now + ttl);
         for (n, part) in data.chunks(self.pool.slot_len()).enumerate() {
-            let place = Place::new(self.message, n == 0, n + 1 == count, options.in_order);
+            let place = MessagePosition::new(self.message, n == 0, n + 1 == count, options.in_order);
             self.push(part, place, expires);
         }
         self.message = self.message.next();
@@ -254,7 +254,7 @@ impl Sender {
     }
 
     /// Marks a packet that `peek` returned as sent, and returns its contents.
-    pub(super) fn transmit(&mut self, now: Duration, index: usize) -> (Seq, Place, &[u8]) {
+    pub(super) fn transmit(&mut self, now: Duration, index: usize) -> (Seq, MessagePosition, &[u8]) {
         let idle = self.sent == 0;
         if idle {
             self.progress_at = now;
@@ -357,7 +357,7 @@ impl Sender {
         outcome
     }
 
-    fn push(&mut self, data: &[u8], place: Place, expires: Option<Duration>) {
+    fn push(&mut self, data: &[u8], place: MessagePosition, expires: Option<Duration>) {
         let slot = self.pool.alloc();
         self.pool.get_mut(slot)[..data.len()].copy_from_slice(data);
         let snapshot = Snapshot::default();

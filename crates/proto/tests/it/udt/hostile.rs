@@ -1,7 +1,7 @@
 //! Tests with hostile peers: whatever a peer or an observer of its packets sends, the connection does not panic, hang,
 //! or deliver bytes that were not sent.
 
-use phoebus_proto::udt::packet::{AckReport, Body, HEADER_LEN, Packet, PathReport, Place};
+use phoebus_proto::udt::packet::{AckReport, Body, HEADER_LEN, MessagePosition, Packet, PathReport};
 use phoebus_proto::udt::{
     Arrival, Config, Connection, Endpoint, Kind, LossList, LossWriter, MessageNumber, MessageOptions, Route, Seq,
 };
@@ -79,7 +79,8 @@ fn encode(forged: &Forged, base: Seq, destination: u32, out: &mut [u8]) -> usize
             Body::Nak(LossList::new(&list[..len]).unwrap())
         }
         Forged::Data { ahead, len } => {
-            let place = Place::new(MessageNumber::new(*ahead as u32 % 4), ahead % 2 == 0, ahead % 3 == 0, false);
+            let place =
+                MessagePosition::new(MessageNumber::new(*ahead as u32 % 4), ahead % 2 == 0, ahead % 3 == 0, false);
             Body::Data { seq: at(base, *ahead), place, payload: &[0; 1456][..*len] }
         }
         Forged::Drop { message, first, last } => {

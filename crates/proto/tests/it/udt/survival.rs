@@ -5,7 +5,7 @@ use super::host::{App, Net};
 use super::link;
 use super::transfer::{config, start};
 use phoebus_proto::udt::control::{Model, Native};
-use phoebus_proto::udt::packet::{AckReport, Body, Packet, Place};
+use phoebus_proto::udt::packet::{AckReport, Body, MessagePosition, Packet};
 use phoebus_proto::udt::{Arrival, CloseReason, Config, Connection, LossList, LossWriter, MessageNumber, Seq};
 use phoebus_wan::sim::NodeId;
 use std::time::Duration;
@@ -160,8 +160,16 @@ fn packets_forged_without_knowledge_of_the_connection_change_nothing() {
     let mut writer = LossWriter::new(&mut list);
     writer.push(far(1 << 20), far((1 << 20) + 5));
     let forged = [
-        Body::Data { seq: far(1 << 20), place: Place::new(MessageNumber::FIRST, true, true, false), payload: b"evil" },
-        Body::Data { seq: first, place: Place::new(MessageNumber::FIRST, true, true, false), payload: b"evil" },
+        Body::Data {
+            seq: far(1 << 20),
+            place: MessagePosition::new(MessageNumber::FIRST, true, true, false),
+            payload: b"evil",
+        },
+        Body::Data {
+            seq: first,
+            place: MessagePosition::new(MessageNumber::FIRST, true, true, false),
+            payload: b"evil",
+        },
         Body::Ack {
             number: 7,
             report: AckReport { next: far(1 << 20), path: None, rates: None, end: Some(far(1 << 21)) },
