@@ -1,7 +1,7 @@
 /*
- * The accepting side. Sessions come from the last gateway as plain connections, and all is passed through; with aware=1 this end takes
- * part in them (S5): the gateway asks for the session, and what is not one is refused. What is wrong with the options is said before
- * anyone listens.
+ * The accepting side. The last gateway connects as any TCP client does, and this driver passes the connection through.
+ * With aware=1, this end takes part in sessions (S5). The gateway asks for the session. This end refuses anything else.
+ * Wrong options fail the server before it listens.
  *
  *     px_take ─► passed                                 plain
  *           └──► connected ─► px_shake ─► opened        aware=1
@@ -19,10 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for the name of a congestion control, twice what the kernel has. */
+/* Room for the name of a congestion control: twice the kernel's TCP_CA_NAME_MAX. */
 #define CONTROL_ROOM 32
 
-/* A server is a copy of its attributes, and so is each link that it accepts. */
+/* The server object is a copy of its attributes, and so is the object of each link that it accepts. */
 globus_result_t px_server_init(void *attr, const globus_xio_contact_t *contact, globus_xio_operation_t op)
 {
     void *server = NULL;
@@ -75,7 +75,7 @@ globus_result_t px_no_cntl(void *object, int command, va_list arguments)
     return GlobusXIOErrorInvalidCommand(command);
 }
 
-/* A connection that is the program's as it is. */
+/* Hands the program a connection as it is, without a session of this end's own. */
 static void passed(globus_xio_operation_t op, globus_result_t result, void *arg)
 {
     px_handle *handle = NULL;
@@ -83,7 +83,7 @@ static void passed(globus_xio_operation_t op, globus_result_t result, void *arg)
 
     if (result == GLOBUS_SUCCESS && (handle = px_handle_new(op, px_tcp_driver(op))) == NULL)
         result = px_no_memory();
-    /* What is sent here goes to the last gateway, over a segment that may lose as any other. */
+    /* This end sends to the last gateway over a segment that may lose packets, so it sets its congestion control too. */
     if (handle != NULL && handle->fd >= 0)
         px_tcp_control(handle->fd, control, note, sizeof note);
     free(control);
@@ -113,7 +113,7 @@ static void finish(struct px_opening *o, px_handle *handle, globus_result_t resu
     globus_xio_driver_finished_open(handle, op, result);
 }
 
-/* There is no session, and nothing is open below. */
+/* Fails the open. No connection is open below. */
 static void failed(struct px_opening *o)
 {
     GlobusXIOName(failed);
@@ -145,7 +145,7 @@ static void opened(struct px_opening *o)
     finish(o, handle, GLOBUS_SUCCESS);
 }
 
-/* There is a connection: who made it has to ask for a session. */
+/* A connection was accepted. Its other end must ask for a session. */
 static void connected(globus_xio_operation_t op, globus_result_t result, void *arg)
 {
     struct px_opening *o = arg;
@@ -161,9 +161,9 @@ static void connected(globus_xio_operation_t op, globus_result_t result, void *a
     if ((fd = px_tcp_socket(o->below, o->tcp)) >= 0)
         px_tcp_peer(fd, from, sizeof from);
     o->handshake = phoebus_handshake_accept(o->options, px_now(), *from ? from : NULL);
-    /* The answer comes in two pieces, of which the second must not wait for the first to be acknowledged. */
+    /* The answer is sent in two pieces. With Nagle's algorithm, the second would wait for the ACK of the first. */
     o->nodelay = px_tcp_nodelay(fd, 1);
-    /* Without memory for a handshake its first step fails. */
+    /* If memory for the handshake is lacking, its first step reports so. */
     px_shake(o, opened, failed);
 }
 

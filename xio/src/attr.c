@@ -1,8 +1,8 @@
 /*
- * Attributes of the driver (S8): options from this host's configuration, and over them those of the stack.
+ * Attributes of the driver (S8). The options of the stack override those of this host's configuration.
  *
- * XIO's callers ignore the error of a wrong option string, so the first one is kept here and fails what is opened with it: a
- * misspelt option must never mean a direct transfer.
+ * XIO's callers ignore the error of a wrong option string. The attributes therefore keep the first error, and each
+ * connection that is opened with them fails with it: a misspelt option must never lead to a direct transfer.
  */
 #include "attr.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The directory of the credentials that a stack may name: of each, NAME.pem and NAME.key. */
+/* Variable with the directory of credentials that a stack may name. Each is NAME.pem and NAME.key. */
 #define CREDENTIALS "PHOEBUS_CREDENTIALS"
 
 static px_attr *empty(void)
@@ -33,7 +33,7 @@ globus_result_t px_attr_init(void **out)
     }
     /* The options keep the first error, and report it when they are used. */
     phoebus_options_load(attr->options);
-    /* XIO cannot open a closed handle again. So a redirect is not followed, and the error names the better gateway. */
+    /* XIO cannot reopen a closed handle, so the driver follows no redirect. The error names the better gateway. */
     phoebus_options_set(attr->options, "redirects", "0");
     phoebus_options_get(attr->options, "gateway", own, sizeof own);
     if ((attr->own = strdup(own)) == NULL) {
@@ -81,7 +81,7 @@ static int set(px_attr *attr, const char *name, const char *value, char *why, si
     return -1;
 }
 
-/* A credential is named by whoever may set a stack, and found only where this host says. */
+/* Whoever may set a stack can name a credential. Only the directory that this host configures is searched. */
 static int credential(px_attr *attr, const char *name, char *why, size_t size)
 {
     const char *directory = secure_getenv(CREDENTIALS);
@@ -105,7 +105,7 @@ static int credential(px_attr *attr, const char *name, char *why, size_t size)
     return set(attr, "key", file, why, size);
 }
 
-/* Turns the path that was just set so that it begins at this host's own gateway. */
+/* Reverses the path that was just set if it ends at this host's own gateway. */
 static int enter(px_attr *attr, char *why, size_t size)
 {
     char path[PX_OPTIONS_MAX];

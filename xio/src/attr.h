@@ -1,5 +1,5 @@
 /*
- * What a stack's attributes hold for this driver.
+ * The attributes that a stack holds for this driver.
  */
 #ifndef PX_ATTR_H
 #define PX_ATTR_H
@@ -9,19 +9,19 @@
 #include <phoebus.h>
 
 typedef struct px_attr {
-    phoebus_options *options; /* from files and the environment, and over them from the stack */
-    char *own;                /* the gateway that this host is configured with; "" if with none */
-    char *text;               /* the option string, as it was given last; NULL if none was */
-    char *wrong;              /* the first thing that was wrong with one of them; NULL if nothing was */
+    phoebus_options *options; /* the stack's options override those of files and the environment */
+    char *own;                /* this host's configured gateway; "" if there is none */
+    char *text;               /* the last option string that was set; NULL if none was set */
+    char *wrong;              /* the first error in the options; NULL if there is none */
 } px_attr;
 
-/* The functions of GLOBUS_XIO_DRIVER that XIO calls by these names. */
+/* XIO calls these functions on the attributes. */
 globus_result_t px_attr_init(void **attr);
 globus_result_t px_attr_copy(void **to, void *from);
 globus_result_t px_attr_destroy(void *attr);
 globus_result_t px_attr_cntl(void *attr, int command, va_list arguments);
 
-/* The error that everything fails with that is done with these attributes: the first thing that was wrong, or success. */
+/* Returns the first error in the attributes, or success. Every operation with wrong attributes fails with it. */
 globus_result_t px_attr_check(const px_attr *attr);
 
 /* Whether both ends take part in the session (S5). */

@@ -1,10 +1,11 @@
 /*
- * The connecting side (S4): TCP to the first hop, the session's handshake on it, then the connection is the program's.
+ * The connecting side (S4). It connects to the first gateway by TCP, runs the session's handshake, and then hands the
+ * connection to the program.
  *
  *     px_connect ─► dial ─► connected ─► px_shake ─► opened
  *                    ▲          │           │
  *                   next ◄──────┘           └─► fail
- *     from a one-shot callback: another first hop, or fail         fail knocks at the destination before the open fails
+ *     next runs in a one-shot callback: it dials the next gateway, or fails. fail knocks at the destination (knock.h).
  *
  * Nothing here waits: GCT's servers run all parallel streams in one thread.
  */
@@ -19,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A program that has this is a GridFTP server. */
+/* Only GridFTP servers have this function. */
 extern void globus_gridftp_server_begin_transfer(void) __attribute__((weak));
 
 static void connected(globus_xio_operation_t op, globus_result_t result, void *arg);
@@ -33,7 +34,7 @@ static void finish(struct px_opening *o, px_handle *handle, globus_result_t resu
     globus_xio_driver_finished_open(handle, op, result);
 }
 
-/* Connects to the next first hop. An error is the handshake's to know. */
+/* Connects to the next first gateway. Returns -1 on failure, after telling the handshake why. */
 static int dial(struct px_opening *o)
 {
     globus_xio_contact_t contact;
@@ -69,7 +70,7 @@ static void finish_failed(struct px_opening *o)
     finish(o, NULL, px_error_of(o->handshake));
 }
 
-/* There is no session, and nothing is open below. */
+/* Fails the open. No connection is open below. */
 static void fail(struct px_opening *o)
 {
     GlobusXIOName(fail);
@@ -79,14 +80,14 @@ static void fail(struct px_opening *o)
         return;
     }
     px_say_failed(o->handshake, o->destination);
-    /* A destination that was connected to knows, and a server tells its client on the control connection. */
+    /* No knock is needed: a direct destination has seen the failure, and a server reports it on its control connection. */
     if (phoebus_handshake_is_direct(o->handshake) || globus_gridftp_server_begin_transfer != NULL)
         finish_failed(o);
     else
         px_opening_knock(o, finish_failed);
 }
 
-/* A first hop could not be connected to: the next one, if there is one. */
+/* After a failed connection to a first gateway, tries the remaining ones. */
 static void next(void *arg)
 {
     struct px_opening *o = arg;
@@ -99,7 +100,7 @@ static void next(void *arg)
     } while (dial(o) != 0);
 }
 
-/* The same from within a callback of XIO, where a second open would abort the process. */
+/* Calls next from a callback of its own: a second open within XIO's callback would abort the process. */
 static void next_later(struct px_opening *o)
 {
     globus_result_t result = globus_callback_register_oneshot(NULL, NULL, next, o);
@@ -108,7 +109,7 @@ static void next_later(struct px_opening *o)
         finish(o, NULL, result);
 }
 
-/* The session is open, or the connection direct. */
+/* The session is open, or the direct connection is. */
 static void opened(struct px_opening *o)
 {
     px_handle *handle = px_handle_new(o->op, o->tcp);
@@ -121,7 +122,7 @@ static void opened(struct px_opening *o)
         return;
     }
     if (handle->fd >= 0) {
-        /* A direct connection is what it would have been without this driver. */
+        /* A direct connection keeps the congestion control that it would have without this driver. */
         if (!direct)
             px_tcp_control(handle->fd, o->control, note, sizeof note);
         px_tcp_describe(handle->fd, o->handshake, note);

@@ -1,14 +1,16 @@
 /*
- * libglobus_xio_phoebus_driver.so (S4, S7, S10): a transform driver over the built-in TCP driver. On an outgoing connection it
- * opens a session over Phoebus gateways; once that is open, and on connections that come in, unless they are to be sessions that this
- * end takes part in (aware=1), it is not there.
+ * libglobus_xio_phoebus_driver.so (S4, S7, S10): a transform driver over the built-in TCP driver. On an outgoing
+ * connection, it opens a session over Phoebus gateways. Once the session is open, it passes all bytes through. It
+ * passes incoming connections through from the start, unless aware=1 makes this end take part in their sessions.
  *
- *   options.c  the option string           connect.c  the connecting side    shake.c    the handshake between XIO's callbacks
- *   path.c     which way to walk a path    accept.c   the accepting side     opening.c  its time-out
- *   attr.c     options and their errors    handle.c   open connections
- *   tcp.c      the driver below            say.c      reports; error.c: Globus's errors; knock.c: a word to the other end
+ *   options.c  the option string              handle.c   open connections
+ *   path.c     the direction of a path        accept.c   the accepting side
+ *   attr.c     options and their errors       connect.c  the connecting side
+ *   tcp.c      the driver below               shake.c    the handshake between XIO's callbacks
+ *   say.c      reports                        opening.c  the time-out of an open
+ *   error.c    Globus's error objects         knock.c    tells a listening peer that no connection will come
  *
- * What the session protocol is, libphoebus knows: phoebus.h is all that is used of it here.
+ * libphoebus implements the session protocol. This driver uses only its public header, phoebus.h.
  */
 #include "driver.h"
 
@@ -28,12 +30,13 @@ static globus_version_t version = {PHOEBUS_VERSION_MAJOR, PHOEBUS_VERSION_MINOR,
 GlobusXIODefineModule(phoebus) = {"globus_xio_phoebus", activate, deactivate, NULL, NULL, &version, NULL};
 
 /*
- * The instance of the TCP driver that GridFTP sets its attributes on (buffers, interfaces, ranges of ports). XIO finds attributes
- * by the driver's address, so any other instance would have none of them. Only programs that use GridFTP have this function.
+ * The instance of the TCP driver on which GridFTP sets attributes (buffers, interfaces, ranges of ports). XIO finds
+ * attributes by the driver's address, so another instance would not have them. Only programs that use GridFTP have this
+ * function.
  */
 extern globus_xio_driver_t globus_io_compat_get_tcp_driver(void) __attribute__((weak));
 
-/* The TCP driver for programs of another kind; one for each instance of this one. */
+/* Other programs get a TCP driver of their own for each instance of this driver. */
 static globus_result_t own_tcp(globus_xio_driver_t driver, globus_xio_driver_t *tcp)
 {
     void *data = NULL;
@@ -57,7 +60,7 @@ static globus_result_t push(globus_xio_driver_t driver, globus_xio_stack_t stack
         tcp = globus_io_compat_get_tcp_driver();
     if (tcp == NULL && (result = own_tcp(driver, &tcp)) != GLOBUS_SUCCESS)
         return result;
-    /* Refused, and rightly so, if there is a transport already. */
+    /* XIO refuses this if the stack already has a transport, which is correct. */
     px_forget(globus_xio_stack_push_driver(stack, tcp));
     return globus_xio_stack_push_driver(stack, driver);
 }
@@ -94,7 +97,7 @@ static globus_result_t create(globus_xio_driver_t *out)
                                               px_link_destroy);
     if (result == GLOBUS_SUCCESS)
         result = globus_xio_driver_set_attr(driver, px_attr_init, px_attr_copy, px_attr_cntl, px_attr_destroy);
-    /* No table of string options: XIO then leaves the string to px_attr_cntl() as it is. */
+    /* Without a table of string options, XIO passes the string to px_attr_cntl() unchanged. */
     if (result != GLOBUS_SUCCESS) {
         destroy(driver);
         return result;

@@ -1,5 +1,5 @@
 /*
- * The functions that XIO calls, as driver.c hands them to it.
+ * The functions that driver.c registers with XIO.
  */
 #ifndef PX_DRIVER_H
 #define PX_DRIVER_H

@@ -1,5 +1,5 @@
 /*
- * Errors as Globus wants them: objects that people read as "globus_xio: phoebus: SENTENCE", and programs search for an errno.
+ * Globus error objects. People read "globus_xio: phoebus: SENTENCE", and programs search them for an errno.
  */
 #include "error.h"
 
@@ -30,7 +30,7 @@ globus_result_t px_error_of(const phoebus_handshake *handshake)
 
     if (error == NULL)
         return px_error(EIO, "the session failed");
-    /* The sentence names the hop where it is not plain. */
+    /* The message names the hop that failed, unless that is obvious. */
     return px_error(phoebus_error_errno(error), "%s", phoebus_error_message(error));
 }
 

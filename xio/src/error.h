@@ -1,5 +1,5 @@
 /*
- * Errors as Globus wants them.
+ * Globus error objects.
  */
 #ifndef PX_ERROR_H
 #define PX_ERROR_H
@@ -9,18 +9,18 @@
 #include <errno.h>
 #include <phoebus.h>
 
-/* A sentence, and the errno that programs go by. */
+/* Makes an error of a sentence for people and an errno for programs. */
 globus_result_t px_error(int number, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 globus_result_t px_no_memory(void);
 
-/* Why a handshake failed, its hop included. */
+/* Makes an error of the reason and the hop of a failed handshake. */
 globus_result_t px_error_of(const phoebus_handshake *handshake);
 
-/* The errno in a result of XIO: 0 for the end of a connection, EIO where there is none. */
+/* Returns the errno in a result of XIO: 0 for an end of file, EIO if the result has none. */
 int px_errno(globus_result_t result);
 
-/* Frees the error of a result that nobody will look at. */
+/* Frees the error object of a result that the caller ignores. */
 void px_forget(globus_result_t result);
 
 #endif

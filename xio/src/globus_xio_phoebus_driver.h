@@ -7,8 +7,8 @@
 
 typedef enum {
     /*
-     * handle_cntl, char **report_out: the report of the session that the connection is, an object of JSON, for free(3). Empty on
-     * the accepting side.
+     * handle_cntl, char **report_out: the session's report, a JSON object. The caller frees it with free(3). The report
+     * is empty on an accepting side that takes no part in the session (aware=0).
      */
     GLOBUS_XIO_PHOEBUS_GET_REPORT = 1
 } globus_xio_phoebus_cmd_t;

@@ -1,9 +1,10 @@
 /*
- * Open connections: reads and writes are the TCP driver's, byte for byte, so that a session costs nothing once it is open.
+ * Open connections. The TCP driver reads and writes, byte for byte, so an open session has no cost here.
  *
- * How a connection ends is left to the program as well. One that dies leaves a FIN and no reset, but GridFTP tells an end from a
- * cut by other means (EOD in MODE E, the server's word in stream mode), and GCT's programs exit without closing the connections
- * that they keep for a next transfer: SO_LINGER with a time of 0 would throw away what is still on its way then.
+ * The program also decides how a connection ends. The kernel closes a dead program's connections with FIN, not RST. But
+ * GridFTP recognizes a cut transfer by other means: EOD in MODE E, the server's reply in stream mode. SO_LINGER with a
+ * time of 0 would make a reset of it, but would also discard bytes in flight: GCT's programs exit without closing the
+ * connections that they keep for another transfer.
  */
 #include "handle.h"
 
@@ -39,7 +40,7 @@ globus_result_t px_open(const globus_xio_contact_t *contact, void *link, void *a
 
     if (link == NULL)
         return px_connect(contact, own, op);
-    /* The link has what the server was made with; an open that was given options has its own. */
+    /* An open uses its own attributes if they have options, otherwise those of the server. */
     return px_take(contact, own != NULL && own->text != NULL ? own : link, op);
 }
 

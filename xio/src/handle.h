@@ -1,5 +1,5 @@
 /*
- * An open connection, and how it comes to be: the part of an open that is this driver's.
+ * An open connection, and this driver's part in opening it.
  */
 #ifndef PX_HANDLE_H
 #define PX_HANDLE_H
@@ -7,25 +7,25 @@
 #include "attr.h"
 #include "globus_xio_driver.h"
 
-/* What the driver knows of an open connection. */
+/* The driver's state of an open connection. */
 typedef struct px_handle {
-    int fd;       /* of the TCP driver below; -1 if it has none */
-    char *report; /* of the session, an object of JSON; NULL on an accepting side that takes no part in it */
+    int fd;       /* the TCP driver's socket; -1 if it has none */
+    char *report; /* the session's report, a JSON object; NULL on an accepting side that takes no part in the session */
 } px_handle;
 
-/* The handle of a connection that is open below `operation`. NULL without memory. */
+/* Makes the handle of a connection that is open below `operation`. Returns NULL if memory is lacking. */
 px_handle *px_handle_new(globus_xio_operation_t operation, globus_xio_driver_t tcp);
 void px_handle_free(px_handle *handle);
 
 /*
- * Opens a session to `contact` over the gateways of `attr` (which may be NULL: this host's configuration alone), or a direct
- * connection where it says so. Finishes the operation later, or returns why it was not even begun.
+ * Opens a session to `contact` over the gateways of `attr`, or a direct connection if `attr` says so. If `attr` is
+ * NULL, this host's configuration alone applies. Finishes the operation later, or returns an error if it cannot begin.
  */
 globus_result_t px_connect(const globus_xio_contact_t *contact, const px_attr *attr, globus_xio_operation_t operation);
 
 /*
- * Takes over a connection that was accepted, on the terms of `attr`: as it is, or with aware=1 once a session was asked for on it.
- * Likewise.
+ * Opens an accepted connection: as it is, or, if `attr` has aware=1, after the other end has asked for a session on it.
+ * Finishes the operation later, or returns an error if it cannot begin.
  */
 globus_result_t px_take(const globus_xio_contact_t *contact, const px_attr *attr, globus_xio_operation_t operation);
 

@@ -1,5 +1,6 @@
 /*
- * A connection that is made to be reset. A FIN would not do: without security on the data channel it ends an empty file well.
+ * A connection that only exists to be reset. A FIN would not do: on an unsecured data channel, it is the regular end of
+ * an empty file.
  */
 #include "knock.h"
 

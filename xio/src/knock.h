@@ -1,22 +1,24 @@
 /*
- * Telling the other end of a transfer that no connection will come.
+ * Tells the other end of a transfer that no connection will come.
  */
 #ifndef PX_KNOCK_H
 #define PX_KNOCK_H
 
 /*
- * Begins to connect to a destination, an address and the number of a port, only to reset that connection: not a byte goes there.
- * GCT's stream mode leaves a server that was asked to listen waiting for ever when its client cannot connect, and the client with
- * it, which waits for the server's word; over plain TCP, too. A connection that is reset fails the transfer at once.
+ * Begins a connection to a numeric address and port, which px_knock_end() resets. It carries no byte.
  *
- * Returns a descriptor, or -1 if the destination cannot be reached anyway. Nothing here waits.
+ * In GCT's stream mode, a server that listens for its client waits for ever if the client cannot connect, and the
+ * client waits for the server's reply. This is so over plain TCP, too. A connection that is reset fails the transfer at
+ * once.
+ *
+ * Returns a descriptor, or -1 if no connection can be begun. Does not block.
  */
 int px_knock(const char *host, const char *port);
 
-/* Whether the other end has been reached, or cannot be. */
+/* Whether the attempt to connect has ended, with success or not. */
 int px_knock_is_heard(int fd);
 
-/* Ends it, by a reset. */
+/* Resets the connection, and closes its descriptor. */
 void px_knock_end(int fd);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * An open that is under way. XIO has no time-out of its own for one, so a timer looks at libphoebus's deadline and cancels the
- * operation below once it is over.
+ * An open that is under way. XIO has no time-out for an open. A timer therefore compares the time with libphoebus's
+ * deadline, and cancels the operation below once the deadline has passed.
  */
 #include "opening.h"
 
@@ -13,9 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-/* How often the timer looks. Deadlines are seconds; cancelling is repeated, since an operation may just be between two steps. */
+/* Period of the timer. Deadlines are seconds. Each tick cancels again, since an operation may be between two steps. */
 #define TICK_MS 200
-/* How long to knock: a few round trips of any path; what is filtered need not be waited for. */
+/* Longest knock: a few round trips of any path. A firewall that drops the SYN would make it wait for nothing. */
 #define KNOCK_NS 2000000000u
 
 uint64_t px_now(void)
@@ -48,7 +48,7 @@ static void timer_gone(void *arg)
     release(arg);
 }
 
-/* Cancels what is under way below once the deadline is over; looks whether a knock was heard. */
+/* Cancels the operation below once its deadline has passed. Ends a knock that has an answer or is overdue. */
 static void tick(void *arg)
 {
     struct px_opening *o = arg;
@@ -104,7 +104,7 @@ int px_opening_given_up(struct px_opening *o)
     return !o->timed_out && globus_xio_operation_is_canceled(o->op);
 }
 
-/* Where a contact leads. */
+/* Reads a contact's port, and writes host and port as text. Returns -1 if the contact names no destination. */
 static int destination(const globus_xio_contact_t *contact, uint16_t *port, char **text)
 {
     char *end;
@@ -130,7 +130,7 @@ static globus_result_t prepare(struct px_opening *o, const globus_xio_contact_t 
     if ((o->tcp = px_tcp_driver(o->op)) == NULL)
         return px_error(EPROTO, "the driver below is not tcp; expected a stack such as tcp,phoebus,gsi");
     if (destination(contact, &port, &o->destination) != 0)
-        return px_error(EINVAL, "%s:%s is no destination; expected a host and the number of a port",
+        return px_error(EINVAL, "%s:%s is no destination; expected a host and a port number",
                         contact->host ? contact->host : "", contact->port ? contact->port : "");
     phoebus_options_get(attr->options, "congestion_control", o->control, sizeof o->control);
     if ((o->handshake = phoebus_handshake_new(attr->options, contact->host, port)) == NULL)
@@ -159,7 +159,7 @@ static struct px_opening *blank(globus_xio_operation_t operation)
     return o;
 }
 
-/* Starts the timer of one that is prepared; or ends it, with why it is not. */
+/* Starts the timer of a prepared opening. If its preparation failed, frees it and returns that error. */
 static globus_result_t begin(struct px_opening *o, globus_result_t prepared, struct px_opening **out)
 {
     globus_reltime_t period;
@@ -207,7 +207,7 @@ globus_result_t px_opening_new_here(const px_attr *attr, globus_xio_operation_t 
         result = px_error(EPROTO, "the driver below is not tcp; expected a stack such as tcp,phoebus,gsi");
     else if ((o->options = phoebus_options_copy(attr->options)) == NULL)
         result = px_no_memory();
-    else /* The stack is the other end's as well, and what it says of security is about a first gateway. */
+    else /* Both ends have the same stack, and its `security` is about the first gateway, which this end has not. */
         phoebus_options_set(o->options, "security", "none");
     return begin(o, result, out);
 }

@@ -1,6 +1,6 @@
 /*
- * The option string of a driver on a stack (S8). GCT ignores the error of a driver that finds its options wrong, so a caller
- * keeps it and fails what is opened with them.
+ * The option string of a driver on a stack (S8). GCT ignores a driver's error about its options. The caller therefore
+ * keeps the error, and fails each connection that is opened with the options.
  */
 #include "options.h"
 
@@ -11,14 +11,14 @@
 struct option {
     const char *key;
     enum px_option what;
-    const char *name; /* libphoebus's */
-    int list;         /* parts separated by '|' */
+    const char *name; /* libphoebus's name */
+    int list;         /* whether the value is a list, separated by '|' */
 };
 
 /*
- * Nothing here names a file: a stack string comes from whoever may talk to a server, and files are the administrator's to name.
+ * No option names a file. Any client of a server can set a stack, and only the administrator may name files.
  */
-enum { GW, PATH }; /* the first two, which exclude each other */
+enum { GW, PATH }; /* indices of the first two, which exclude each other */
 static const struct option OPTIONS[] = {
     [GW] = {"gw", PX_GATEWAY, "gateway", 0},
     [PATH] = {"path", PX_PATH, "path", 1},
@@ -62,7 +62,7 @@ static int decode(char *text, char *why, size_t size)
             int high = hex(from[1]);
             int low = high < 0 ? -1 : hex(from[2]);
             if (low < 0) {
-                snprintf(why, size, "%%%.2s in the options is no character; expected %% and two hexadecimal digits",
+                snprintf(why, size, "%%%.2s in the options is no escape; expected %% and two hexadecimal digits",
                          from + 1);
                 return -1;
             }
@@ -70,7 +70,7 @@ static int decode(char *text, char *why, size_t size)
             from += 2;
         }
         if (iscntrl((unsigned char)c) || c == '%') {
-            snprintf(why, size, "the options contain a %s, which they cannot",
+            snprintf(why, size, "the options contain a %s, which is not allowed",
                      c == '%' ? "percent sign" : "control character");
             return -1;
         }
@@ -88,7 +88,7 @@ static int unknown(const char *key, char *why, size_t size)
     return -1;
 }
 
-/* "direct" and "none" are what users of a stack say; libphoebus has a switch. */
+/* A stack says "direct" or "none". libphoebus has a switch. */
 static const char *fallback(const char *value)
 {
     if (strcmp(value, "direct") == 0)

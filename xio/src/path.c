@@ -1,5 +1,5 @@
 /*
- * Which way to walk a path (S6, S8): each end enters it at the gateway configured for its own host.
+ * The direction of a path (S6, S8): each end enters it at its own host's configured gateway.
  */
 #include "path.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* libphoebus's limit for a path, and one more to see that there are more. */
+/* libphoebus's limit of gateways, and one more to notice a path that is too long. */
 #define GATEWAYS_MAX 17
 
 static int same(const char *part, size_t len, const char *own)
@@ -25,7 +25,7 @@ int px_path_enter(char *path, const char *own, char *why, size_t size)
         return 0;
     for (const char *from = path;; from += len[count - 1] + 1) {
         if (count == GATEWAYS_MAX)
-            return 0; /* libphoebus says that it is too long */
+            return 0; /* libphoebus reports that the path is too long */
         part[count] = from;
         len[count] = strcspn(from, ",");
         if (!found && same(from, len[count], own)) {

@@ -1,5 +1,5 @@
 /*
- * A path has no direction: the same one is given to both ends of a transfer, and either may be the one that connects.
+ * The direction of a path. Both ends of a transfer are given the same path, and either end may connect.
  */
 #ifndef PX_PATH_H
 #define PX_PATH_H
@@ -7,9 +7,9 @@
 #include <stddef.h>
 
 /*
- * Turns `path`, gateways separated by commas, so that it begins at `own`, the gateway that this host is configured with ("" if with
- * none), both as libphoebus writes them. A path that neither begins nor ends there stays as it is, unless `own` stands inside
- * it: then the way to the other end is not known, -1 is returned, and `why` says so.
+ * Reverses `path`, gateways separated by commas, if it ends at `own`. `own` is this host's configured gateway, "" if
+ * there is none. Both are in libphoebus's notation. Any other path stays as it is. If `own` is inside the path, the
+ * direction to the other end is unknown: returns -1, and `why` says so.
  */
 int px_path_enter(char *path, const char *own, char *why, size_t size);
 

@@ -1,5 +1,6 @@
 /*
- * Reports (S20): lines of JSON in the file PHOEBUS_REPORT, as `phoebus run` writes them, and sentences on standard error.
+ * Reports (S20): lines of JSON in the file PHOEBUS_REPORT, as `phoebus run` writes them, and sentences on standard
+ * error.
  */
 #include "say.h"
 
@@ -29,7 +30,7 @@ static void append(const char *line, size_t len)
     close(fd);
 }
 
-/* Whether a sentence may go to standard error: for a server that inetd started it is the control channel. */
+/* Whether messages may go to standard error. For a server that inetd started, it is the control channel. */
 static int may_speak(void)
 {
     struct stat status;
@@ -57,7 +58,7 @@ static void say(int always, const char *format, ...)
     free(text);
 }
 
-/* A string of JSON, quotes included. The text has no control characters: it comes from libphoebus. */
+/* Writes a JSON string with its quotes. The text comes from libphoebus, so it has no control characters. */
 static void quote(FILE *to, const char *text)
 {
     fputc('"', to);
@@ -69,7 +70,7 @@ static void quote(FILE *to, const char *text)
     fputc('"', to);
 }
 
-/* A line for a session or a connection, with its report behind what is known here. */
+/* Writes a line with this driver's members first, and those of the session's report after them. */
 static void line(const char *event, const char *client, const phoebus_report *report)
 {
     const char *json = phoebus_report_json(report);

@@ -1,5 +1,5 @@
 /*
- * What this driver tells people, without the program's help.
+ * Messages and reports that this driver writes itself, not the program.
  */
 #ifndef PX_SAY_H
 #define PX_SAY_H
@@ -7,17 +7,19 @@
 #include <phoebus.h>
 
 /*
- * A session is open, or the connection goes direct: a line of JSON in the file that PHOEBUS_REPORT names, a sentence on standard
- * error with PHOEBUS_VERBOSE=1. One that was to go through a gateway and fell back is always said.
+ * Reports that the session or the direct connection is open. Appends a line of JSON to the file that PHOEBUS_REPORT
+ * names. With PHOEBUS_VERBOSE=1, also writes a message to standard error. A fallback to a direct connection always gets
+ * a message.
  */
 void px_say_opened(const phoebus_handshake *handshake, int fell_back);
 
-/* A session has come here: likewise. */
+/* Reports in the same way that a session was accepted. */
 void px_say_accepted(const phoebus_handshake *handshake);
 
 /*
- * There is none, and the connection to `destination`, or one that was accepted if that is NULL, has failed. That is always said:
- * GCT's client forgets its own error when the server has one, which then knows nothing but that the connection ended.
+ * Reports that the session to `destination` failed, or an accepted one if `destination` is NULL. It always writes a
+ * message: GCT's client drops its own error when the server reports one, and the server knows only that the connection
+ * ended.
  */
 void px_say_failed(const phoebus_handshake *handshake, const char *destination);
 

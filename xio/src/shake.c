@@ -1,6 +1,6 @@
 /*
- * The session's handshake on a connection that is open below, step by step: each read and write is one of XIO's operations, and
- * nothing waits.
+ * The session's handshake on a connection that is open below. Each read and write is an operation of XIO. Nothing
+ * blocks.
  *
  *     px_shake ─► step ─► written, received ─► step ─► … ─► opened
  *                   └─► px_hang_up ─► closed ─► failed
@@ -22,7 +22,7 @@ static void closed(globus_xio_operation_t op, globus_result_t result, void *arg)
     o->failed(o);
 }
 
-/* XIO cannot open again what it has closed. */
+/* The open fails afterwards: XIO cannot reopen a closed handle. */
 void px_hang_up(struct px_opening *o)
 {
     globus_result_t result = globus_xio_driver_pass_close(o->op, closed, o);
@@ -65,7 +65,7 @@ static void received(globus_xio_operation_t op, globus_result_t result, globus_s
     step(o, n);
 }
 
-/* Goes on with the handshake, given the bytes that have come in. */
+/* Advances the handshake with `in_len` received bytes. */
 static void step(struct px_opening *o, size_t in_len)
 {
     size_t consumed, produced, want;
@@ -79,7 +79,7 @@ static void step(struct px_opening *o, size_t in_len)
         result = globus_xio_driver_pass_write(o->op, &o->iovec, 1, produced, written, o);
         break;
     case PHOEBUS_STEP_READ:
-        /* Not a byte more than is wanted: what follows OPENED is the program's. */
+        /* Reads no byte beyond the handshake: those after OPENED belong to the program. */
         o->iovec.iov_base = o->in;
         o->iovec.iov_len = want < sizeof o->in ? want : sizeof o->in;
         px_opening_below(o);

@@ -1,18 +1,18 @@
 /*
- * The session's handshake, whichever end this is, on a connection that is open below.
+ * The session's handshake on a connection that is open below, for both ends.
  */
 #ifndef PX_SHAKE_H
 #define PX_SHAKE_H
 
 #include "opening.h"
 
-/* Runs it, and then calls `opened`; or closes the connection, and then calls `failed`. */
+/* Runs the handshake, then calls `opened`. If it fails, closes the connection, then calls `failed`. */
 void px_shake(struct px_opening *opening, void (*opened)(struct px_opening *), void (*failed)(struct px_opening *));
 
-/* Closes the connection, on which there is no session, and then calls what px_shake() was given for that. */
+/* Closes the connection, then calls the `failed` of px_shake(). */
 void px_hang_up(struct px_opening *opening);
 
-/* Tells the handshake with what result its connection has failed. */
+/* Tells the handshake that its connection failed with `result`. */
 void px_lost(struct px_opening *opening, globus_result_t result);
 
 #endif

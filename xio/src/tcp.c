@@ -1,6 +1,6 @@
 /*
- * The built-in TCP driver below this one (S4, S9): all of its options are its own and stay in force; what the session adds to its
- * socket is set here.
+ * The built-in TCP driver below this one (S4, S9). Its options stay in force. This file sets what a session needs on
+ * its socket.
  */
 #include "tcp.h"
 
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* TCP_CA_NAME_MAX of the kernel. */
+/* The kernel's TCP_CA_NAME_MAX. */
 #define CONTROL_MAX 16
 
 globus_xio_driver_t px_tcp_driver(globus_xio_operation_t operation)

@@ -1,5 +1,5 @@
 /*
- * Unit test of the option string: what is understood, and the sentence for what is not.
+ * Unit test of the option string: accepted options, and the messages for wrong ones.
  */
 #include "../src/options.h"
 
@@ -22,7 +22,7 @@ static int note(void *arg, enum px_option what, const char *name, const char *va
     return 0;
 }
 
-/* `seen` is what has to be taken over, `wrong` what the sentence has to contain, NULL where there must be none. */
+/* `seen` lists the expected options. `wrong` is a part of the expected message, or NULL if none is expected. */
 static void check(const char *text, const char *seen, const char *wrong)
 {
     char got[1024] = "", why[1024] = "";
@@ -49,7 +49,7 @@ int main(void)
     check("connect_timeout=3s;open_timeout=20s;protection=encrypt;security=auth;first_hop=quic", "s:connect_timeout=3s "
           "s:open_timeout=20s s:protection=encrypt s:security=auth s:first_hop=quic ", NULL);
 
-    /* A comma, a bar or a semicolon that was encoded is the same as one that was not, decoded by the server or here. */
+    /* An encoded comma, bar or semicolon means the same as a plain one, whether the server or this code decodes it. */
     check("path=pg1%2f5006%2Cpg2/5007", "p:path=pg1/5006,pg2/5007 ", NULL);
     check("path=pg1/5006%7cpg2/5007%3buser=a%40b", "p:path=pg1/5006,pg2/5007 s:user=a@b ", NULL);
     check("user=a|b", "s:user=a|b ", NULL);
@@ -61,9 +61,9 @@ int main(void)
     check("gw=a/1;gw=b/2", "g:gateway=a/1 ", "gw is given twice");
     check("gw=a/1;path=b/2", "g:gateway=a/1 p:path=b/2 ", "gw and path are both given");
     check("fallback=yes", "", "fallback is \"yes\"; expected direct or none");
-    check("user=50%", "", "% in the options is no character");
-    check("user=50%4", "", "%4 in the options is no character");
-    check("user=50%zz", "", "%zz in the options is no character");
+    check("user=50%", "", "% in the options is no escape");
+    check("user=50%4", "", "%4 in the options is no escape");
+    check("user=50%zz", "", "%zz in the options is no escape");
     check("user=50%25", "", "a percent sign");
     check("user=a%0ab", "", "a control character");
     check("user=a%00b", "", "a control character");
