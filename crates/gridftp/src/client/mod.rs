@@ -6,26 +6,69 @@
 //!      └─ sessions: one control connection for each thing that goes on at the same time
 //! ```
 //!
-//! - [`Options`]: which server, who logs in, what protects it, how data goes.
-//! - [`Remote`]: a server that is logged in to (`known`: what is found out of it), of which `as_store` makes the store.
-//!   It has as many control connections as it needs, and keeps them for the next that need one. `pool` has them and
-//!   `pipe` those that many files share; `commands` is what goes over them in a line or two, `modes` the permissions
-//!   that files get, `source_modes` those that files have where MLST tells none, `partial` the directories that drafts
-//!   may have.
-//! - `draft` is a file that is being written, of which `as_draft` makes the file engine's.
-//! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
-//! - `batch` carries many short files at once, if the server can (`pipelining`: what is known about that).
-//! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a
-//!   server send, `take` what becomes of what it sends, `preliminary` how long replies alone keep this end waiting),
-//!   `third` has them carried between servers; `listing` is of directories. `upload_journal` is what is remembered of
-//!   files that were cut, `begun` by what names, and `resume` what of them is gone on with; `lost` looks what became of
-//!   commands whose answers did not come, `absent` whether a server says that something is not there, and `twins`
-//!   whether two names are one file's.
-//! - [`Route`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data
-//!   goes in the place of TCP, where the server has it, too.
+//! The store of the file engine:
+//! - `remote`: [`Remote`], a server after login, with its pool of control connections.
+//! - `as_store`: the server as a store.
+//! - `object`: a file on the server as an object.
+//! - `draft`: an upload in progress, under a hidden name.
+//! - `as_draft`: the upload as a draft of the file engine.
+//! - `options`: [`Options`], that is server, login, protection, limits.
+//! - `error`: converts refusals of servers to errors of the file engine.
 //!
-//! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
-//! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
+//! Transfers:
+//! - `retrieve`: retrieves files.
+//! - `request`: a request to retrieve a file, and its destination.
+//! - `gated`: a flow that waits for permission.
+//! - `take`: passes on the wanted blocks, each byte once.
+//! - `task`: runs a command that makes the server send.
+//! - `store`: uploads.
+//! - `ledger`: checks the blocks of an upload, and computes its checksum.
+//! - `batch`: many short files at once.
+//! - `pipelining`: what is known about batches by pipelined commands with a server.
+//! - `third`: transfers between two servers.
+//! - `preliminary`: the bound on waiting for a server that sends only preliminary replies.
+//!
+//! Resuming uploads:
+//! - `begun`: records the names of drafts that this machine has begun.
+//! - `upload_journal`: records what a server has synced of an upload.
+//! - `upload_lock`: locks an upload on this machine.
+//! - `resume`: decides which uploads are resumed, and from where.
+//!
+//! Names, listings, attributes:
+//! - `commands`: operations on files that take one or two commands.
+//! - `listing`: listings by MLSD or LIST.
+//! - `unix`: parses lines of LIST.
+//! - `links`: detects symbolic links in listings.
+//! - `known`: what the client has learnt about a server.
+//! - `names`: detects names that a server would alter.
+//! - `absent`: decides whether a refusal means that a name does not exist.
+//! - `twins`: two names of one file (hard links).
+//! - `lost`: finds out whether commands without a reply were carried out.
+//! - `modes`: permissions of uploaded files.
+//! - `source_modes`: permissions of source files on servers whose MLST lacks them.
+//! - `private`: keeps an upload private before its first byte arrives.
+//! - `partial`: directories for drafts.
+//!
+//! Control connections:
+//! - `session`: one control connection, that is commands, replies, time limits.
+//! - `login`: opens a control connection.
+//! - `pool`: the control connections of a server.
+//! - `places`: the limit on control connections in use.
+//! - `pipe`: short commands about many files, pipelined on one control connection.
+//! - `ahead`: whether commands may be pipelined.
+//! - `lines`: classifies command lines.
+//! - `farewell`: ends control connections through gateways.
+//!
+//! Connections and their protection:
+//! - `data`: endpoints and protection of data connections.
+//! - `stack`: [`NetStack`], the drivers of data connections.
+//! - `route`: [`Route`], connections through gateways.
+//! - `inside`: data connections inside SSH.
+//! - `tls`: the certificates that TLS accepts.
+//! - `sessions`: TLS sessions that data connections resume.
+//!
+//! The client believes what a server says about itself, with one exception. A data connection goes to the server's own
+//! address, whatever the server says, unless data connections are authenticated ([`Options::data_elsewhere`]).
 
 mod absent;
 mod ahead;

@@ -1,9 +1,16 @@
-//! `phoebus cp`: files and directories from one place to another, verified, continued where an earlier run was cut.
+//! `phoebus cp` copies and verifies files and directories, and resumes interrupted copies.
 //!
-//! The work is a job of the file engine (`phoebus_files::job`); here is what surrounds it: [`args`] is the command
-//! line, [`rules`] reads filters, [`watch`] tells what happens, [`report`] what came of it, [`lost`] what of
-//! permissions and times did not come along, and [`stream`] carries standard input and output. What goes where, and
-//! what is chosen, is found by `phoebus_places`.
+//! A job of the file engine (`phoebus_files::job`) does the work, and `phoebus_places` plans it. The modules:
+//!
+//! - [`args`] defines the command line.
+//! - [`bounds`] defines limits of size and age.
+//! - [`chosen`] describes the automatic choices for a server.
+//! - [`limit`] parses `--limit-rate`.
+//! - [`lost`] lists permissions and times that were not preserved.
+//! - [`report`] prints the result.
+//! - [`rules`] reads filters.
+//! - [`stream`] copies standard input and output.
+//! - [`watch`] shows progress.
 
 mod args;
 mod bounds;
