@@ -67,7 +67,7 @@ impl Failure {
 
     /// The error of a handle in which a panic occurred.
     pub(crate) fn bug() -> Self {
-        Self::new(code::BUG, "libphoebus has a fault, and what it did here cannot be gone on with")
+        Self::new(code::BUG, "libphoebus has a fault, and this object cannot be used any more")
     }
 }
 

@@ -151,7 +151,7 @@ fn report(name: &str, arrival: IncomingSession) -> Report {
         hops: vec![last],
         note: match arrival.proved[..] {
             [] => String::new(),
-            ref names => format!("brought by who has a certificate for {}", names.join(", ")),
+            ref names => format!("brought by a holder of a certificate for {}", names.join(", ")),
         },
         ..Report::default()
     }

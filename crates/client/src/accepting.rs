@@ -28,7 +28,7 @@ use std::time::Duration;
 pub struct AcceptOptions {
     /// The name of this end.
     pub name: String,
-    /// The peer's name, if it is known.
+    /// The peer's address, if it is known.
     pub from: Option<SocketAddr>,
     /// Whether the peer may open sessions; otherwise it is refused.
     pub admitted: bool,
@@ -48,7 +48,7 @@ pub enum AcceptError {
         source: ProtocolError,
     },
     /// This end refused the request.
-    #[error("{from} asked for what cannot be had: {reason}")]
+    #[error("{from} requested a session that this end cannot provide: {reason}")]
     Refused {
         /// The peer.
         from: String,
@@ -145,7 +145,7 @@ impl Accepting {
             Stage::Speaking if self.granted.is_none() => {
                 if self.deadline_is_over(now) {
                     let error = self.timeout();
-                    self.part(Code::HandshakeTimeout, "nothing was asked for in time", error);
+                    self.part(Code::HandshakeTimeout, "no request arrived in time", error);
                     return (taken, self.step(now, &[], out).1);
                 }
                 self.stage = Stage::Speaking;
@@ -269,7 +269,7 @@ impl Accepting {
         match (open.mode, open.resumable) {
             (Mode::Raw, false) => Ok(()),
             (Mode::Framed, _) => {
-                Err((Code::Requirement, "its program owns the connection, so that frames cannot be had"))
+                Err((Code::Requirement, "its program owns the connection, so frames are not available"))
             }
             (Mode::Raw, true) => Err((Code::Requirement, "a raw hop cannot be resumed")),
         }

@@ -67,7 +67,7 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
             slots.truncate(streams - 1);
             if streams < required.into() {
                 let reason =
-                    format!("{required} connections for each hop were asked for, and {streams} can be had now");
+                    format!("{required} connections for each hop were asked for, and {streams} are available now");
                 return Err(Refusal::at(name, Code::Limit, reason));
             }
             let fewer = (streams < asked.into()).then(|| {

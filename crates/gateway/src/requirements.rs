@@ -33,10 +33,10 @@ pub(crate) fn check(config: &Config, request: &Request, next: Next<'_>, availabl
     let refuse = |reason: String| Err(Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) });
     match wanted {
         Requirements { buffer: Some(bytes), .. } if bytes > available => {
-            refuse(format!("a buffer of {bytes} bytes was asked for; at most {available} can be had"))
+            refuse(format!("a buffer of {bytes} bytes was asked for; at most {available} is available"))
         }
         Requirements { duration: Some(_), .. } => {
-            refuse("a time was asked for, but what is promised here lasts as long as its session".to_owned())
+            refuse("a time was asked for, but a reservation here lasts as long as its session".to_owned())
         }
         // An agent promises no rate: its user's programs are alone on its hop, and its gateway decides.
         Requirements { rate: Some(wanted), .. } if config.name != AGENT && rate.is_none_or(|rate| wanted > rate) => {
@@ -48,7 +48,7 @@ pub(crate) fn check(config: &Config, request: &Request, next: Next<'_>, availabl
         Requirements { streams: Some(streams), .. } if streams > config.limits.streams.get() => {
             let most = config.limits.streams;
             refuse(format!(
-                "{streams} connections for each hop were asked for; at most {most} can be had (limits.streams)"
+                "{streams} connections for each hop were asked for; at most {most} are available (limits.streams)"
             ))
         }
         Requirements { security: Some(security), .. } if security > protected => {

@@ -169,7 +169,7 @@ fn came_by(request: &Request, settings: &ListenerSettings) -> Segment {
 /// The refusal if others hold the requested bandwidth.
 fn taken(request: &Request, too_much: InsufficientRate) -> Refusal {
     let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(too_much.free));
-    let reason = format!("{wanted} was asked for, of which {free} is promised to nobody yet");
+    let reason = format!("{wanted} was requested, but only {free} is not reserved yet");
     let limits = Requirements { rate: Some(free.0), ..Requirements::default() };
     Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) }
 }

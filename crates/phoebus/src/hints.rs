@@ -6,7 +6,7 @@ use std::path::Path;
 
 type Table = &'static [(&'static [&'static str], &'static str)];
 
-const GOES_ON: &str = "what was cut goes on when the same command is run again, without an option";
+const GOES_ON: &str = "run the same command again to resume; it needs no option";
 const KEEPS: &str = "'--existing keep' leaves alone what is there, and '--existing refuse' fails because of it";
 const FILES: &str = "'--list FILE' reads the names of sources, '--list -' from standard input";
 const RULES: &str = "no patterns are read from files; give '--include PATTERN' and '--exclude PATTERN' once for each";
@@ -19,7 +19,7 @@ const LAST: &str = "the destination stands at the end, after all sources";
 const CP: Table = &[
     (
         &["-P"],
-        "-P is the port of SSH, as in scp; rsync's -P needs no option: what was cut goes on, and a terminal shows how far it is",
+        "-P is the port of SSH, as in scp; rsync's -P needs no option: the same command resumes, and a terminal shows the progress",
     ),
     (&["--partial", "--append", "--append-verify", "-y", "--fuzzy"], GOES_ON),
     (&["--inplace"], "a similar argument exists: '--in-place'"),

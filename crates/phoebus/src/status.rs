@@ -194,7 +194,7 @@ fn describe_pool(pool: &PoolStatus, text: &mut String) {
         choice.streams,
     );
     for (transport, why) in &choice.failed {
-        let _ = writeln!(text, "  {transport} could not be had: {why}");
+        let _ = writeln!(text, "  {transport} was not available: {why}");
     }
 }
 

@@ -105,7 +105,7 @@ fn last_hop_uses_every_transport_and_protection() {
         client(&session, "blocking", 1_000_000, &gateway.address.to_string());
         client(&session, "blocking", 1_000_000, &gateway.address.to_string());
         let said = destination.end();
-        let expected = " for dst.example:7 by pg1 to dst brought by who has a certificate for pg1";
+        let expected = " for dst.example:7 by pg1 to dst brought by a holder of a certificate for pg1";
         assert!(said.iter().all(|line| line.ends_with(expected)), "{said:#?}");
     }
 }

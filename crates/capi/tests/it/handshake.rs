@@ -194,7 +194,10 @@ fn aware_and_other_destinations_are_not_confused() {
     assert!(ended.out.starts_with("6 13 [dst.example] "), "{}", ended.out);
     let (code, said) = aware.end();
     assert_eq!(code, Some(3));
-    assert!(said.starts_with("6 13 [127.0.0.1:") && said.contains("asked for what cannot be had: "), "{said}");
+    assert!(
+        said.starts_with("6 13 [127.0.0.1:") && said.contains("requested a session that this end cannot provide: "),
+        "{said}"
+    );
     // An aware destination does not accept other protocols as a session.
     let aware = Aware::start(accept.checked(), sizes, &[]);
     let mut stranger = TcpStream::connect(&aware.2).unwrap();

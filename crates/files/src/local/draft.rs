@@ -299,7 +299,7 @@ impl Draft for Edit {
 
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
         if self.kind != Kind::File {
-            let error = Error::Unsupported { name: self.name(), what: "reading again what was written" };
+            let error = Error::Unsupported { name: self.name(), what: "reading a written file again" };
             return Box::pin(async { Err(error) });
         }
         Box::pin(async move {

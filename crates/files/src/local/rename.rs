@@ -22,7 +22,7 @@ pub(super) fn release(disk: &Linux, from: &Key, to: &Key, mask: u32) -> io::Resu
     };
     // Others may have replaced the file, or renamed it.
     let Some(file) = disk.adopt(from, true)? else {
-        return Err(refused("it has a second name, or another owner than who renames it"));
+        return Err(refused("it has a second name, or its owner is not the user who renames it"));
     };
     if !file.stat()?.is_held() {
         return Ok(None);

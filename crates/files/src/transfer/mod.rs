@@ -117,7 +117,7 @@ pub async fn transfer(
     let object = source.open(from).await?;
     let meta = *object.meta();
     let Some(size) = size_of(&meta, how) else {
-        return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
+        return Err(Error::Unsupported { name: object.name(), what: "copying an object of unknown size" });
     };
     // A device gives other bytes each time, and its metadata do not describe them.
     let is_file = meta.kind == Kind::File;
@@ -160,7 +160,7 @@ pub async fn fill(
     how: &TransferOptions,
 ) -> Result<Done, Error> {
     let Some(size) = object.meta().size.or_else(|| size_of(object.meta(), how)) else {
-        return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
+        return Err(Error::Unsupported { name: object.name(), what: "copying an object of unknown size" });
     };
     let missing = draft.kept().missing(Extent::first(size));
     let moved = missing.total();

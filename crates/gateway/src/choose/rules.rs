@@ -96,7 +96,7 @@ pub(crate) const RULES: [Rule; 8] = [
         when: &[Below(RoundTrip, 0.002)],
         carry: Tcp(CongestionControl::Auto),
         streams: Streams::One,
-        why: "what is lost on a short path is there again at once, and TCP costs the least processor time",
+        why: "a short path repairs losses quickly, and TCP costs the least processor time",
     },
     Rule {
         name: "bbr",
@@ -138,6 +138,6 @@ pub(crate) const RULES: [Rule; 8] = [
         when: &[],
         carry: Whatever,
         streams: Streams::One,
-        why: "what would suit better is not available",
+        why: "no more suitable transport is available",
     },
 ];

@@ -80,7 +80,7 @@ impl Connection {
             }
             CloseReason::Late if stranger => {
                 count(&self.shared.counters.handshakes_failed);
-                self.acceptor.refuse_because(Code::HandshakeTimeout, "nothing was asked for in time");
+                self.acceptor.refuse_because(Code::HandshakeTimeout, "no request arrived in time");
             }
             CloseReason::Draining if stranger => {
                 self.acceptor.refuse_because(Code::Draining, "the gateway takes no more")

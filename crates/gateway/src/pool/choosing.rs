@@ -130,7 +130,7 @@ impl Pool {
         };
         let failed = wished.iter().filter(|wished| wished.transport != *transport).filter_map(|wished| {
             let why = self.metrics.failure(&wished.transport)?;
-            Some(format!("{} could not be had: {why}", wished.transport))
+            Some(format!("{} was not available: {why}", wished.transport))
         });
         let failed: Vec<_> = failed.collect();
         match failed.is_empty() {
@@ -208,7 +208,7 @@ impl Pool {
     /// decide again.
     pub(super) fn nowhere(&self) {
         if self.is_auto() && self.ways.len() > 1 {
-            debug!(peer = self.peer.name, "by no transport is there an answer");
+            debug!(peer = self.peer.name, "the peer answers over no transport");
             self.metrics.clear_failures();
             self.adopt(self.decide(false));
             self.wanted.notify_one();
@@ -222,7 +222,7 @@ impl Pool {
             peer = self.peer.name,
             transport = &*way.transport,
             retry_s = pause.0.as_secs(),
-            "cannot be had: {}",
+            "the transport is not available: {}",
             refusal.reason
         );
     }

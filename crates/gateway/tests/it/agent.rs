@@ -226,7 +226,7 @@ fn agent_uses_first_available_transport() {
     let (by, note) = carried();
     assert_eq!(by, encrypted("udt"), "{note}");
     assert!(
-        note.contains("auto has udt, since quic could not be had: ") && note.contains("answer within 5s"),
+        note.contains("auto has udt, since quic was not available: ") && note.contains("answer within 5s"),
         "{note}"
     );
 

@@ -111,7 +111,7 @@ fn auto_uses_next_transport_if_first_has_no_listener() {
     assert_eq!(failed[0].0, "quic", "{failed:?}");
     let report = pair.carries();
     assert_eq!(by(&report), ("udt", "encrypt"), "never UDT in the clear, though the peer asks for no protection");
-    assert!(report.notes[0].contains("auto has udt, since quic could not be had: "), "{report:?}");
+    assert!(report.notes[0].contains("auto has udt, since quic was not available: "), "{report:?}");
     // It is tried again in the background, and used when it is available.
     let listens = format!("{}{}", udt(pair.addrs[1]), quic(pair.addrs[1]));
     pair.second.reload("pg2", &Pair::second(&pair.tls[1], pair.addrs[0], &listens));
@@ -139,7 +139,7 @@ fn session_falls_back_when_udp_is_filtered() {
     let report = pair.carries();
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(by(&report), ("udt", "encrypt"));
-    assert!(report.notes[0].contains("auto has udt, since quic could not be had: "), "{report:?}");
+    assert!(report.notes[0].contains("auto has udt, since quic was not available: "), "{report:?}");
     assert!(report.notes[0].contains("no answer within 5s"), "{report:?}");
 }
 

@@ -274,8 +274,8 @@ fn stranger_is_refused_at_first_wrong_byte() {
     for (bytes, said) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "does not speak the Phoebus session protocol"),
         (&long[..], "a message of 10000000 bytes was announced"),
-        (&cut[..], "nothing was asked for in time"),
-        (&b""[..], "nothing was asked for in time"),
+        (&cut[..], "no request arrived in time"),
+        (&b""[..], "no request arrived in time"),
     ] {
         let mut stranger = TcpStream::connect(pg.addr).unwrap();
         stranger.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -51,7 +51,7 @@ impl Begun {
         noted.extend(self.forget_others(remote, part, self.read()).await);
         noted.truncate(MOST);
         if let Err(error) = self.write(&noted) {
-            tracing::debug!(path = %self.file.display(), %error, "what is begun cannot be noted");
+            tracing::debug!(path = %self.file.display(), %error, "the names of drafts cannot be recorded");
         }
     }
 
@@ -73,7 +73,7 @@ impl Begun {
             match forget(remote, &before).await {
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::debug!(%error, "the draft of what the source was before stays for now");
+                    tracing::debug!(%error, "an earlier version's draft cannot be removed yet");
                     left.push(before);
                 }
             }

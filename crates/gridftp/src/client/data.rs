@@ -43,7 +43,7 @@ impl<'a> DataPlan<'a> {
         Self { losses: Some(losses), ..self }
     }
 
-    /// The same for a transfer over `streams` connections.
+    /// The same for a transfer over `connections` connections.
     pub(super) fn over(self, connections: u32) -> Self {
         Self { connections, ..self }
     }

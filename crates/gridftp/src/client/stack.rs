@@ -61,7 +61,7 @@ impl NetStack {
                 None if name == QUIC && i > 0 => return Err(not_lowest(name, layers, i)),
                 found if found.is_some() || name == QUIC => {
                     if let Some((key, _)) = layer.options.iter().find(|(key, _)| key == "key") {
-                        return Err(format!("driver {name}: {key} is what the two ends tell each other by themselves"));
+                        return Err(format!("driver {name}: {key} cannot be set, since the two ends exchange it"));
                     }
                     changes.transport(layer, BUFFER)?;
                     transport = Some(found.cloned());
@@ -74,7 +74,7 @@ impl NetStack {
                     ));
                 }
                 None if [GSI, TLS].contains(&name) && protection.is_some() => {
-                    return Err(format!("driver {name}: what protects data is said already"));
+                    return Err(format!("driver {name}: the protection of data is given twice"));
                 }
                 None if [GSI, TLS].contains(&name) => {
                     if !layer.options.is_empty() {
@@ -84,7 +84,7 @@ impl NetStack {
                 }
                 _ => {
                     let known = registry.names().chain([QUIC, RATE, GSI, TLS]).collect::<Vec<_>>().join(", ");
-                    return Err(format!("driver {name} is not to be had here; this end has {known}"));
+                    return Err(format!("driver {name} is not available; this end has {known}"));
                 }
             }
         }
@@ -231,15 +231,15 @@ mod tests {
         assert_eq!(stack("tcp,tls").unwrap().certified().line(false, Some(key)), "tcp,tls");
         assert!(stack("rate:rate=1gbit").unwrap().is_tcp());
         for (text, words) in [
-            ("mux", "driver mux is not to be had here"),
+            ("mux", "driver mux is not available"),
             ("gsi", "driver gsi goes over a transport, which has to be named: tcp,gsi"),
             ("tls", "driver tls goes over a transport, which has to be named: tcp,tls"),
-            ("tcp,tls,gsi", "driver gsi: what protects data is said already"),
+            ("tcp,tls,gsi", "driver gsi: the protection of data is given twice"),
             ("tcp,gsi:x=1", "driver gsi takes no options"),
             ("tcp,udt", "driver udt has to be the lowest"),
             ("tcp,quic", "driver quic has to be the lowest"),
             ("quic,tls", "driver tls is above quic"),
-            ("quic:key=x", "driver quic: key is what the two ends tell each other"),
+            ("quic:key=x", "driver quic: key cannot be set, since the two ends exchange it"),
             ("udt:rate=1", "driver udt has no option rate here"),
             ("tcp:sndbuf=1", "driver tcp: sndbuf is \"1\""),
             ("tcp,", "the name of a driver was expected"),

@@ -137,8 +137,10 @@ async fn run(
                 // A leftover is found by the next attempt.
                 session.ask([b"DELE ", &sending.path[..]].concat()).await?;
                 remote.keep(session);
-                let reason =
-                    format!("the server lets nobody write over what was made empty: {}", bare(&error, &sending.name));
+                let reason = format!(
+                    "the server does not allow writing to the empty file that was made first: {}",
+                    bare(&error, &sending.name)
+                );
                 return Err(passing(&sending.name, reason));
             }
             stored => stored?,
@@ -333,10 +335,7 @@ fn afresh(remote: &Remote, sending: &Sending, command: &str, reply: &Reply) -> E
         Some(marks) => marks.remove(),
         None => remote.begin_afresh(),
     }
-    passing(
-        &sending.name,
-        format!("the server does not let it be gone on with: it answers {command} with {}", words(reply)),
-    )
+    passing(&sending.name, format!("the server does not resume it: it answers {command} with {}", words(reply)))
 }
 
 impl Sending {

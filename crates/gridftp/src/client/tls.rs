@@ -51,10 +51,10 @@ pub enum TlsError {
     #[error("no certificates of authorities were found on this machine; --ca FILE says whom to believe")]
     None,
     /// The cryptographic provider lacks what TLS needs.
-    #[error("TLS is not to be had: {0}")]
+    #[error("TLS is unavailable: {0}")]
     Tls(#[from] rustls::Error),
     /// The authorities cannot be used.
-    #[error("TLS is not to be had: {0}")]
+    #[error("TLS is unavailable: {0}")]
     Roots(#[from] rustls::client::VerifierBuilderError),
 }
 

@@ -20,7 +20,10 @@ pub enum Error {
     #[error("no data connection came within {} seconds", .0.as_secs())]
     Nobody(Duration),
     /// Only peers that are not permitted connected.
-    #[error("no data connection came within {} seconds but from {from}, and only those of the control connection's peer are taken", waited.as_secs())]
+    #[error(
+        "no data connection came from the control connection's peer within {} seconds, only one from {from}",
+        waited.as_secs()
+    )]
     Stranger {
         /// One of them.
         from: IpAddr,
@@ -28,7 +31,7 @@ pub enum Error {
         waited: Duration,
     },
     /// Some connected where anybody may, but none was the peer.
-    #[error("no data connection came but {count} that were not the other end's, the last of which failed: {last}")]
+    #[error("the peer opened no data connection; {count} strangers did, and the last one failed: {last}")]
     Strangers {
         /// Their number.
         count: u32,
@@ -36,7 +39,7 @@ pub enum Error {
         last: Box<Error>,
     },
     /// A connection came without data.
-    #[error("the other end of the data connection did not agree on anything within {} seconds", .0.as_secs())]
+    #[error("the peer did not complete the handshake of the data connection within {} seconds", .0.as_secs())]
     Silent(Duration),
     /// A connection broke.
     #[error("the data connection broke: {}", reason(.0))]

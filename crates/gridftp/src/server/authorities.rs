@@ -64,7 +64,9 @@ impl HostIdentity {
             let _ = tokio::task::spawn_blocking(look).await;
         };
         if timeout(PATIENCE, looked).await.is_err() {
-            tracing::warn!("the directory of authorities takes long to be read; what was read before counts");
+            tracing::warn!(
+                "the directory of authorities takes long to be read; the version read before stays in force"
+            );
         }
     }
 }
@@ -95,7 +97,7 @@ impl Authorities {
             tracing::info!(path = %path.display(), "a revocation list was replaced, and counts");
         }
         for error in looked.problems {
-            tracing::warn!(%error, "a revocation list was replaced by one that cannot be used; what was read before counts");
+            tracing::warn!(%error, "a revocation list was replaced by one that cannot be used; the version read before stays in force");
         }
     }
 }

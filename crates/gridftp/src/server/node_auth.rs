@@ -105,7 +105,7 @@ impl Secret {
     }
 }
 
-/// Purpose a proof is, so that none is another's.
+/// What a proof is for; a proof for one purpose is invalid for others.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
     Front,

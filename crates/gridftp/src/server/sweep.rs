@@ -65,7 +65,7 @@ async fn sweep_one(served: &Served, before: Time) {
     let mut failed: Option<(u64, Error)> = None;
     let mut told = |found: Result<Found<'_>, Error>| match found {
         Ok(Found { key, meta, fate: Fate::Removed }) => {
-            tracing::info!(user, name = quoted(key), bytes = meta.size, "removed a draft that nobody has gone on with");
+            tracing::info!(user, name = quoted(key), bytes = meta.size, "removed a draft that no client has resumed");
         }
         Ok(_) => {}
         Err(error) => failed = Some(failed.take().map_or((1, error), |(count, first)| (count + 1, first))),

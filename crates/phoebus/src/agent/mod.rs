@@ -252,7 +252,7 @@ fn instead(agent: &Gateway) -> String {
 fn failures(failed: &[(String, String)]) -> String {
     let failed = failed.iter().map(|(transport, why)| {
         let why = hint::with_options(why);
-        format!("{} could not be had: {why}", called(transport))
+        format!("{} was not available: {why}", called(transport))
     });
     failed.collect::<Vec<_>>().join("; ")
 }

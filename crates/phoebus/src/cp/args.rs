@@ -343,7 +343,7 @@ impl Args {
             (!self.rules.is_empty(), "--include and --exclude"),
         ];
         match senseless.into_iter().find(|(given, _)| *given) {
-            Some((_, name)) => Err(Exit::usage(format!("{name} cannot be had of \"-\", which is a stream"))),
+            Some((_, name)) => Err(Exit::usage(format!("{name} is not possible for \"-\", which is a stream"))),
             None => Ok(()),
         }
     }

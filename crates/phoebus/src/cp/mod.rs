@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             Ok(number) => exit::SIGNAL.saturating_add(number),
             Err(error) => return (Err(error), FAREWELL),
         };
-        let interrupted_as = "phoebus: interrupted; the same command goes on where this one was";
+        let interrupted_as = "phoebus: interrupted; the same command resumes it";
         match shared.watch.get() {
             // A progress bar is removed for the message.
             Some(watch) => watch.tell_beside(interrupted_as),
@@ -224,7 +224,7 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
     outcome.by_way = stores.why_by_way();
     outcome.public = stores.why_public();
     if among && args.limit_rate.is_some() {
-        outcome.by_way.push("what keeps to --limit-rate is this end".to_owned());
+        outcome.by_way.push("this end enforces --limit-rate".to_owned());
     }
     outcome.all_moved = how.progress.bytes_moved();
     let (refused, names) = stores.without_modes();

@@ -214,7 +214,7 @@ impl fmt::Display for Outcome {
         let nothing = report.is_complete() && self.is_nothing() && !self.interrupted;
         let bytes = human::bytes(report.bytes);
         if nothing && self.chosen && report.skipped == 0 {
-            f.write_str("nothing to do: no file was chosen by what the options say of names, sizes and ages")?;
+            f.write_str("nothing to do: no file matches the options for names, sizes and ages")?;
         } else if nothing {
             let are = if report.skipped == 1 { "is" } else { "are" };
             write!(f, "nothing to do: {} {are} there", files(report.skipped))?;
@@ -273,14 +273,10 @@ impl fmt::Display for Outcome {
             write!(f, "; only sizes were compared, since {reason}")?;
         }
         if report.gone > 0 {
-            write!(f, "; {} had gone again when the names were looked at", files(report.gone))?;
+            write!(f, "; {} had disappeared again when names were checked", files(report.gone))?;
         }
         if let Some(reason) = &report.unlisted {
-            write!(
-                f,
-                "; whether the names are as they were said was not looked at: {}",
-                exit::without_numbers(reason)
-            )?;
+            write!(f, "; names were not checked: {}", exit::without_numbers(reason))?;
         }
         let lost = Lost {
             modes_refused: self.modes_refused,

@@ -164,7 +164,7 @@ async fn send(
     let all = match (meta.kind, meta.size, asked) {
         (Kind::File, Some(size), _) => Extent::first(size),
         (_, _, Some(extent)) => extent,
-        _ => return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" }),
+        _ => return Err(Error::Unsupported { name: object.name(), what: "copying an object of unknown size" }),
     };
     let beyond = |what: String| {
         let reason = format!("bytes {what} were asked for, and it has {}", human::bytes(all.len()));

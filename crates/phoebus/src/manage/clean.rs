@@ -134,7 +134,7 @@ impl Args {
             Fate::Aside => {
                 let before = moved_from(found.key.name()).map(printable).unwrap_or_default();
                 Some(format!(
-                    "{name}: a move was cut that had called {before} so for a moment; it is no draft and stays: 'phoebus mv' gives it its name"
+                    "{name}: an interrupted move had renamed {before} to this; it is no draft and stays: 'phoebus mv' renames it back"
                 ))
             }
             Fate::Young => None,

@@ -62,8 +62,7 @@ fn into_itself(store: &dyn Store, from: &Key, to: &Key) -> Error {
     Error::IntoItself { name: shown(store, from), to: shown(store, to) }
 }
 
-/// Why `from` did not get the name `to`, where it is the new name that is wrong: systems and servers speak of the old
-/// one.
+/// Explains a failed rename when the new name `to` is the cause. Systems and servers report it for the old name `from`.
 async fn why(store: &dyn Store, from: &Key, to: &Key, error: Error) -> Error {
     if matches!(error.kind(), ErrorKind::Passing | ErrorKind::NoSpace | ErrorKind::Exists) {
         return error;
@@ -94,7 +93,7 @@ async fn in_common(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -
     let names: HashSet<Vec<u8>> = theirs.into_iter().map(|entry| entry.name).collect();
     let drafts: Vec<&Vec<u8>> = names.iter().filter(|name| is_ours(name)).collect();
     let is_there = |name: &Vec<u8>| {
-        // Of a long name the draft has the beginning.
+        // The draft of a long name keeps only its beginning.
         let (begin, end) = name.split_at(name.len().min(LONG));
         let begin = [&b"."[..], begin, if end.is_empty() { b"." } else { b"" }].concat();
         names.contains(name) || drafts.iter().any(|draft| draft.starts_with(&begin))
@@ -102,7 +101,7 @@ async fn in_common(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -
     ours.into_iter().map(|entry| entry.name).find(is_there)
 }
 
-/// As many bytes of names their drafts have.
+/// Bytes of a name that its draft keeps.
 const LONG: usize = 200;
 
 /// The command that copies the directory `from` into `to`, which is there.
@@ -142,7 +141,7 @@ async fn is_full_dir_pair(source: &dyn Store, from: &Key, dest: &dyn Store, to: 
 /// Why the directory `from` is not copied to the nonempty `to`.
 fn full(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -> Error {
     let reason = format!(
-        "it is there and not empty: \"{}\" merges into it, as it goes on with a move that was cut",
+        "it exists and is not empty: \"{}\" merges into it, or resumes an interrupted move",
         merging(source, from, dest, to)
     );
     Error::Store { name: shown(dest, to), reason, kind: ErrorKind::Exists }
@@ -152,7 +151,7 @@ fn full(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -> Error {
 fn unclear(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, name: &[u8]) -> Error {
     let (command, from, to) = (merging(source, from, dest, to), shown(source, from), shown(dest, to));
     let reason = format!(
-        "it is there and has \"{}\", as {from} has: \"{command}\" goes on with a move that was cut, and \"{to}/\" as the destination \
+        "it exists and has \"{}\", as {from} has: \"{command}\" resumes an interrupted move, and \"{to}/\" as the destination \
          moves all of it into that directory",
         printable(name)
     );
@@ -169,7 +168,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         // Files that were just put aside would stay under unknown names. A second interruption does not wait.
         if under_way.leaving.try_write().is_err() {
             tell(
-                "interrupted; what is being removed at its source comes first (a second interrupt does not wait for it)",
+                "interrupted; the removal of sources under way is finished first (a second interrupt does not wait for it)",
             );
             tokio::select! {
                 _ = under_way.leaving.write() => {}
@@ -197,19 +196,19 @@ impl UnderWay {
         *self.command.lock().unwrap_or_else(PoisonError::into_inner) = command;
     }
 
-    /// Which command goes on where this one was; `options` says that it had some.
+    /// The command that resumes this one. `options` tells whether this one has options.
     fn goes_on(&self, options: bool) -> String {
         let (command, others) = (self.command.lock(), self.has_others.load(Ordering::Relaxed));
         let command = command.unwrap_or_else(PoisonError::into_inner);
         let with = if options { " with the same options" } else { "" };
         match command.as_deref() {
-            None if others => "the same command with the sources that are left goes on where this one was".to_owned(),
-            None => "the same command goes on where this one was".to_owned(),
-            Some(SAME) => format!("{SAME} goes on where this one was"),
+            None if others => "the same command with the remaining sources resumes it".to_owned(),
+            None => "the same command resumes it".to_owned(),
+            Some(SAME) => format!("{SAME} resumes it"),
             Some(command) if others => format!(
-                "\"{command}\"{with} goes on where this one was, and the same command with the other sources that are left moves these"
+                "\"{command}\"{with} resumes it, and the same command with the other remaining sources moves those"
             ),
-            Some(command) => format!("\"{command}\"{with} goes on where this one was"),
+            Some(command) => format!("\"{command}\"{with} resumes it"),
         }
     }
 }
@@ -343,16 +342,12 @@ mod tests {
     #[test]
     fn command_to_resume_is_named() {
         let under_way = UnderWay::default();
-        assert_eq!(under_way.goes_on(true), "the same command goes on where this one was");
+        assert_eq!(under_way.goes_on(true), "the same command resumes it");
         under_way.note(Some("phoebus mv -T a b/a".to_owned()));
-        assert_eq!(under_way.goes_on(true), "\"phoebus mv -T a b/a\" with the same options goes on where this one was");
+        assert_eq!(under_way.goes_on(true), "\"phoebus mv -T a b/a\" with the same options resumes it");
         under_way.has_others.store(true, Ordering::Relaxed);
-        assert!(
-            under_way
-                .goes_on(false)
-                .contains("a b/a\" goes on where this one was, and the same command with the other")
-        );
+        assert!(under_way.goes_on(false).contains("a b/a\" resumes it, and the same command with the other"));
         under_way.note(None);
-        assert!(under_way.goes_on(false).starts_with("the same command with the sources that are left"));
+        assert!(under_way.goes_on(false).starts_with("the same command with the remaining sources"));
     }
 }

@@ -129,7 +129,10 @@ fn clean_reports_files_put_aside_by_mv() {
     let name = "sub/.a.0123456789abcdef.phoebus-moved";
     fs::rename(dir.path().join("sub/a"), dir.path().join(name)).unwrap();
     let (code, out, said) = says(dir.path(), &["clean", "sub"]);
-    assert!(code == 0 && out.contains(&format!("{name}: a move was cut that had called a so")), "{code}: {out}{said}");
+    assert!(
+        code == 0 && out.contains(&format!("{name}: an interrupted move had renamed a to this")),
+        "{code}: {out}{said}"
+    );
     assert!(said.contains("0 files of drafts removed, 0 B; 1 called otherwise"), "{said}");
     assert!(dir.path().join(name).exists(), "a file that is no draft is gone");
     assert!(says(dir.path(), &["clean", "--json", "-n", "sub"]).1.contains("\"event\":\"aside\""), "JSON");

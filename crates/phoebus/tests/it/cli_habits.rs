@@ -155,7 +155,7 @@ fn options_of_other_programs_get_a_tip() {
         ("-L", "without an option"),
         ("-x", "mounted below"),
         ("--one-file-system", "mounted below"),
-        ("--append-verify", "goes on"),
+        ("--append-verify", "run the same command again to resume"),
         ("--ignore-times", "'--existing replace'"),
         ("-I", "'--existing replace'"),
         ("--chmod", "modes"),

@@ -257,7 +257,7 @@ fn bandwidth_is_reserved_or_refused_with_the_rest() {
     // Promised once both gateways have their next hop, of which the destination sees the last.
     let open = |pg: &Gateway| pg.status()["sessions"].as_array().unwrap().len() == 1;
     wait_until(|| open(&pg1) && open(&pg2), || format!("no session is open: {:#}", pg1.status()));
-    refused("30mbit", "pg1: 30mbit was asked for, of which 20mbit is promised to nobody yet");
+    refused("30mbit", "pg1: 30mbit was requested, but only 20mbit is not reserved yet");
 
     // A program that knows nothing of it is given the errno of a requirement that cannot be met, and what is free if it fits.
     let script = "import socket; print(socket.socket().connect_ex(('127.0.0.1', PORT)))";

@@ -267,7 +267,7 @@ fn only_complete_streams_get_a_name() {
     for (arguments, expected) in [
         (&["-", "-"][..], "\"-\" is both source and destination"),
         (&["-", "src/a.h5", "x"], "\"-\" is one of several sources"),
-        (&["-r", "-", "x"], "--recursive cannot be had of \"-\""),
+        (&["-r", "-", "x"], "--recursive is not possible for \"-\""),
         (&["-", "src"], "needs the name of a file"),
     ] {
         let (code, _, said) = cp(dir, arguments);
@@ -302,7 +302,7 @@ fn failures_have_names_and_codes() {
             "leading is a symbolic link to a directory (--links copies links), and was left out".to_owned(),
         ),
         (&["--existing", "refuse", "src/a.h5", "there"], 10, format!("phoebus: {here}/there exists already")),
-        (&["--max-size", "0", "src/a.h5", "new"], 0, "nothing to do: no file was chosen by".to_owned()),
+        (&["--max-size", "0", "src/a.h5", "new"], 0, "nothing to do: no file matches the options".to_owned()),
         (&["--max-age", "7", "src/a.h5", "new"], 2, "30s, 2m, 1h, 7d or 2w".to_owned()),
         (&["src/a.h5"], 2, "a source and a destination were expected".to_owned()),
         (&["http://h/a", "x"], 2, "\"phoebus run -- curl\" with this URL".to_owned()),
@@ -335,8 +335,7 @@ fn options_of_other_programs_are_accepted_or_explained() {
         (&["cp", "-rz", "src/", "new"], "nothing is compressed"),
         (&["cp", "-ru", "src/", "new"], "'--sync=time'"),
         (&["cp", "-rc", "src/", "new"], "'--sync=checksum'"),
-        (&["cp", "--partial", "-r", "src/", "new"], "what was cut goes on"),
-        (&["cp", "--partial", "-r", "src/", "new"], "what was cut goes on"),
+        (&["cp", "--partial", "-r", "src/", "new"], "run the same command again to resume"),
         (&["cp", "--progress", "-r", "src/", "new"], "--json"),
         (&["cp", "-k", "src/a.h5", "new"], "--ca FILE"),
         (&["cp", "--insecure", "src/a.h5", "new"], "--ca FILE"),

@@ -326,7 +326,7 @@ fn data_goes_inside_ssh_on_request() {
     let said = far.everything(&|path| format!("far:{path}"), &[&["--stack", "ssh"]]);
     assert!(said.contains("commands by ssh, data inside ssh") && !said.contains("get through"), "{said}");
     far.fails(2, "--stack ssh is for HOST:PATH and sshftp://", &["cp", "--stack", "ssh", "x", "ftp://127.0.0.1/x"]);
-    far.fails(2, "driver ssh is not to be had here", &["ls", "--stack", "ssh,tls", "far:"]);
+    far.fails(2, "driver ssh is not available", &["ls", "--stack", "ssh,tls", "far:"]);
 }
 
 /// A connection of SSH that carries data is cut: what is there is not complete, and the same command goes on.

@@ -143,7 +143,7 @@ fn unavailable_stacks_are_named_and_not_replaced() {
     assert!(!plain.path("x").exists() && !vsftpd.path("x").exists());
     let url = plain.url("");
     for (stack, words) in [
-        ("mux", "driver mux is not to be had here"),
+        ("mux", "driver mux is not available"),
         ("tcp,udt", "driver udt has to be the lowest"),
         ("tcp,gsi", "driver gsi is for gsiftp://"),
         ("quic,tls", "driver tls is above quic"),

@@ -177,8 +177,8 @@ fn auto_selects_what_passes_the_filter() {
         let hop = bed.exchange();
         assert_eq!((text(&hop, "transport"), text(&hop, "security")), ("tcp", "encrypt"), "{hop:#}");
         let note = text(&hop, "note");
-        assert!(note.contains("auto has tcp, since quic could not be had: "), "{note}");
-        assert!(note.contains(" no answer within ") && note.contains("; udt could not be had: "), "{note}");
+        assert!(note.contains("auto has tcp, since quic was not available: "), "{note}");
+        assert!(note.contains(" no answer within ") && note.contains("; udt was not available: "), "{note}");
     }
     // What was open fails, and does not end.
     assert_reset(&mut destination, "destination");
@@ -186,7 +186,7 @@ fn auto_selects_what_passes_the_filter() {
 
     // That it comes back later is tested beside the agent, with less time in between (crates/gateway/tests/it/agent.rs).
     let log = bed.log();
-    for said in ["auto: nothing → quic (model)", "auto: udt (model) → tcp", "transport=\"quic\"", "cannot be had: "]
+    for said in ["auto: nothing → quic (model)", "auto: udt (model) → tcp", "transport=\"quic\"", "is not available: "]
     {
         assert!(log.contains(said), "\"{said}\" is not in the log:\n{log}");
     }

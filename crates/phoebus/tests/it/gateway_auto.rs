@@ -28,7 +28,7 @@ fn filter(path: &Path) {
 
 fn assert_instead(hop: &Hop) {
     assert_eq!((hop.to.as_str(), hop.transport.as_str()), ("pg2", "tcp"), "{hop:?}");
-    assert!(hop.note.contains("auto has tcp, since quic could not be had: "), "{hop:?}");
+    assert!(hop.note.contains("auto has tcp, since quic was not available: "), "{hop:?}");
     // On a slow machine the connection may be given up, after 8 s of silence, before the opening is, after 3 s.
     let reasons = ["answer within 3s", "nothing was received from the peer"];
     assert!(reasons.iter().any(|reason| hop.note.contains(reason)), "{hop:?}");
@@ -75,5 +75,5 @@ fn auto_opens_by_tcp_behind_a_udp_filter() {
     // What was chosen and what could not be had is there to be read.
     let choice = path.pool()["choice"].clone();
     assert_eq!(choice["failed"][0][0], "quic", "{choice:#}");
-    assert!(path.log("pg1").contains("auto has tcp, since quic could not be had: "), "no session's line says so");
+    assert!(path.log("pg1").contains("auto has tcp, since quic was not available: "), "no session's line says so");
 }

@@ -64,7 +64,7 @@ fn reserved_bandwidth_is_honoured() {
         holder.args(["-dcstack", &stack("60mbit"), &endless, "file:///dev/null"]).stdin(Stdio::null()).spawn().unwrap();
     let open = |host| grid.path.status(host)["sessions"].as_array().is_some_and(|open| open.len() == 1);
     wait_until(|| HOSTS.iter().all(|host| open(host)), || "no session is open".to_owned());
-    fails("30mbit", "30mbit was asked for, of which 20mbit is promised to nobody yet");
+    fails("30mbit", "30mbit was requested, but only 20mbit is not reserved yet");
     grid.copies(&["-dcstack", &stack("20mbit"), &urls[0], &urls[1]], &from, &to);
     // Which passes it on to the program that it bounds.
     let pid = rustix::process::Pid::from_child(&holder);

@@ -100,7 +100,7 @@ fn interrupted_move_tells_how_to_resume() {
     let pid = rustix::process::Pid::from_child(&mv);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let (code, said) = says(&mv.wait_with_output().unwrap());
-    assert!(code == Some(130) && said.contains("the same command with -T goes on"), "{code:?} {said}");
+    assert!(code == Some(130) && said.contains("the same command with -T resumes it"), "{code:?} {said}");
     fs::File::create(here.path("tree/long")).unwrap().set_len(1 << 20).unwrap();
     assert_eq!(here.moves(&["-T", "tree", &new]), (Some(0), String::new()));
     assert!(!here.path("tree").exists() && serve.path("new/long").exists() && serve.path("new/a/f").exists());
@@ -272,7 +272,7 @@ fn interrupted_move_into_a_directory_tells_how_to_resume() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let (code, said) = says(&mv.wait_with_output().unwrap());
     let (from, to) = (here.path("tree"), serve.url("into/tree"));
-    let goes_on = format!("interrupted; \"phoebus mv -T {} {to}\" goes on", from.display());
+    let goes_on = format!("interrupted; \"phoebus mv -T {} {to}\" resumes it", from.display());
     assert!(code == Some(130) && said.contains(&goes_on), "{code:?} {said}");
     fs::File::create(here.path("tree/long")).unwrap().set_len(1 << 20).unwrap();
     assert_eq!(here.moves(&["-T", "tree", &to]), (Some(0), String::new()));

@@ -102,7 +102,7 @@ pub async fn move_by_copy(
         outcomes.check::<()>(Err(Error::Store { name: shown(&**dest, dir), reason, kind: ErrorKind::Other }));
     }
     for key in &gone {
-        let reason = "it was taken away as soon as it was there, and its source stays where it is".to_owned();
+        let reason = "it disappeared right after it was copied, and its source stays where it is".to_owned();
         outcomes.check::<()>(Err(Error::Store { name: shown(&**dest, key), reason, kind: ErrorKind::Other }));
     }
     if report.unsettled {

@@ -93,7 +93,7 @@ impl Ssh {
             text.starts_with('-') || text.contains(|c: char| c.is_control() || "'`\"$\\;&<>|(){} ".contains(c))
         };
         if odd(&host) || far.user.as_deref().is_some_and(odd) {
-            return Err(wrong("a host and a user were expected whose names ssh takes"));
+            return Err(wrong("a host and a user with names that ssh accepts were expected"));
         }
         if options.jump.as_deref().is_some_and(|jump| jump.is_empty() || odd(jump)) {
             return Err(error::Error::request("-J: [USER@]HOST[:PORT], or several with commas between, was expected"));
@@ -121,7 +121,9 @@ impl Ssh {
         let ssh = options.command.as_deref().unwrap_or("ssh".as_ref());
         let words = ssh.to_str().and_then(shlex::split).filter(|words| !words.is_empty());
         let program = words.ok_or_else(|| {
-            error::Error::request(format!("{SSH}: a command was expected, in quotes what of it has blanks or quotes"))
+            error::Error::request(format!(
+                "{SSH}: a command was expected, with quotes around words that have blanks or quotes"
+            ))
         })?;
         let relay = format!("{phoebus} {RELAY}").into();
         let (scheme, logins, host) = (far.scheme, Semaphore::new(LOGINS), OnceCell::new());

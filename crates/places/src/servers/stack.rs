@@ -62,7 +62,7 @@ impl Stack {
                 }
                 // Authentication is set elsewhere.
                 "gsi" if i > at => {}
-                _ if first_hop.is_some() => return Err(format!("driver {name}: the first hop is said already")),
+                _ if first_hop.is_some() => return Err(format!("driver {name}: the first hop is given twice")),
                 _ => first_hop = Some(name.parse().map_err(|_| format!("driver {name} cannot be beside {SESSIONS}"))?),
             }
         }
@@ -91,11 +91,11 @@ mod tests {
         }
         assert!(matches!(Stack::parse("udt").unwrap(), Stack::Net(net) if net.text() == "udt"));
         for (text, words) in [
-            ("mux", "--stack mux: driver mux is not to be had here"),
+            ("mux", "--stack mux: driver mux is not available"),
             ("phoebus", "driver phoebus wants gateways"),
             ("phoebus:gw=", "driver phoebus: gw: "),
             ("udt:mss=1400,phoebus:gw=a", "driver udt takes no options beside phoebus"),
-            ("udt,phoebus:gw=a,tcp", "driver tcp: the first hop is said already"),
+            ("udt,phoebus:gw=a,tcp", "driver tcp: the first hop is given twice"),
             ("phoebus:gw=a,rate", "driver rate cannot be beside phoebus"),
         ] {
             let error = Stack::parse(text).unwrap_err().to_string();

@@ -207,7 +207,7 @@ fn auto_chooses_what_can_be_had_and_says_so() {
     // TLS alone is to be had at the other port.
     let (said, report) = get(format!("{}:{},{second}", first.ip(), first.port() + 1));
     // Before it, if that takes long, stands that the gateway has not answered yet.
-    assert!(said.contains("phoebus: the first hop goes by tls, since quic could not be had: "), "{said}");
+    assert!(said.contains("phoebus: the first hop goes by tls, since quic was not available: "), "{said}");
     assert_eq!(way(&report).1[1], "tcp encrypt", "{report:#}");
     // pg2 has no TLS at all.
     let (said, report) = get(second.to_string());

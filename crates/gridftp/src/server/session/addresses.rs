@@ -103,7 +103,7 @@ impl Session {
     }
 
     fn no_keys_at_nodes() -> Step {
-        Step::say(504, "quic and tls with a key are not to be had with data nodes; PASV and PORT do without those")
+        Step::say(504, "quic and tls with a key are not available with data nodes; PASV and PORT use no data nodes")
     }
 
     /// Whether data nodes serve SPAS and SPOR: in extended block mode, whose blocks carry their offset.

@@ -37,7 +37,7 @@ impl Session {
 
     pub(super) fn get_batch(&mut self) -> Step {
         if self.wanted.keys.is_empty() {
-            return Step::say(503, "SITE WANT has to name files first");
+            return Step::say(503, "SITE WANT with the names of files has to come first");
         }
         if let Some(refusal) = self.no_batch() {
             return refusal;
@@ -56,7 +56,7 @@ impl Session {
             return Some(Step::say(504, "batches go in MODE S and TYPE I"));
         }
         if self.restart.take().is_some_and(|restart| restart != Restart::At(0)) {
-            return Some(Step::say(504, "a batch cannot begin amid its files, as REST asks"));
+            return Some(Step::say(504, "REST cannot precede a batch, which has whole files"));
         }
         (self.aim == DataEndpoint::None).then(|| Step::say(425, "PASV, EPSV, PORT or EPRT has to come first"))
     }

@@ -144,7 +144,9 @@ impl Session {
 
     fn delegated_by(&mut self, sealed: &str, secret: &Secret) -> Result<Option<Delegated>, &'static str> {
         let transcript = self.front.transcript.as_ref().ok_or("XNODE has to come first")?;
-        let text = secret.open(transcript, self.front.delegations, sealed).ok_or("what was lent cannot be opened")?;
+        let text = secret
+            .open(transcript, self.front.delegations, sealed)
+            .ok_or("the delegated credential cannot be decrypted")?;
         self.front.delegations += 1;
         if text.is_empty() {
             return Ok(None);
@@ -158,8 +160,8 @@ impl Session {
         let mut parts = text.splitn(3, '\n');
         let [protection, subject, pem] = std::array::from_fn(|_| parts.next().unwrap_or_default());
         let protection = Protection::parse(protection).map_err(|_| "a protection was expected")?;
-        let credential = Credential::from_pem(pem.as_bytes(), "what was lent", &own.provider);
-        let credential = credential.map_err(|_| "what was lent is no credential")?;
+        let credential = Credential::from_pem(pem.as_bytes(), "the delegated credential", &own.provider);
+        let credential = credential.map_err(|_| "the delegated credential is not valid")?;
         Ok(Some(Delegated::Grid { credential, subject: subject.to_owned(), protection }))
     }
 

@@ -287,7 +287,7 @@ impl Session {
             }
             command::Protection::Safe => (Protection::Safe, 'S'),
             command::Protection::Private => (Protection::Private, 'P'),
-            command::Protection::Confidential => return Step::say(536, "PROT E is not to be had with GSSAPI"),
+            command::Protection::Confidential => return Step::say(536, "PROT E is not available with GSSAPI"),
         };
         #[cfg(feature = "kerberos")]
         if let Security::Active(SecurityContext::Kerberos(context), _) = &self.security

@@ -47,7 +47,7 @@ impl Session {
     pub(super) fn stou(&mut self) -> Step {
         if self.restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
             self.restart = None;
-            return Step::say(504, "STOU stores a new file, of which nothing is there to begin amid");
+            return Step::say(504, "REST cannot precede STOU, which stores a new file");
         }
         let mut random = [0; 10];
         if SystemRandom::new().fill(&mut random).is_err() {
@@ -117,7 +117,7 @@ impl Session {
             return Step::say(504, "files go as TYPE I where blocks are extended");
         }
         if settings.ascii && !listing && restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
-            return Step::say(504, "transfers begin amid a file as TYPE I only");
+            return Step::say(504, "REST needs TYPE I");
         }
         if self.aim == DataEndpoint::None {
             return Step::say(425, "PASV, EPSV, PORT or EPRT has to come first");

@@ -77,7 +77,7 @@ impl Node {
         }
         node.command(&format!("XPROVE {}", node.secret.proof(Purpose::Front, &node.transcript))).await?;
         if !std::mem::take(&mut node.replies).rest().is_empty() {
-            return Err(node.no("it said more in clear than it has to"));
+            return Err(node.no("it sent more lines in the clear than the protocol has"));
         }
         let config = Pinned::new(&own, node.transcript.node_key).client(PROTOCOL);
         let agreed = node.link.protect_as_client(config, nobody(), reply_timeout).await;

@@ -162,7 +162,7 @@ pub(super) async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Tar
     };
     let stream_from = skip.iter().next_back().map_or(0, Extent::end);
     if transfer.settings.mode == Mode::Stream && !skip.is_empty() && !skip.covers(Extent::first(stream_from)) {
-        return Err(Failure::say(504, "a stream cannot leave out what is amid it; MODE E can"));
+        return Err(Failure::say(504, "MODE S cannot skip ranges of a file; MODE E can"));
     }
     let from = if transfer.settings.mode == Mode::Stream { stream_from } else { 0 };
     match &transfer.what {

@@ -104,7 +104,7 @@ pub(super) fn wanted(len: u64, restart: Option<&Restart>, mode: Mode) -> Result<
         Some(Restart::Without(there)) => there.missing(all),
     };
     if mode == Mode::Stream && wanted.count() > 1 {
-        return Err(Failure::say(504, "a stream cannot leave out what is amid it; MODE E can"));
+        return Err(Failure::say(504, "MODE S cannot skip ranges of a file; MODE E can"));
     }
     Ok(wanted)
 }

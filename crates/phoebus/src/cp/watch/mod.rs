@@ -428,7 +428,7 @@ impl Watcher for JobWatcher {
             }
             Event::Gone { key } => {
                 let name = name(&self.to, key);
-                let what = "was taken away as soon as it was there";
+                let what = "disappeared right after it was copied";
                 watch.warn(|| json!({ "event": "gone", "name": name, "reason": what }), || format!("{name} {what}"));
             }
             Event::Again { to, error, wait } => watch.again(Some(name(&self.to, to)), error, wait),

@@ -39,7 +39,7 @@ fn killed_copy_resumes() {
             assert_eq!((&report["event"], &report["interrupted"]), (&"report".into(), &true.into()), "{told}");
             assert_eq!((&report["exit_code"], &report["complete"]), (&130.into(), &false.into()), "{told}");
             assert_eq!(output.status.code(), Some(130));
-            assert!(String::from_utf8(output.stderr).unwrap().contains("the same command goes on"));
+            assert!(String::from_utf8(output.stderr).unwrap().contains("the same command resumes it"));
         }
     }
     let (code, out, _) = cp(dir, &["--json", "from", "to"]);
