@@ -126,22 +126,22 @@ def passive(f): return ftplib.parse227(f.sendcmd('PASV'))[1]
 sessions = [login() for _ in range(3)]
 taken = [passive(f) for f in sessions]
 assert sorted(taken) == list(range(first, last + 1)), taken
-# One more has none, whatever it asks with, and goes on once one is free.
+# A further client gets no port by any command. It gets one as soon as one is free.
 more = login()
 for line in 'PASV', 'EPSV', 'SPAS':
     said = refused(more, line, '425'); assert str(first) in said and str(last) in said, said
 def waited(act):
-    # A program that another test of this process starts has what is open here until it runs.
+    # A process that another test forks holds this process's descriptors until it calls exec.
     for _ in range(600):
         try: return act()
         except ftplib.error_temp as e: assert str(e).startswith('425'), e; time.sleep(0.05)
     raise SystemExit('no port becomes free')
 sessions[1].quit(); port = waited(lambda: passive(more)); assert port == taken[1], (port, taken)
-# Who asks again keeps no port.
+# A client that asks again frees its previous port.
 for _ in range(10): assert first <= waited(lambda: passive(sessions[0])) <= last
 waited(lambda: more.storbinary('STOR x', io.BytesIO(b'x' * 100000)))
 out = io.BytesIO(); waited(lambda: more.retrbinary('RETR x', out.write)); assert out.getvalue() == b'x' * 100000
-# All have left when nobody listens any more.
+# No port stays open after all clients have left.
 for f in sessions[0], sessions[2], more: f.quit()
 for p in range(first, last + 1):
     for _ in range(600):
@@ -151,7 +151,7 @@ for p in range(first, last + 1):
 "#
     );
     ok(&python(&serve, &script));
-    // One stream after the other finds a port, though what a stream leaves behind takes a while to go.
+    // Each transfer finds a port, although the kernel frees those of the previous one late.
     fs::write(serve.local().join("source"), bytes(100_000)).unwrap();
     for i in 0..8 {
         ok(&copy(&["-p", "2", &local(&serve.local().join("source")), &serve.url(&format!("y{i}"))]));

@@ -1,5 +1,4 @@
-//! Many short files in one exchange (XBATCH): with our own server, with clients that send anything, and with servers that
-//! answer anything.
+//! Many short files in one exchange (XBATCH), with our own server, with hostile clients and with hostile servers.
 
 use crate::fake::{Client, Fake, tools};
 use crate::support;
@@ -20,7 +19,7 @@ use support::{Serve, bytes, ok, python};
 use tempfile::{TempDir, tempdir};
 use tools::options;
 
-/// The CRC-32C of an x.
+/// The CRC-32C of one byte x.
 const CRC_OF_X: u32 = 0xa93c_5f93;
 
 /// More than one batch.
@@ -35,7 +34,7 @@ pub(crate) fn many() -> TempDir {
         fs::write(&path, &bytes(6000)[..i * 7 % 5000]).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(if i % 2 == 0 { 0o640 } else { 0o444 })).unwrap();
     }
-    // One that no batch takes.
+    // A file that is too long for a batch.
     fs::write(dir.path().join("long"), bytes(3 << 20)).unwrap();
     dir
 }
@@ -59,7 +58,7 @@ pub(crate) fn seen(root: &Path) -> Vec<(String, Vec<u8>, i64, u32)> {
     all
 }
 
-/// The names that began to be carried, and attempts that were repeated.
+/// The names of files as their transfers began, and the number of repeated attempts.
 #[derive(Debug, Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -206,10 +205,10 @@ def mput(data, kill=False):
 assert mput(b'PHB1' + end(0))[:3] == '226'
 assert mput(b'PHB1' + file(b'/a', b'hello') + end(1)) == '226 transfer complete'
 assert open(os.path.join(root, 'a'), 'rb').read() == b'hello'
-# The last of one name stays, and none waits for another.
+# The last of two files with one name stays, and neither waits for the other.
 assert mput(b'PHB1' + file(b'/a', b'one') + file(b'/a', b'hello') + end(2)) == '226 transfer complete'
 assert open(os.path.join(root, 'a'), 'rb').read() == b'hello'
-# Each file has an answer of its own; names of drafts, names that lead out, other bytes.
+# Each file has its own reply. Refused: names of drafts, names that lead out of the root, wrong bytes.
 names = [b'/.x.phoebus-draft', b'/../out', b'no/slash', b'/.x.0123456789abcdef.phoebus-part', b'/nowhere/x', b'/b']
 a = mput(b'PHB1' + b''.join(file(n, b'x') for n in names) + file(b'/there', b'new', crc=1) + end(7))
 assert a.split('\n')[1:-1] == [' 0 553', ' 1 553', ' 2 553', ' 3 553', ' 4 550', ' 6 451'], a
@@ -239,10 +238,10 @@ b, a = mget(); assert a[:3] == '226' and b[:4] == b'PHB1' and b[-5:] == end(1024
 open(os.path.join(root, 'big'), 'wb').truncate((1 << 20) + 1); os.mkdir(os.path.join(root, 'd'))
 f.sendcmd('SITE WANT nothing//d//big//b//.x.phoebus-draft')
 b, a = mget(); assert a[:3] == '226' and b[4:] .startswith(b'\2' + struct.pack('>H', 550) + b'\2' + struct.pack('>H', 550) + b'\2' + struct.pack('>H', 552) + b'\1'), b
-# A client that goes away amid a batch is left behind.
+# A client that disconnects within a batch.
 f.sendcmd('SITE WANT ' + '//'.join(['b'] * 128)); s = f.transfercmd('SITE MGET'); reset(s); a = answer(f); assert a[:3] in ('226', '426', '425'), a
 f.sendcmd('REST 5'); refused(f, 'SITE MPUT', '504'); refused(f, 'SITE MPUT', '425')
-# What is refused forgets no name.
+# A refusal does not clear the list of names.
 f.voidcmd('TYPE A'); refused(f, 'SITE MPUT', '504')
 f.sendcmd('SITE WANT a'); refused(f, 'SITE MGET', '504'); f.voidcmd('TYPE I')
 b, a = mget(); assert a[:3] == '226' and b.count(b'hello') == 1, (a, b)
@@ -263,7 +262,7 @@ fn with_batches(client: &mut Client) {
     );
 }
 
-/// A server that answers batches in this way, and all else as it should.
+/// A server that answers batches in this way, and everything else correctly.
 fn answers(does: impl Fn(&mut Client, &str) + Send + Sync + 'static) -> Fake {
     Fake::with(move |client, verb, argument| {
         match (verb, argument.split(' ').next()) {
@@ -354,7 +353,7 @@ async fn files_that_a_server_sends_wrongly_are_got_alone() {
         sends(b"other", 7),
         sends(b"x", 7)[..10].to_vec(),
         [sends(b"x", 7), b"more".to_vec()].concat(),
-        // Any of two could be the one that was asked for.
+        // Either of the two could be the requested one.
         batch(&|encoder| (0..2).for_each(|_| encoder.file(&File { sum: CRC_OF_X, ..File::default() }, b"x").unwrap())),
     ];
     for (i, bytes) in wrong.into_iter().enumerate() {

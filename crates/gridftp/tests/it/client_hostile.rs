@@ -1,5 +1,5 @@
-//! The client with servers that are wrong, odd or hostile: nothing that was cut looks complete, nothing hangs, and what is said
-//! names the server.
+//! The client with servers that are wrong, odd or hostile. No cut transfer looks complete, nothing hangs, and errors
+//! name the server.
 
 mod altered;
 mod gone;
@@ -139,7 +139,7 @@ async fn what_is_cut_is_not_there() {
         let mut data = client.data();
         data.write_all(&bytes(1_000_000)[..500_000]).unwrap();
         data.shutdown(Shutdown::Write).unwrap();
-        // The client, who sees the end of that first, gives the connection up.
+        // The client sees the end of the data connection first, and gives up the control connection.
         data.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let _ = data.read(&mut [0]);
         client.say(end);
@@ -156,7 +156,7 @@ async fn what_is_cut_is_not_there() {
         says(&get(&fake, &here, None).await.unwrap_err(), words);
         assert_eq!(here.content(), None, "{end}");
     }
-    // All bytes, and no word of it.
+    // All bytes, but no reply.
     for end in ["", "451 the disk is broken", "550 no"] {
         let fake = on("RETR", move |client, _| {
             client.say("150 coming");
@@ -168,7 +168,7 @@ async fn what_is_cut_is_not_there() {
         get(&fake, &here, None).await.unwrap_err();
         assert_eq!(here.content(), None, "{end}");
     }
-    // More bytes than there are.
+    // More bytes than the file has.
     let fake = on("RETR", |client, _| {
         client.say("150 coming");
         let _ = client.data().write_all(&bytes(2_000_000));
@@ -183,7 +183,7 @@ async fn silence_is_not_waited_for_for_ever() {
     let content = bytes(100_000);
     let silent: [(&str, Does); 4] = [
         ("RETR", |client, _| client.hold()),
-        // Says that all is there, and nothing ever comes.
+        // Replies that the transfer is complete, but sends nothing.
         ("RETR", |client, _| {
             client.say("150 coming");
             client.say("226 done");
@@ -195,7 +195,7 @@ async fn silence_is_not_waited_for_for_ever() {
             data.write_all(&bytes(10)).unwrap();
             client.hold();
         }),
-        // All comes, and no word of it.
+        // All bytes arrive, but no reply.
         ("RETR", |client, _| {
             client.say("150 coming");
             client.data().write_all(&bytes(100_000)).unwrap();
@@ -209,7 +209,7 @@ async fn silence_is_not_waited_for_for_ever() {
         let error = get_with(within(&fake, SOON), &here).await.unwrap_err();
         assert!(error.may_pass() && here.content().is_none(), "{error}");
     }
-    // So long that it is looked at what is there.
+    // Large enough that the client checks which bytes have arrived.
     let content = bytes(2_000_000);
     for verb in ["MLST", "CKSM", "STOR", "RNTO", "EPSV"] {
         let fake = on(verb, |client, _| client.hold());
@@ -272,7 +272,7 @@ async fn what_did_not_arrive_gets_no_name() {
         fake.put("/x", b"old");
         let error = put(&fake, &Here::with(&content)).await.unwrap_err();
         says(&error, words);
-        // What a server did not take may have gone all the same, as far as this end knows; then the checksum says so.
+        // The client may have sent bytes that the server did not take. The checksum then reports that.
         let sorts = [kind, if kind == ErrorKind::Passing { ErrorKind::Verification } else { kind }];
         assert!(sorts.contains(&error.kind()), "{error}");
         assert_eq!(fake.get("/x"), Some(b"old".to_vec()), "{error}");
@@ -298,7 +298,7 @@ async fn damage_is_found_and_long_sums_are_waited_for() {
     let here = Here::new();
     let error = get(&fake, &here, None).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Verification && here.content().is_none(), "{error}");
-    // Longer than patience lasts, but not without a word.
+    // Longer than the time limit, but with preliminary replies.
     const LONG: Duration = Duration::from_secs(6);
     let fake = on("CKSM", |client, argument| {
         for _ in 0..8 {
@@ -339,7 +339,7 @@ async fn directories_are_whole_or_not_listed() {
         "226 done",
     );
     assert_eq!(all(&fake).await.unwrap(), ["a", "b", "c"]);
-    // What leads elsewhere does not.
+    // A link that leads elsewhere does not.
     let fake = listing(b"type=file; ../../etc/passwd\r\ntype=dir; ..\r\ntype=file; /a/b/\r\n", "226 done");
     assert_eq!(all(&fake).await.unwrap(), ["passwd", "b"]);
     says(&all(&listing(b"type=file; a\r\n", "426 cut")).await.unwrap_err(), "426 cut");
@@ -378,24 +378,25 @@ fn header(flags: u8, count: u64, offset: u64) -> Vec<u8> {
 async fn extended_blocks_end_when_all_have_said_so() {
     let block = |at: usize, len: usize| [header(0, len as u64, at as u64), bytes(1000)[at..at + len].to_vec()].concat();
     let whole = block(0, 1000);
-    // What the server sends over each connection, and, if that is not all, what may be said of it.
+    // The bytes that the server sends on each connection, and, if the transfer must fail, possible parts of the error.
     let cases: Vec<(Vec<Vec<u8>>, &[&str])> = vec![
         (vec![[whole.clone(), header(8 | 64, 0, 1)].concat()], &[]),
         (vec![[block(500, 500), header(8, 0, 0)].concat(), [block(0, 500), header(8 | 64, 0, 2)].concat()], &[]),
         // Fewer ends than were announced.
         (vec![[whole.clone(), header(8 | 64, 0, 3)].concat()], &["nothing moved"]),
-        // More of them. If the one that says so is read first the transfer ends with it, and lacks what is on the other.
+        // More ends than were announced. If EOF is read first, the transfer ends with it, and lacks the bytes of the
+        // other connection.
         (
             vec![[whole.clone(), header(8, 0, 0)].concat(), [header(8 | 64, 0, 1)].concat()],
             &["EOF said 1", "before the 1000 bytes"],
         ),
         // No end at all.
         (vec![whole.clone()], &["closed before its end"]),
-        // An end amid a block.
+        // The connection ends within a block.
         (vec![[header(0, 1000, 0), vec![0; 10]].concat()], &["closed before its end"]),
         // All ends, and not all bytes.
         (vec![[block(0, 999), header(8 | 64, 0, 1)].concat()], &["before the 1000 bytes"]),
-        // Beyond what 64 bits count.
+        // Offsets beyond 64 bits.
         (vec![header(0, 2, u64::MAX)], &["beyond 64 bits"]),
     ];
     for (connections, words) in cases {
@@ -464,7 +465,7 @@ async fn a_file_is_gone_on_with_where_it_was_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_just_looked_at_is_renamed_at_once() {
     let names = ["a", "b", "c"];
-    // What was seen is soon forgotten: on a machine that is too busy this is done once more.
+    // The client soon forgets what it has seen, so on a busy machine this test starts again.
     loop {
         let (fake, began) = (Fake::good(), std::time::Instant::now());
         names.iter().for_each(|name| fake.put(&format!("/{name}"), b"x"));
@@ -480,12 +481,13 @@ async fn what_was_just_looked_at_is_renamed_at_once() {
         }
         let count = |verb: &str| fake.log().iter().filter(|line| line.starts_with(verb)).count();
         assert_eq!((count("RNFR"), count("RNTO")), (3, 3), "{:?}", fake.log());
-        // Each was looked at once before; and once after, since a second name of what is there stays.
+        // Each file is looked up once before its removal, and once after it, since a second name of the file would
+        // stay.
         for name in names {
             let about: Vec<_> = fake.log().into_iter().filter(|line| line.ends_with(&format!(" /{name}"))).collect();
             assert_eq!(about, [format!("MLST /{name}"), format!("RNFR /{name}"), format!("MLST /{name}")]);
         }
-        // What has another name by now is not taken for what was there.
+        // A file that was renamed meanwhile is not removed in place of the earlier one.
         remote.rename(&key("a"), &key("a3"), true).await.unwrap_err();
         assert_eq!(fake.names(), ["/a2", "/b2", "/c2"]);
         return;

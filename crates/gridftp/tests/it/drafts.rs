@@ -1,4 +1,5 @@
-//! Drafts that clients write on the server under names of their own: who may read them, and where they may be.
+//! Drafts that clients write on the server under names of their own: who may read them, and which directories may hold
+//! them.
 
 use crate::support;
 use phoebus_files::key::Key;
@@ -28,9 +29,9 @@ stored(); stored(); f.rename(part, other); assert mode(other) & 0o777 == 0o600, 
 f.rename(other, part); becomes('new', usual)
 stored(); f.sendcmd('SITE CHMOD 600 ' + part); becomes('private', 0o600)
 stored(); f.sendcmd('SITE CHMOD 640 ' + part); f.sendcmd('MFMT 20260102030405 ' + part); becomes('new', 0o640)
-# What was there keeps its own.
+# A replaced file keeps its permissions.
 stored(); becomes('private', 0o600)
-# What does not get its name is as private as it was.
+# A draft that does not get its name stays private.
 f.mkd('d'); stored(); f.sendcmd('RNFR ' + part); refused(f, 'RNTO d', '550'); assert mode(part) & 0o777 == 0o600, oct(mode(part))
 becomes('last', usual)
 f.storbinary('STOR x', io.BytesIO(b'no draft')); assert mode('x') == usual, oct(mode('x'))
@@ -50,12 +51,12 @@ part, other = '.x.0123456789abcdef.phoebus-part', '.y.0123456789abcdef.phoebus-p
 f = login(); f.voidcmd('TYPE I')
 for shared in (0o777, 0o700):
     os.chmod(root, shared)
-    # A second name, as a snapshot made of links gives it.
+    # A second name (hard link), as a snapshot of hard links has.
     f.storbinary('STOR ' + part, io.BytesIO(b'secret')); os.link(path(part), path('snapshot'))
     f.sendcmd('RNFR ' + part); assert 'permissions cannot be set' in refused(f, 'RNTO x', '550')
     assert mode(part) == 0o1600 and not os.path.exists(path('x')), oct(mode(part))
     os.unlink(path('snapshot')); f.rename(part, 'x'); assert mode('x') & 0o7000 == 0; os.unlink(path('x'))
-    # What leads to a draft says nothing of it.
+    # A symbolic link to a draft does not count as the draft.
     f.storbinary('STOR ' + part, io.BytesIO(b'secret')); os.symlink(part, path(other))
     f.rename(other, 'x'); assert mode(part) == 0o1600 and os.path.islink(path('x')), oct(mode(part))
     os.unlink(path('x')); os.unlink(path(part))
@@ -66,7 +67,7 @@ if os.geteuid() == 0:
     ok(&python(&serve, script));
 }
 
-/// Sends a file there, with drafts in directories of their own.
+/// Uploads a file, with drafts in directories of their own.
 fn send(serve: &Serve, to: &str) -> Result<(), Error> {
     fs::write(serve.local().join("x"), "bytes").unwrap();
     let key = |path: &str| Key::parse(path).unwrap();
@@ -97,7 +98,7 @@ fn modes_of_drafts_in_shared_directories_are_refused() {
             error.kind() == ErrorKind::Denied && error.to_string().contains("name another directory"),
             "{name}: {error}"
         );
-        // It is refused before anything is there.
+        // The upload is refused before any draft exists.
         assert_eq!(fs::read_dir(serve.path(name).join(".partial")).unwrap().count(), 0, "{name}");
     }
     send(&serve, "own/x").unwrap();

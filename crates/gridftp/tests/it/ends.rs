@@ -1,5 +1,5 @@
-//! Stream mode over a transport that has no ends (U9, U12): bare UDT, over which a sender that is done and one that has died
-//! look the same.
+//! Stream mode over a transport without an end of file (U9, U12): over bare UDT, a sender that has finished and one
+//! that has died look the same.
 
 use bytes::Bytes;
 use phoebus_files::block::{Block, Pool};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const LEN: u64 = 3_000_000;
 
-/// So many bytes, and then an end, or none.
+/// Sends so many bytes, and then an end, or none.
 #[derive(Debug)]
 struct Bits {
     at: AtomicU64,
@@ -31,7 +31,7 @@ impl Flow for Bits {
     }
 }
 
-/// How many bytes come of what a sender that ends, or dies, sends; or why not.
+/// Returns how many bytes arrive from a sender that ends or dies, or the error.
 async fn received(expected: Option<u64>, ends: bool) -> Result<u64, String> {
     let settings = || Settings { transport: Arc::new(Udt::default()), ..Settings::default() };
     let listening = Channel::listening("127.0.0.1".parse().unwrap(), settings()).unwrap();

@@ -1,5 +1,5 @@
-//! Extended block mode (GFD.20, section 3.4; U2, U5, U6, S11), block by block: what ends a transfer, what does not, and how
-//! one that was cut goes on.
+//! Extended block mode (GFD.20, section 3.4; U2, U5, U6, S11), block by block: what ends a transfer, what does not, and
+//! how a cut one is resumed.
 
 use crate::support;
 use phoebus_proto::units::Span;
@@ -8,7 +8,7 @@ use std::process::Output;
 use std::time::Duration;
 use support::{Serve, bytes, ok, python};
 
-/// Runs a script that has blocks at hand.
+/// Runs a script with helpers for blocks.
 fn extended(serve: &Serve, script: &str) -> Output {
     let before = r#"
 EOF, EOD, CLOSE = 64, 8, 4
@@ -76,11 +76,11 @@ put('one', [a, b, c, d, e])
 # Closed and reset before the next transfer, and while it runs.
 a.close(); reset(b); time.sleep(0.2)
 put('two', [e], [c.close, lambda: reset(d)])
-# All are gone: the sender makes others.
+# All connections are gone, so the sender makes new ones.
 e.close(); time.sleep(0.2); begin(f, 'STOR three'); g = socket.create_connection(at)
 block(g, 0, 0, b'three'); end(g, EOF | EOD, 1)
 r = final(f); assert r.startswith('226'), r
-# The server as the sender makes others, too.
+# As the sender, the server makes new ones too.
 open(os.path.join(dir, '../root/data'), 'wb').write(b'data' * 1000)
 f = session(); listener = socket.create_server(('127.0.0.1', 0)); listener.settimeout(30)
 p = listener.getsockname()[1]; f.sendcmd('OPTS RETR Parallelism=2,2,2;'); f.voidcmd('PORT 127,0,0,1,%d,%d' % (p >> 8, p & 255))
@@ -125,11 +125,11 @@ r = attempt(lambda s: (block(s, 0, 5, b'abc'), end(s, EOF | EOD, 1)), '451'); as
 # More or less than ALLO announced.
 def allocated(n):
     f = session(); f.voidcmd('ALLO %d' % n); at = passive(f); begin(f, 'STOR x'); s = socket.create_connection(at)
-    # At once: what is more than was announced is cut before its end is said.
+    # Immediately: bytes beyond the announced size are rejected before the end of the connection.
     s.sendall(struct.pack('>BQQ', 0, 3, 0) + b'abc' + struct.pack('>BQQ', EOF | EOD, 0, 1)); return final(f)
 assert allocated(4).startswith('451') and allocated(2).startswith('550'), (allocated(4), allocated(2))
 assert allocated(3).startswith('226')
-# The sender is the one who connects.
+# The sender connects.
 f = session(); passive(f); refused(f, 'RETR x', '425'); refused(f, 'STOR x', '425')
 f.voidcmd('PORT 127,0,0,1,200,0'); refused(f, 'STOR x', '425')
 "#;
@@ -166,11 +166,11 @@ f.voidcmd('OPTS RETR Parallelism=3,3,3;'); p = listener.getsockname()[1]; f.void
 begin(f, 'RETR data'); connections = []; take(connections, 3)
 got = receive(connections); assert b''.join(got[at] for at in sorted(got)) == data
 r = final(f); assert r.startswith('226'), r
-# The connections are used again, for a part, whose offsets begin at 0.
+# The connections are reused for a part of a file, whose offsets begin at 0.
 r = begin(f, 'ERET P 1000000 5000000 data'); assert r.startswith('125'), r
 got = receive(connections); assert min(got) == 0 and b''.join(got[at] for at in sorted(got)) == data[1000000:6000000]
 r = final(f); assert r.startswith('226'), r
-# What the other end has is left out.
+# Ranges that the other end has are skipped.
 f.sendcmd('REST 0-100,2000000-9000000')
 begin(f, 'RETR data'); got = receive(connections)
 assert sum(map(len, got.values())) == 1999900 + 1 and all(data[at:at + len(b)] == b for at, b in got.items())
@@ -210,7 +210,7 @@ while there < half:
 assert there == half
 reset(s); r = final(f); assert r.startswith('426'), r
 f.voidcmd('TYPE I'); assert f.size('x') == 3
-# Ranges that were never sent are not believed.
+# Restart markers for ranges that were never sent are ignored.
 f = session(); f.voidcmd('ALLO %d' % len(data)); at = passive(f); f.sendcmd('REST 0-%d' % (half + 1)); refused(f, 'STOR x', '554')
 f = session(); f.voidcmd('ALLO %d' % len(data)); at = passive(f); f.sendcmd('REST ' + ','.join(markers))
 begin(f, 'STOR x'); s = socket.create_connection(at)

@@ -1,5 +1,5 @@
-//! Whoever sends one thing for ever, legal or not, and never reads, is gone in time, costs little, and holds up nobody (invariant 7): in
-//! every state of a control connection, and over data connections.
+//! A client that repeats one message for ever, valid or not, and never reads is disconnected in time, costs little, and
+//! delays nobody else (invariant 7). The tests cover every state of a control connection, and data connections.
 
 #[path = "../../../gateway/tests/it/support/flood.rs"]
 mod flood;
@@ -20,19 +20,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Serve, bytes};
 
-/// Logins cost a checksum of many rounds, and listings what they list: their processor time has no common bound.
+/// A login costs a hash of many rounds, and a listing as much as the directory has entries, so their processor time has
+/// no common bound.
 const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 << 20, memory: 64 << 20, processor: false };
 
-/// Has a test wait for its turn: the memory that is measured is the process's.
+/// A lock that lets tests run one at a time: the memory that they measure is that of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Short time-outs, so that all are reached, and room for all that are tried at once.
+/// Short time-outs, so that the tests reach all of them, and limits high enough for all clients at once.
 fn impatient(config: &mut Config) {
     let second = Span(Duration::from_secs(1));
-    // Passwords are hashed meanwhile, and the other user, who has the same limits, may have to wait for a processor.
+    // The server hashes passwords meanwhile, and the other user, who has the same time-outs, may have to wait for a
+    // processor.
     (config.limits.login, config.limits.idle) = (Span(Duration::from_secs(6)), Span(Duration::from_secs(4)));
     (config.data.reply_timeout, config.data.stall_timeout) = (second, second);
     (config.limits.failure_delay, config.limits.failure_delay_max) =
@@ -49,7 +51,7 @@ fn impatient(config: &mut Config) {
     }];
 }
 
-/// What there is to be read: more than any buffers hold, a few bytes, and a directory.
+/// The files to retrieve: one larger than all buffers, a short one, and a directory.
 fn fill(serve: &Serve) {
     fs::File::create(serve.path("large")).unwrap().set_len(1 << 30).unwrap();
     fs::write(serve.path("small"), bytes(5000)).unwrap();
@@ -63,10 +65,10 @@ fn fill(serve: &Serve) {
 struct Control(BufReader<TcpStream>);
 
 impl Control {
-    /// One that has not been read from, from this address of the loopback network.
+    /// A connection from this address of the loopback network, from which nothing was read yet.
     fn from(last: u8, serve: &Serve) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        // Whoever never reads shows soon.
+        // A small buffer, so that a client that never reads blocks the server early.
         socket.set_recv_buffer_size(8192).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 3, last], 0)).into()).unwrap();
         socket.connect(&serve.addr().into()).unwrap();
@@ -75,7 +77,7 @@ impl Control {
         Self(BufReader::new(stream))
     }
 
-    /// The next answer.
+    /// The next reply.
     fn answer(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -87,7 +89,7 @@ impl Control {
         }
     }
 
-    /// Says `line`, whose answer begins with `code`.
+    /// Sends `line`, and expects a reply that begins with `code`.
     fn say(&mut self, line: &str, code: &str) -> String {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
         let said = self.answer();
@@ -108,7 +110,7 @@ impl Control {
         self
     }
 
-    /// Where it is told to connect to.
+    /// The address in the reply to PASV.
     fn passive(&mut self) -> SocketAddr {
         let said = self.say("PASV", "227");
         let numbers = said.split(['(', ')']).nth(1).unwrap();
@@ -145,7 +147,7 @@ impl<S: Sender, K: Send> Sender for Among<S, K> {
     }
 }
 
-/// One that sends a byte now and then.
+/// A connection that sends a byte now and then.
 struct Slow<S>(S, Instant);
 
 impl<S: Sender> Sender for Slow<S> {
@@ -158,7 +160,7 @@ impl<S: Sender> Sender for Slow<S> {
     }
 }
 
-/// One that reads what it is told, and goes when it is told to.
+/// A client that reads replies, and disconnects when told to.
 struct Reading(Control, Arc<AtomicBool>);
 
 impl Sender for Reading {
@@ -174,7 +176,7 @@ impl Sender for Reading {
     }
 }
 
-/// What can be said again and again, on a line or not.
+/// Messages to repeat, complete lines or not.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let quick = [
         "NOOP",
@@ -193,7 +195,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         "RETR large",
         "\0\0\0\0",
     ];
-    // Each takes a while, and its answer little room.
+    // Each takes a while, and has a short reply.
     let slow =
         ["PASS wrong", "PASV", "EPSV", "CWD /many", "CKSM MD5 0 4096 large", "MKD many", "STAT /many", "MLSC /many"];
     let line = |line: &str| format!("{line}\r\n").into_bytes();
@@ -283,10 +285,11 @@ fn too_long_line_is_refused_after_the_transfer() {
     let mut control = Control::greeted(&serve).logged_in("anonymous", "me@");
     let at = control.passive();
     let mut data = control.data(at);
-    // Without it the server would have to know that the client is there, whose end may be behind that line.
+    // Otherwise, the server would have to know whether the client is still connected, and its end may be behind that
+    // line.
     control.say("ALLO 6", "200");
     control.say("STOR x", "150");
-    // Until nobody has taken any for a good while: a line, and what the server's kernel has room for.
+    // Until the server has taken nothing for a while: a line, and as much as its kernel's buffers hold.
     SockRef::from(control.0.get_ref()).set_send_buffer_size(8192).unwrap();
     let (mut taken, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(300) {
@@ -365,14 +368,14 @@ fn endless_data_connections_are_ended() {
         control.say(lines[0], "1");
         Among { sends: data, _kept: vec![control] }
     };
-    // The same block for ever is a transfer that goes on.
+    // The same block for ever is a transfer that makes progress.
     let mut floods = each("as blocks", bytes[..6].to_vec(), || into(&["STOU", "MODE E"]));
     floods.extend(each("to one who only sends", bytes.clone(), || into(&["RETR large"])));
     floods.extend(each("to one who lists", bytes.clone(), || into(&["MLSD /many"])));
     flood(floods, BOUNDS, || other(&serve));
 }
 
-/// Whoever reads what he is told may go on, and others are served all the same by the same thread.
+/// A client that reads its replies may continue, and the same thread still serves others.
 #[test]
 fn busy_client_delays_no_other() {
     let _turn = alone();
@@ -404,7 +407,7 @@ fn busy_client_delays_no_other() {
     });
 }
 
-/// A client that sends many commands at once, each of which takes a while, lets others in between.
+/// A client that sends many slow commands at once lets others run in between.
 #[test]
 fn commands_that_take_long_delay_no_other() {
     let _turn = alone();

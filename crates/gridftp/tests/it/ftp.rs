@@ -32,11 +32,11 @@ fn curl_gets_and_puts_files() {
     }
     ok(&curl(&["-r", "1000000-1999999", "-o", part.to_str().unwrap(), &url]));
     assert!(fs::read(&part).unwrap() == content[1_000_000..2_000_000]);
-    // A download that was cut goes on.
+    // A download that was cut is resumed.
     fs::write(&got, &content[..700_001]).unwrap();
     ok(&curl(&["-C", "-", "-o", got.to_str().unwrap(), &url]));
     assert!(fs::read(&got).unwrap() == content);
-    // Appending, and going on with an upload.
+    // Appending to a file, and resuming an upload.
     fs::write(&sent, &content[..1 << 20]).unwrap();
     ok(&curl(&["-T", sent.to_str().unwrap(), &serve.url("grows")]));
     fs::write(&sent, &content).unwrap();
@@ -197,15 +197,16 @@ f.voidcmd('ALLO 100000'); s = f.transfercmd('STOR old'); s.sendall(b'x' * 99999)
 a = answer(f); assert a.startswith('426') and '99999 of 100000' in a, a
 f.voidcmd('ALLO 10'); s = f.transfercmd('STOR old'); s.sendall(b'x' * 11); s.close()
 assert answer(f).startswith('426'), 'more than announced'
-# ABOR, amid what is received and what is sent.
+# ABOR during an upload and during a download.
 s = f.transfercmd('STOR old'); s.sendall(b'x' * 100000); f.putcmd('ABOR')
 assert answer(f).startswith('426'); assert f.getresp().startswith('226'); s.close()
 s = f.transfercmd('RETR big'); s.recv(1000); f.putcmd('STAT'); assert f.getresp().startswith('211'); f.putcmd('ABOR')
 assert answer(f).startswith('426'); assert f.getresp().startswith('226'); s.close()
 assert f.size('old') == 3
-# A client that is gone, whose data connection ends as if all were well.
+# A client that has gone, and whose data connection ends regularly.
 s = f.transfercmd('STOR old'); s.sendall(b'x' * 100000); time.sleep(0.3); f.sock.close(); f.file.close(); s.close()
-# One that has said goodbye, and waits for the answer. If his side has ended he may have been killed, but not where the length is known.
+# A client that has sent QUIT, and waits for the reply. If it has shut down its side, it may have been killed. If the
+# length is announced, the upload still counts.
 def goodbye(announced):
     q = login(); q.voidcmd('TYPE I')
     if announced: q.sendcmd('ALLO 3')
@@ -219,7 +220,7 @@ for _ in range(20): assert g.size('old') == 3; time.sleep(0.05)
 s = g.transfercmd('STOR new'); s.sendall(b'x' * 100000); reset(s); answer(g)
 try: g.size('new'); raise SystemExit('new is there')
 except ftplib.Error as e: assert str(e).startswith('550')
-# Nobody connects to where the server listens, and a stranger's address is refused.
+# Nobody connects to the port of PASV, and the address of another host is refused.
 for line, code in [('PORT 127,0,0,2,200,0', '504'), ('PORT 127,0,0,1,0,25', '504'), ('EPRT |2|::1|5000|', '504'), ('RETR old', '425')]:
     try: g.sendcmd(line); raise SystemExit(line + ' succeeded')
     except ftplib.Error as e: assert str(e).startswith(code), (line, e)
@@ -235,7 +236,7 @@ fn urgent_abort_stops_a_transfer() {
     fs::write(serve.path("big"), bytes(64 << 20)).unwrap();
     let script = r#"
 f = login(); f.voidcmd('TYPE I')
-# As ftplib does, all of it urgent; as Net::FTP and others do, Telnet's Synch before it; and with nothing under way.
+# ABOR as urgent data (ftplib), after Telnet's Synch (Net::FTP and others), and without a transfer.
 def by_ftplib(): f.sock.sendall(b'ABOR\r\n', socket.MSG_OOB)
 def by_synch(): f.sock.send(b'\xff\xf4\xff', socket.MSG_OOB); f.sock.sendall(b'\xf2ABOR\r\n')
 for abort in by_ftplib, by_synch:
@@ -379,7 +380,7 @@ while True:
 assert rest.startswith(b'500 '), rest
 "#;
     ok(&python(&serve, script));
-    // Who does not log in is not waited for.
+    // A client that does not log in is disconnected.
     let serve = Serve::with(|config| config.limits.login = Span(Duration::from_secs(1)));
     let script = r#"
 s = socket.create_connection((host, port), 30); said = b''
@@ -427,7 +428,7 @@ fn every_command_that_sets_times_works() {
     assert!(!refused.status.success(), "{refused:?}");
 }
 
-/// A draft holds what another client sends, and what a client put under its name would be taken for that.
+/// A draft has the bytes of another client. A file that a client put under such a name would be taken for a draft.
 #[test]
 fn draft_names_are_refused_as_targets() {
     let serve = Serve::writable();
@@ -454,12 +455,12 @@ with open(os.path.join(dir, '../root/.f.phoebus-draft')) as used:
     for end in ['draft', 'journal']:
         open(os.path.join(dir, '../root/.f.phoebus-' + end), 'a').close()
         refused(f, 'DELE .f.phoebus-' + end, '450')
-# Listings leave them out, and they are listed by themselves.
+# Listings hide them, but show one that is named.
 assert f.nlst() == ['f'], f.nlst()
 named = [line.split(' ')[-1] for line in f.sendcmd('SITE DRAFTS').split('\n')]
 assert sorted(named[1:-1]) == ['.f.phoebus-draft', '.f.phoebus-journal'], named
 f.delete('.f.phoebus-journal'); f.delete('.f.phoebus-draft')
-# What clients write until it is complete has names of theirs.
+# Clients may use the names that they give to incomplete files.
 f.storbinary('STOR .g.0123.phoebus-part', io.BytesIO(b'x')); f.rename('.g.0123.phoebus-part', 'g')
 "#;
     ok(&python(&serve, script));

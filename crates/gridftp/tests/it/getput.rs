@@ -37,7 +37,7 @@ s.sendall(struct.pack('>BQQ', 0, 3, 0) + b'abc' + struct.pack('>BQQ', 72, 0, 1))
 r = answer(f)
 while r[0] == '1': r = answer(f)
 assert r.startswith('226'), r
-# What cannot be is said before anything is listened for.
+# Impossible requests are refused before the server listens.
 for line, code in [('GET pasv;', '501'), ('GET path=a b;pasv;', '425'), ('GET path=a b;mode=B;pasv;', '504'), ('PUT path=x;pasv', '501'), ('PUT path=x;port=1,2;', '501'),
                    ('PUT path=x;port=127,0,0,2,9,9;', '504'), ('GET path=../x;mode=S;pasv;', '553'), ('GET path=a b;cksum=MD5;', '504')]: refused(f, line, code)
 f.putcmd('GET path=gone;pasv;mode=S;'); r = answer(f); assert r.startswith('127'), r

@@ -1,4 +1,5 @@
-//! Clients that have gone, and what they have left to be done: also where their end is behind lines that nobody reads any more.
+//! Clients that have disconnected, and their commands that are still to be carried out, also if the end of the
+//! connection is behind lines that the server no longer reads.
 
 use crate::support;
 use phoebus_gridftp::server::config::Tls;
@@ -8,7 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 use support::{Serve, ok, python, run};
 
-/// `is_open(n)` waits until the server has `n` descriptors of the file `endless`: it is a part of the process that has started the script.
+/// `is_open(n)` waits until the server has `n` descriptors of the file `endless`. The server runs in the process that
+/// started the script.
 const OPEN: &str = r#"
 def is_open(wanted):
     fds, until = '/proc/%d/fd' % os.getppid(), time.monotonic() + 50
@@ -22,10 +24,10 @@ def is_open(wanted):
 
 #[test]
 fn killed_client_has_stored_nothing() {
-    // Far longer than whatever may hold up the client between the two ends.
+    // Far longer than any delay of the client between the two ends.
     let serve = Serve::with(|config| config.data.quiet = Span(Duration::from_secs(3)));
     let script = r#"
-# The control connection's end comes later than the data's, as it does where the two take other paths.
+# The control connection ends later than the data connection, as it may if they take different paths.
 for ahead in '', 'QUIT':
     for i, pause in enumerate((0.001, 0.005, 0.01, 0.02, 0.03)):
         f = login(); f.voidcmd('TYPE I'); s = f.transfercmd(f'STOR cut{ahead}{i}'); s.sendall(b'x' * 1000)
@@ -33,7 +35,7 @@ for ahead in '', 'QUIT':
         s.close(); time.sleep(pause); f.sock.close(); f.file.close()
 "#;
     ok(&python(&serve, script));
-    // When all drafts are gone it is known what became of them.
+    // Once all drafts are gone, the server has decided about each.
     assert_eq!(serve.hidden(), Vec::<String>::new());
     let script = "g = login(); g.storbinary('STOR whole', io.BytesIO(b'abc')); assert g.nlst() == ['whole'], g.nlst()";
     ok(&python(&serve, script));
@@ -55,7 +57,7 @@ context = ssl._create_unverified_context()
 def under_tls(): f = Resuming(context=context, timeout=60); f.connect(host, port); f.login(); return f
 def closes(f): raw = socket.socket(fileno=f.sock.detach()); f.file.close(); raw.close()
 def resets(f): raw = socket.socket(fileno=f.sock.detach()); f.file.close(); reset(raw)
-# He may also have ended his side alone.
+# The client may have shut down only its own side.
 kept = []
 def ends(f): raw = socket.socket(fileno=f.sock.detach()); raw.shutdown(socket.SHUT_WR); kept.append((raw, f.file))
 ask = b'CKSM SHA512 0 -1 endless\r\n'
@@ -63,7 +65,7 @@ for begin in login, under_tls:
     for leave in closes, resets, ends:
         for ahead in ask + b'NOOP\r\n' * 3000, ask * 3000:
             f = begin(); f.sock.sendall(ahead); is_open(1); leave(f); is_open(0)
-# Who has said goodbye gets no answer either when his connection is no more.
+# A client that has sent QUIT gets no reply either, once its connection is reset.
 f = login(); f.sock.sendall(ask + b'QUIT\r\n'); is_open(1); resets(f); is_open(0)
 "#;
     ok(&python(&serve, &[OPEN, script].concat()));
@@ -77,10 +79,10 @@ fn checksum_of_a_vanished_client_ends_behind_a_full_queue() {
 import select
 def fill(f):
     f.sock.sendall(b'CKSM SHA512 0 -1 endless\r\n'); is_open(1)
-    # What the server does not take stays with the client, and his end behind it.
+    # Lines that the server does not take stay at the client, and so does its end.
     while select.select([], [f.sock], [], 0.2)[1]: f.sock.send(b'NOOP\r\n' * 1000, socket.MSG_DONTWAIT)
 f = login(); fill(f); f.close(); is_open(0)
-# Who is there is told why.
+# A client that is still connected is told why.
 f = login(); fill(f); assert answer(f).startswith('421 more commands were sent ahead than are read'); is_open(0)
 "#;
     ok(&python(&serve, &[OPEN, script].concat()));
@@ -97,7 +99,8 @@ fn memory_used_up_by_others_ends_no_checksum() {
 ask = b'CKSM SHA512 0 -1 endless\r\n'
 other = login(); other.sock.sendall(ask + b'NOOP\r\n' * 300); is_open(1)
 f = login(); f.sock.sendall(ask + b'NOOP\r\n' * 200); is_open(2)
-# Two who say nothing for too long, one after the other: meanwhile whoever could not be heard for as long would be given up.
+# Two clients that stay silent for too long, one after the other. If the server could not read the first client for that
+# time, it would give it up.
 for _ in range(2): assert answer(login()).startswith('421')
 other.close(); is_open(1); f.sock.sendall(b'ABOR\r\n')
 assert answer(f).startswith('426') and answer(f).startswith('226')
@@ -113,7 +116,7 @@ for i, lines in enumerate((100, 1500, 2500, 20000)):
     for held in False, True:
         f = login(); f.voidcmd('TYPE I'); s = socket.create_connection((host, f.makepasv()[1]))
         f.sock.sendall(f'STOR cut{i}{held}\r\n'.encode() + b'NOOP\r\n' * lines); s.sendall(b'x' * 1000)
-        # What has come by its end is not all that there is, if the client is there.
+        # If the client is still connected, the bytes up to the end of the data connection are not the whole file.
         s.close()
         if held: f.sock.shutdown(socket.SHUT_WR); answers = f.file.read(); assert not lines < 1000 or '426' in answers, answers[:200]
         f.sock.close(); f.file.close()
@@ -121,7 +124,7 @@ for i, lines in enumerate((100, 1500, 2500, 20000)):
     ok(&python(&serve, script));
     assert_eq!(serve.hidden(), Vec::<String>::new());
     let script = r#"
-# Whose length is known is there, however much was sent ahead.
+# A file of announced length is complete, however many commands follow.
 f = login(); f.voidcmd('TYPE I'); s = socket.create_connection((host, f.makepasv()[1]))
 f.sock.sendall(b'ALLO 3\r\nSTOR whole\r\n' + b'NOOP\r\n' * 2500); s.sendall(b'abc'); s.close()
 for code in '200', '150', '226': assert answer(f).startswith(code), code

@@ -1,5 +1,5 @@
-//! Clients that prove by certificates who they are (U1; GFD.20, section 3.1): `globus-url-copy` with proxies, every protection
-//! of data, and third-party transfers with the toolkit's own server.
+//! Clients with certificates (U1; GFD.20, section 3.1): `globus-url-copy` with proxies, every protection of data, and
+//! third-party transfers with the toolkit's own server.
 
 use crate::support;
 use phoebus_gridftp::server::config::User;
@@ -98,13 +98,13 @@ fn clients_without_a_mapped_certificate_are_refused() {
         assert!(!output.status.success() && text.contains(says), "{text}");
     };
     refused(&copy(&lab, "other.proxy", &[&url(&serve, "source"), &target]), "530");
-    // Without a certificate there is no way in at all.
+    // Without a certificate, nobody can log in.
     refused(&copy(&lab, "proxy", &[&serve.url("source"), &target]), "530");
-    // The client makes the file before it asks.
+    // The client creates the file before it sends the request.
     assert_eq!(fs::read(serve.local().join("target")).unwrap_or_default(), b"");
 }
 
-/// Revocation lists are replaced by programs that tell nobody.
+/// Programs replace revocation lists without a notice to the server.
 #[test]
 fn a_replaced_revocation_list_applies_to_the_next_login() {
     let lab = Lab::new();
@@ -122,12 +122,12 @@ fn a_replaced_revocation_list_applies_to_the_next_login() {
     assert!(!get().status.success(), "the list has run out");
     fs::rename(lab.path("fresh"), lab.path("believed/lab.r0")).unwrap();
     ok(&get());
-    // What cannot be used changes nothing.
+    // An unusable list changes nothing.
     for broken in ["", "hello", "-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"] {
         fs::write(lab.path("believed/lab.r0"), broken).unwrap();
         ok(&get());
     }
-    // Nor does a list take time to count that takes the user's certificate back.
+    // A list that revokes the user's certificate applies at once, too.
     let revoke = "openssl ca -config ca.cnf -revoke user.pem 2>&1; openssl ca -config ca.cnf -gencrl -crldays 2 -out believed/lab.r0 2>&1";
     ok(&run(Command::new("sh").args(["-eu", "-c", revoke]).current_dir(lab.path(""))));
     let refused = get();
@@ -155,7 +155,7 @@ fn data_connections_authenticate_the_subject_that_dcau_names() {
     assert!(fs::read(back).unwrap() == content);
     ok(&with(USER, ["third", &url(&here, "x"), &url(&there, "y")]));
     assert!(fs::read(there.path("y")).unwrap() == content);
-    // Whoever is at the other end is not he whom the client names: he may be a stranger, and who is named is waited for.
+    // The peer is not the one that the client names. It may be a stranger, so the server waits for the named one.
     let soon = |config: &mut phoebus_gridftp::server::Config| config.data.reply_timeout = Span(Duration::from_secs(10));
     let (here, there) = (Serve::to_grid_with(&lab, soon), Serve::to_grid_with(&lab, soon));
     fs::write(here.path("x"), &content).unwrap();
@@ -200,7 +200,7 @@ fn gct_client_chooses_the_driver_stack() {
     works("globus-url-copy", "phoebus serve", "certificate", "udt stack");
 }
 
-/// A client that agrees with the server, and somebody on the path who puts lines of his own before and behind the last token.
+/// A client that authenticates, and an attacker on the path who inserts lines before and after the last token.
 struct Agreeing {
     stream: TcpStream,
     replies: Replies,
@@ -236,7 +236,7 @@ impl Agreeing {
         }
     }
 
-    /// Sends the next line, with `behind` behind it, and takes its answer; whether there is another line to be sent.
+    /// Sends the next line, followed by `behind`, and reads the reply. Returns whether there is another line to send.
     fn step(&mut self, behind: &str) -> bool {
         let line = format!("{}\r\n{behind}", self.line);
         self.stream.write_all(line.as_bytes()).unwrap();
@@ -250,11 +250,11 @@ impl Agreeing {
         }
     }
 
-    /// All that the server says up to its end.
+    /// All replies up to the end of the connection.
     fn rest(mut self) -> String {
         self.stream.shutdown(Shutdown::Write).unwrap();
         let mut said = Vec::new();
-        // A server that closes on what it does not read resets.
+        // A server that closes with unread bytes sends a reset.
         let _ = self.stream.read_to_end(&mut said);
         let mut said = String::from_utf8_lossy(&said).into_owned();
         while let Ok(Some(reply)) = self.replies.take() {
@@ -269,10 +269,10 @@ fn clear_commands_sent_before_the_last_token_are_discarded() {
     let lab = Lab::new();
     let serve = Serve::to_grid_with(&lab, |config| {
         let root = config.users[0].root.clone();
-        // That his login fails is said while the token comes, or after it.
+        // The failure of the attacker's login is reported while the token arrives, or after it.
         config.limits.failure_delay = Span(Duration::from_millis(20));
         config.limits.failure_delay_max = Some(Span(Duration::from_millis(20)));
-        // Whose password takes a while to be looked at.
+        // A user whose password takes a while to check.
         let password = Some(hash_password(b"secret").unwrap());
         let (read_only, third_party) = (false, false);
         let boss = User {
@@ -298,7 +298,7 @@ fn clear_commands_sent_before_the_last_token_are_discarded() {
         for _ in 1..lines {
             assert!(client.step(""));
         }
-        // The server looks at the password while the token comes, and then more.
+        // The server checks the password while the token and further lines arrive.
         client.stream.write_all(b"USER boss\r\nPASS wrong\r\n").unwrap();
         std::thread::sleep(Duration::from_millis(pause));
         client.stream.write_all(format!("{}\r\n{stolen}", client.line).as_bytes()).unwrap();
@@ -306,7 +306,7 @@ fn clear_commands_sent_before_the_last_token_are_discarded() {
         assert!(said.contains("235 ") && (said.contains("\n533 ") || said.contains("\n632 ")), "{said}");
         assert!(!said.contains("\n230 ") && !said.contains("\n257 ") && !said.starts_with("230 "), "{said}");
     }
-    // Behind the last token without a pause.
+    // Directly behind the last token.
     let mut client = Agreeing::begin(&lab, &serve);
     for _ in 1..lines {
         assert!(client.step(""));

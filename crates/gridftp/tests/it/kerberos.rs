@@ -1,4 +1,5 @@
-//! Logins by Kerberos with curl, a client of RFC 2228 on MIT's library, and a KDC of MIT's, which is the test's own: nothing of the host's configuration is read or changed.
+//! Logins by Kerberos with curl and with a client of RFC 2228 on MIT's library. The KDC is MIT's and belongs to the
+//! test. The host's configuration is neither read nor changed.
 #![cfg(feature = "kerberos")]
 
 use crate::support;
@@ -12,7 +13,7 @@ use std::time::Instant;
 use support::works::works;
 use support::{PATIENCE, Serve, bytes, ok, python_by, run};
 
-/// Where the second run of a test, which has a realm, finds its files.
+/// The directory of the realm, for the second run of a test.
 const REALM: &str = "PHOEBUS_TEST_REALM";
 
 /// A realm in a directory: a KDC, a keytab for `ftp/localhost`, tickets of jane, of john and of jane/admin.
@@ -28,7 +29,7 @@ impl Drop for Realm {
     }
 }
 
-/// A program of Kerberos's, in the realm of `dir`.
+/// A program of MIT Kerberos, in the realm of `dir`.
 fn tool(dir: &Path, name: &str) -> Command {
     let mut command = Command::new(name);
     let path = std::env::var("PATH").unwrap();
@@ -41,7 +42,7 @@ fn tool(dir: &Path, name: &str) -> Command {
 impl Realm {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // The KDC does not say which port it got, so that it is told one.
+        // The KDC does not report a port that it chose, so it is given one.
         let port = support::port::free();
         let at = dir.path().display().to_string();
         let krb5 = format!(
@@ -82,7 +83,7 @@ impl Realm {
     }
 }
 
-/// Runs this test once more with a realm, whose configuration the library finds in the environment.
+/// Runs this test again with a realm. The library finds the realm's configuration in the environment.
 fn within_realm(test: &str, then: impl FnOnce(&Path)) {
     if let Some(dir) = std::env::var_os(REALM) {
         return then(Path::new(&dir));
@@ -156,21 +157,22 @@ def client(level='ENC', user='jane'):
     f = Client(timeout=30); f.connect('localhost', port); f.agree(); f.level = level; f.login(user, ''); f.voidcmd('TYPE I'); return f
 "#;
 
-/// Runs a script that has a client at hand, whose tickets are these.
+/// Runs a script that has a client with these tickets.
 fn client(dir: &Path, tickets: &str, serve: &Serve, script: &str) {
     let mut command = Command::new("/usr/bin/python3");
     command.env("KRB5CCNAME", format!("FILE:{}/{tickets}", dir.display()));
     ok(&python_by(command, serve, &[CLIENT, script].concat()));
 }
 
-/// What curl has. Debian 12's (7.88) logs in and can then say nothing more: "send: no filter connected" is its own fault.
+/// curl's features. Debian 12's (7.88) logs in and can then say nothing more: "send: no filter connected" is its own
+/// fault.
 #[test]
 fn curl_authenticates_by_a_ticket() {
     within_realm("kerberos::curl_authenticates_by_a_ticket", |dir| {
         let serve = serve(dir);
         let mut curl = tool(dir, "curl");
         curl.env("KRB5CCNAME", format!("FILE:{}/jane", dir.display()));
-        // It hangs then, for so long.
+        // It then hangs for this time.
         curl.args(["-sSv", "--max-time", "20", "--krb", "private", "-u", "jane:"]);
         let output = run(curl.arg(format!("ftp://localhost:{}/x", serve.port())));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -198,7 +200,7 @@ fn principals_map_to_configured_users() {
     });
 }
 
-/// Clients that speak as RFC 2228 has it, and what they get for breaking it.
+/// Clients that follow RFC 2228, and the replies to those that break it.
 #[test]
 fn commands_and_data_have_the_negotiated_protection() {
     within_realm("kerberos::commands_and_data_have_the_negotiated_protection", |dir| {
@@ -220,7 +222,7 @@ for letter, private in ('S', False), ('P', True):
     for o in range(0, len(data), 500000): f.seal(s, data[o:o + 500000], private)
     f.seal(s, b'', private); r = answer(f); assert r.startswith('226'), r
     assert f.size('put') == len(data)
-    # What was altered, comes twice, is cut or too long is refused.
+    # Messages that were altered, repeated, truncated or are too long are refused.
     def broken(act):
         s = f.transfercmd('STOR broken')
         try: act(s); s.close()
@@ -232,7 +234,7 @@ for letter, private in ('S', False), ('P', True):
     def long(s): s.sendall(struct.pack('>I', 1 << 31)); time.sleep(0.1)
     for act in altered, twice, cut, long: broken(act)
 broken(lambda s: f.seal(s, b'readable', False))
-# Somebody on the way leaves messages out, swaps them, or ends what goes there early.
+# An attacker on the path drops messages, reorders them, or ends the connection early.
 def wrapped(b): m = f.context.wrap(b, True).message; return struct.pack('>I', len(m)) + m
 def without(s): m = [wrapped(b'x' * 100) for _ in range(3)] + [wrapped(b'')]; s.sendall(m[0] + m[2] + m[3])
 def without_first(s): m = [wrapped(b'x' * 100) for _ in range(2)] + [wrapped(b'')]; s.sendall(m[1] + m[2])
@@ -240,12 +242,12 @@ def swapped(s): m = [wrapped(b'x' * 100), wrapped(b'y' * 100), wrapped(b'')]; s.
 def early(s): s.sendall(wrapped(b'x' * 100))
 def nothing(s): pass
 for act in without, without_first, swapped, early, nothing: broken(act)
-# Commands that were sent meanwhile have numbers, too. An end that is not said is enough where the size was.
+# Commands that were sent meanwhile have sequence numbers, too. If the size is known, an unannounced end is enough.
 s = f.transfercmd('STOR meanwhile'); s.sendall(wrapped(b'abc')); f.putcmd('NOOP'); f.putcmd('NOOP'); s.sendall(wrapped(b'def') + wrapped(b'')); s.close()
 for wanted in '226', '200', '200': r = answer(f); assert r.startswith(wanted), r
 f.voidcmd('ALLO 6'); s = f.transfercmd('STOR announced'); s.sendall(wrapped(b'abc') + wrapped(b'def')); s.close(); r = answer(f); assert r.startswith('226'), r
 assert f.size('meanwhile') == f.size('announced') == 6
-# Nor can a message be framed anew, for it to be taken once more, or some of the data be handed over as a command.
+# A message cannot be replayed in a new frame, and data cannot be passed off as a command.
 def command(m): f.sock.sendall(b'ENC ' + base64.b64encode(m) + b'\r\n')
 m = f.context.wrap(b'NOOP', True).message; framed = bytes.fromhex('06092a864886f712010202') + m; assert len(framed) < 128
 command(b'\x60' + bytes([len(framed)]) + framed); r = answer(f); assert r.startswith('535'), r
@@ -255,7 +257,7 @@ s.sendall(struct.pack('>I', len(m[0])) + m[0]); command(m[1]); s.sendall(wrapped
 for wanted in '426', '500': r = answer(f); assert r.startswith(wanted), r
 f.voidcmd('MODE E'); r = refused(f, 'PASV', '504'); f.voidcmd('MODE S'); f.voidcmd('PROT C')
 s = f.transfercmd('RETR there'); got = b''.join(iter(lambda: s.recv(1 << 20), b'')); assert got == data; assert answer(f).startswith('226')
-# A command in clear, and one that came before.
+# A command in the clear, and one that was sent before.
 f.context, context = None, f.context; r = refused(f, 'NOOP', '632'); f.context = context
 f.level = 'ENC'; m = base64.b64encode(context.wrap(b'NOOP', True).message).decode()
 for wanted in '200', '535':
@@ -305,7 +307,7 @@ r = f.sendcmd('FEAT'); assert 'AUTH GSSAPI' in r or 'GSSAPI' in r, r
     });
 }
 
-/// Somebody on the path holds a ticket back, and puts commands of his own around it while the server is busy with a password.
+/// An attacker on the path delays a ticket, and inserts commands around it while the server checks a password.
 #[test]
 fn clear_commands_sent_before_a_ticket_are_discarded() {
     within_realm("kerberos::clear_commands_sent_before_a_ticket_are_discarded", |dir| {
@@ -320,7 +322,7 @@ for pause in 0, 0.005, 0.02, 0.05, 0.1:
     lines = ['ADAT ' + base64.b64encode(token).decode(), 'USER jane', 'PASS -', 'MKD stolen', 'PWD']
     f.sock.sendall(''.join(line + '\r\n' for line in lines).encode())
     f.sock.shutdown(socket.SHUT_WR); said = f.file.read()
-    # What came before the two had agreed ends it; what came later is refused under protection.
+    # Lines from before the authentication end the connection. Later ones are refused under protection.
     assert '\n235' in said and ('\n533' in said or '\n632' in said), said
     assert '\n230' not in said and '\n257' not in said, said
 "#;

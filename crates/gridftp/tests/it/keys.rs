@@ -1,4 +1,4 @@
-//! Data connections between ends that have told each other keys: the driver `quic`, and `tls` with a key (`data::pinned`).
+//! Data connections between ends that have exchanged keys: the driver `quic`, and `tls` with a key (`data::pinned`).
 
 use crate::support;
 use phoebus_files::key::Key;
@@ -20,7 +20,7 @@ use support::{PATIENCE, Serve, bytes};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// Odd, and longer than what waits to be sent at first.
+/// An odd number, and larger than the send buffers.
 const LONG: usize = 7_345_679;
 
 /// A control connection.
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    /// The last answer.
+    /// The last reply.
     fn last(&mut self) -> Reply {
         loop {
             let reply = self.next();
@@ -72,7 +72,8 @@ impl Control {
         self.last()
     }
 
-    /// Asks for a stack, and gives how this end's connections are made then. `named` is the key that the server is told.
+    /// Requests a stack, and returns how this end's connections are then made. `named` is the key that the server is
+    /// told.
     fn stack(&mut self, driver: &'static str, more: &str, own: &OwnKey, named: Pin) -> Settings {
         let stack = if driver == "tls" { format!("tcp,tls:key={named}") } else { format!("quic:key={named}{more}") };
         let reply = self.ask(&format!("SITE SETNETSTACK {stack}"));
@@ -87,7 +88,7 @@ impl Control {
     }
 }
 
-/// How the end with `own` makes connections to the one of that key.
+/// Makes connections from the end with the key `own` to the one with that key.
 fn between(driver: &str, own: &OwnKey, theirs: Pin) -> Settings {
     let settings = Settings { reply_timeout: PATIENCE, stall_timeout: PATIENCE, ..Settings::default() };
     match driver {
@@ -114,7 +115,7 @@ fn gets_and_puts_work_in_both_modes_and_directions() {
         for len in [0, 1, LONG] {
             let (content, own, mut control) = (bytes(len), OwnKey::new().unwrap(), Control::to(&serve));
             let settings = control.stack(driver, more, &own, own.pin());
-            // As a stream, the server being connected to, and connecting.
+            // In stream mode, with the server as the listener and as the connecting end.
             let to = Channel::connecting(vec![control.listening()], settings.clone());
             control.say("STOR a");
             assert_eq!(runtime.block_on(send(&to, Mode::Stream, &content, true)).unwrap(), len as u64);
@@ -134,7 +135,7 @@ fn gets_and_puts_work_in_both_modes_and_directions() {
                 }
                 assert_eq!(control.last().code, 226);
             }
-            // As blocks, over connections that are kept.
+            // In extended blocks, over connections that are kept.
             assert_eq!(control.ask("MODE E").code, 200);
             let to = Channel::connecting(vec![control.listening()], settings.clone());
             for name in ["c", "d"] {
@@ -180,7 +181,7 @@ fn both_ends_refuse_an_unexpected_key() {
         control.say("RETR there");
         let got = runtime.block_on(receive(&to, Mode::Stream, None));
         assert!(got.is_err() && control.last().code / 100 == 4);
-        // This end expects another than the server's.
+        // This end expects another key than the server's.
         let mut control = Control::to(&serve);
         let _ = control.stack(driver, "", &own, own.pin());
         let to = Channel::connecting(vec![control.listening()], between(driver, &own, other.pin()));
@@ -207,7 +208,7 @@ fn cut_transfer_never_looks_complete() {
             assert!(runtime.block_on(send(&to, mode, &bytes(LONG), false)).is_err());
             assert_eq!(control.last().code, 426, "{driver} {letter}");
         }
-        // The other way, without a server to say so.
+        // The other direction, without a server that reports it.
         let theirs = OwnKey::new().unwrap();
         let from = between(driver, &own, theirs.pin());
         let from = Channel::listening(Ipv4Addr::LOCALHOST.into(), from).unwrap();
@@ -234,7 +235,7 @@ fn missing_keys_and_unlisted_stacks_are_refused() {
         assert!(refused.code == 503 && refused.text().contains("needs the key of the other end"), "{refused}");
         control.ask("PORT 127,0,0,1,200,200");
         assert_eq!(control.ask("LIST").code, 503);
-        // The key is the session's: whoever has to be told it first can be.
+        // The key belongs to the session, so whoever must have it first can be told first.
         let own = OwnKey::new().unwrap();
         let again = control.ask(&format!(
             "SITE SETNETSTACK {stack}{}{}",
@@ -261,7 +262,8 @@ fn missing_keys_and_unlisted_stacks_are_refused() {
     assert!(refused.code == 500 && refused.text().contains("quic driver not whitelisted"), "{refused}");
 }
 
-/// Between clients and a server: it notes what stacks the server is told, and cuts what it is told to cut.
+/// A proxy between clients and the server. It counts the stacks that the server is told, and cuts connections on
+/// request.
 struct Relay {
     addr: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -299,7 +301,7 @@ impl Relay {
         relay
     }
 
-    /// How often the server was told a stack, but for what every client tells it once it is logged in.
+    /// How often the server was told a stack, without the one that every client sends after its login.
     fn told(&self) -> usize {
         self.told.lock().unwrap().len() - self.open.lock().unwrap().len()
     }
@@ -345,7 +347,7 @@ fn servers_learn_each_others_keys_once_and_again_after_a_cut() {
             for (i, relay) in relays.iter().enumerate() {
                 let before = relays[1 - i].told();
                 relay.cut();
-                // Whoever has not seen yet that it is cut tries again.
+                // A client that has not noticed the cut yet tries again.
                 let mut tries = 0;
                 while let Err(error) = copy("d").await {
                     tries += 1;

@@ -1,5 +1,4 @@
-//! What users may have, whose their files are, and how long they are waited for: quotas, accounts of the system where the server is root,
-//! and `data.stall`.
+//! Limits of users: quotas, accounts of the system on a server that runs as root, and `data.stall`.
 
 use crate::support;
 use phoebus_gridftp::server::config::{Tls, User};
@@ -44,27 +43,27 @@ def put(line, n, announced=None):
     except OSError: pass
     s.close(); return answer(f)
 assert put('STOR a', 400000).startswith('226')
-# As it arrives, as it is announced, and as it is asked.
+# Checked as bytes arrive, as they are announced, and when the client asks (ALLO).
 r = put('STOR b', 300001); assert r.startswith('552') and 'quota' in r, r
 refused(f, 'SIZE b', '550')
 r = refused(f, 'ALLO 300001', '552'); f.sendcmd('ALLO 300000')
 r = put('STOR b', 300000, 300000); assert r.startswith('226'), r
 r = put('APPE b', 1); assert r.startswith('552'), r
-# What is replaced counts until it is.
+# A file that is being replaced counts until then.
 r = put('STOR a', 10); assert r.startswith('552'), r
 f.delete('there'); r = put('STOR a', 10); assert r.startswith('226'), r
 r = put('APPE a', 699990 - 300); assert r.startswith('226'), r
-# Two files are there; three more have room.
+# Two files exist, and three more fit.
 for name in 'c', 'd': f.mkd(name)
 assert put('STOR d/e', 0).startswith('226'); r = put('STOR d/f', 0); assert r.startswith('552') and 'files' in r, r
 refused(f, 'MKD g', '552'); f.rmd('c'); f.rename('a', 'd/e'); assert put('STOR g', 0).startswith('226'); f.mkd('h')
 refused(f, 'MKD i', '552')
-# Another connection shares it.
+# Another connection of the user shares the quota.
 g = login(); refused(g, 'MKD i', '552')
 "#;
     ok(&python(&serve, script));
     assert_eq!(serve.hidden(), Vec::<String>::new());
-    // What is too long is not sent at all by those who announce it.
+    // A client that announces the size does not send a file that is too long.
     let long = serve.local().join("long");
     fs::write(&long, bytes(2_000_000)).unwrap();
     let url = format!("file://{}", long.display());
@@ -78,7 +77,7 @@ fn cut_upload_resumes_within_a_tight_quota() {
     let quota = Quota { bytes: Some(ByteSize(50 << 20)), files: None };
     let serve = Serve::with(|config| {
         config.anonymous.as_mut().unwrap().quota = quota;
-        // All that comes before a cut may come in one turn, which then fails.
+        // All bytes before a cut may arrive in one turn, which then fails.
         config.data.turn = Span(Duration::from_secs(1));
     });
     let script = r#"
@@ -91,17 +90,17 @@ def put(name, body, at, end):
 M = 1000000; long = b''.join(b'%9d\n' % i for i in range(4500000)); short = long[-20 * M:]
 r = put('x', long, 0, 20 * M); assert r[0] in '45', r
 refused(f, 'ALLO %d' % (45 * M - 1), '552')
-# The name says that it is another file.
+# The name identifies another file.
 r = put('y', long, 0, 1); assert r.startswith('552'), r
 r = put('x', long, 10 * M, 45 * M); assert r.startswith('226'), r
 out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == long
-# One that is replaced, and counts until then.
+# A file that is being replaced counts until then.
 f.delete('x'); r = put('z', long[:20 * M], 0, 20 * M); assert r.startswith('226'), r
 r = put('z', short, 0, 10 * M); assert r[0] in '45', r
 r = put('y', short, 0, 1); assert r.startswith('552'), r
 r = put('z', short, 5 * M, 20 * M); assert r.startswith('226'), r
 out = io.BytesIO(); f.retrbinary('RETR z', out.write); assert out.getvalue() == short
-# Who begins anew takes away what was left.
+# A client that starts again removes the remains of its earlier upload.
 r = put('z', long[:20 * M], 0, 10 * M); assert r[0] in '45', r
 r = put('z', short, 0, 20 * M); assert r.startswith('226'), r
 "#;
@@ -109,7 +108,7 @@ r = put('z', short, 0, 20 * M); assert r.startswith('226'), r
     assert_eq!(serve.hidden(), Vec::<String>::new());
 }
 
-/// Needs root, and somebody who is not.
+/// Needs root, and a user who is not root.
 #[test]
 fn files_belong_to_the_account() {
     let id = |what: &str| ok(&run(Command::new("id").args([what, "daemon"]))).trim().parse::<u32>().unwrap();
@@ -154,8 +153,7 @@ out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() =
     assert_eq!(serve.hidden(), Vec::<String>::new());
 }
 
-/// A directory that a user may write to and not read: each upload of the server syncs the directories in which names
-/// have changed.
+/// A directory that a user may write to but not read: each upload syncs the directories whose names have changed.
 #[test]
 fn uploads_go_to_directories_that_cannot_be_read() {
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().account = Some("daemon".to_owned()));
@@ -167,7 +165,7 @@ f = login(); f.voidcmd('TYPE I')
 for name in 'incoming/a', 'incoming/b', 'c':
     f.storbinary('STOR ' + name, io.BytesIO(name.encode()))
 f.mkd('own'); f.sendcmd('SITE CHMOD 300 own'); f.storbinary('STOR own/d', io.BytesIO(b'own/d')); f.storbinary('STOR e', io.BytesIO(b'e'))
-# What its owner cannot read is still its owner's to change.
+# The owner may still change what the owner cannot read.
 for mode in '000', '755': f.sendcmd(f'SITE CHMOD {mode} own')
 for mode in '000', '644': f.sendcmd(f'SITE CHMOD {mode} own/d'); f.sendcmd('MFMT 20200102030405 own/d')
 "#;
@@ -206,8 +204,8 @@ def said(s):
     r = b''
     while r.count(b'\n') < 2: r += s.recv(999)
     return r.decode().split('\n')[1][:3]
-# After each failure the next password from there waits longer, whether there is such a user or not, and also if it is the right one:
-# silence tells nothing to who does not stay for the answer.
+# After each failure, the next password from that address waits longer, whether the user exists or not, and even if the
+# password is right. So a client that does not wait for the reply learns nothing.
 for wait, name in (0, 'jane'), (0.2, 'nobody'), (0.4, 'jane'), (0.8, 'jane'):
     begin = time.monotonic(); assert said(attempt(name, 'wrong')) == '530'; assert time.monotonic() - begin >= wait, name
 begin = time.monotonic(); s = attempt('jane', 'secret'); s.close()
@@ -217,7 +215,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 guesses = [attempt('jane', 'wrong', f'127.0.1.{i % 10 + 1}') for i in range(700)]
 f = login(); out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == b'a few bytes'
 assert said(attempt('jane', 'secret', '127.0.2.1')) == '230'
-# Nor does another user from one of those addresses wait for all of them.
+# Another user at one of those addresses does not wait for all of them either.
 assert said(attempt('joe', 'secret', '127.0.1.1')) == '230'
 p = select.poll(); [p.register(s, select.POLLIN) for s in guesses]
 answers = [s.recv(999, socket.MSG_DONTWAIT) for s in guesses if s.fileno() in dict(p.poll(0))]
@@ -244,7 +242,8 @@ fn many_checksum_requests_delay_only_their_client() {
             third_party: false,
         };
         config.users = [("jane", &*root), ("joe", other.path())].map(user).into();
-        // One long step at a time: who waited for one of each request would wait for longer than his patience lasts.
+        // One long step at a time: a request that waited for one step of each other request would exceed its time
+        // limit.
         (config.limits.checksums, config.limits.checksum_step) = (1, ByteSize(256 << 20));
     });
     let endless = serve.path("endless");
@@ -287,14 +286,15 @@ fn memory_kept_for_a_client_is_bounded() {
     }
     let script = r#"
 f = login(); f.voidcmd('TYPE I')
-# Whoever waits for the data connection of a transfer sends lines ahead: no more of them are taken than have room.
+# A client that waits for the data connection of a transfer sends lines ahead. The server takes only as many as it has
+# room for.
 f.sendcmd('PASV'); f.putcmd('RETR a file with a name of some length 000'); f.sock.setblocking(False)
 line = b'NOOP ' + b'x' * 60000 + b'\r\n'; sent, still = 0, 0
 while sent < 40 << 20 and still < 20:
     try: sent += f.sock.send(line); still = 0
     except BlockingIOError: still += 1; time.sleep(0.05)
 assert sent < 30 << 20, sent
-# Nor is a longer listing made than there may be.
+# A listing is not longer than the limit either.
 g = login(); said = refused(g, 'STAT /', '552'); assert 'MLSD' in said, said
 assert len(g.nlst()) == 300
 "#;
@@ -330,7 +330,7 @@ data = open(os.path.join(dir, 'data'), 'rb').read()
 context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
 def under_tls(): f = Resuming(context=context, timeout=60); f.connect(host, port); f.login(); f.prot_p(); return f
 def slow(s, what):
-    # Far less than the kernel's buffers have room for, and for longer than the time-out.
+    # Far less than the kernel's buffers hold, and for longer than the time-out.
     got, until = bytearray(), time.monotonic() + 21
     while time.monotonic() < until: got += what(s, 16384); time.sleep(0.2)
     while True:
@@ -338,7 +338,7 @@ def slow(s, what):
         if not more: return got
         got += more
 def narrow(f):
-    # The room for what comes is told before the connection is made.
+    # The free space for the upload is reported before the connection is made.
     at = ftplib.parse227(f.sendcmd('PASV')); s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768); s.settimeout(60); s.connect(('127.0.0.1', at[1]))
     return s
 def one(f, tls, dead):
@@ -347,7 +347,7 @@ def one(f, tls, dead):
     if dead: r = answer(f); assert r.startswith('426'), r; return
     got = slow(s, lambda s, n: s.recv(n)); s.close(); r = answer(f); assert r.startswith('226') and got == data, (r, len(got))
 def blocks(f):
-    # Over extended blocks, read as they come.
+    # In extended blocks, which are read as they arrive.
     f.sendcmd('TYPE I'); f.sendcmd('MODE E'); l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768); l.bind(('127.0.0.1', 0)); l.listen(); l.settimeout(60)
     f.voidcmd('PORT 127,0,0,1,%d,%d' % divmod(l.getsockname()[1], 256)); f.putcmd('RETR data'); r = answer(f); assert r.startswith('150'), r
     s = l.accept()[0]; s.settimeout(60); got, left, ended = {}, [0, 0], [False]
@@ -370,14 +370,15 @@ threads = [threading.Thread(target=guarded, args=a) for a in all]; [t.start() fo
     ok(&python(&serve, script));
 }
 
-/// What a user does with files is done as him, by every thread: a thread that is root would leave a set-user-ID bit on what it writes.
+/// Every thread accesses a user's files as that user. A thread that is root would leave a set-user-ID bit on files that
+/// it writes.
 #[test]
 fn every_system_call_on_a_users_files_is_made_as_the_user() {
     let id = |what: &str| ok(&run(Command::new("id").args([what, "daemon"]))).trim().parse::<u32>().unwrap();
     let (daemon, group) = (id("-u"), id("-g"));
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().account = Some("daemon".to_owned()));
     chown(serve.path(""), Some(daemon), None).unwrap();
-    // It belongs to somebody else; whoever is in its group may write to it, and would so get his rights.
+    // It belongs to another user. The group may write to it, and would so get the owner's rights.
     fs::write(serve.path("setuid"), bytes(3 << 20)).unwrap();
     chown(serve.path("setuid"), Some(0), Some(group)).unwrap();
     fs::set_permissions(serve.path("setuid"), fs::Permissions::from_mode(0o4775)).unwrap();
@@ -409,7 +410,7 @@ f.sendcmd('SIZE long'); f.sendcmd('MDTM d/x'); f.delete('d/x'); f.rmd('d'); f.qu
         assert!(calls.contains_key(&(name.to_owned(), daemon)), "{name} was not seen as the user: {calls:?}");
     }
     for ((name, user), (times, line)) in calls {
-        // With debug assertions the standard library looks whether a descriptor is open before it closes it.
+        // With debug assertions, the standard library checks that a descriptor is open before it closes it.
         assert!(user == daemon || line.contains("F_GETFD"), "{name} was made as {user} {times} times: {line}");
     }
 }
@@ -419,7 +420,7 @@ fn reloaded_settings_apply_to_new_connections() {
     let quota = Quota { bytes: Some(ByteSize(1000)), files: None };
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().quota = quota);
     std::thread::scope(|scope| {
-        // One who is connected, and is in the middle of a transfer.
+        // A user who is connected and in the middle of a transfer.
         let script = r#"
 import time
 f = login(); f.voidcmd('TYPE I'); s = f.transfercmd('STOR x'); s.sendall(b'x' * 300)
@@ -433,11 +434,11 @@ s.sendall(b'x' * 300); s.close(); assert f.voidresp().startswith('226')
             assert!(begin.elapsed() < support::PATIENCE && !transfer.is_finished(), "no transfer has begun");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // What cannot be used changes nothing.
+        // An unusable configuration changes nothing.
         let error = serve.reload(|config| config.anonymous.as_mut().unwrap().root = "/gone".into()).unwrap_err();
         assert!(error.to_string().contains("/gone"), "{error}");
         ok(&python(&serve, "f = login(); f.mkd('d'); f.rmd('d')"));
-        // Connections and bytes that there are count against the new limits.
+        // Existing connections and bytes count against the new limits.
         serve.reload(|config| (config.limits.per_user, config.anonymous.as_mut().unwrap().quota) = (1, quota)).unwrap();
         let refused =
             "try: login(); raise SystemExit('a second one')\nexcept ftplib.Error as e: assert str(e)[0] in '45', e";

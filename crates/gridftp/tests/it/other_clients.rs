@@ -12,8 +12,8 @@ use support::{Serve, bytes, ok, run};
 
 const SIGABRT: i32 = 6;
 
-/// What a tool of gfal2's printed that did its work. On a busy machine one now and then falls over its own feet when it has: what it
-/// did is looked at in any case.
+/// What one of gfal2's tools printed if it did its work. On a busy machine, a tool sometimes crashes after its work, so
+/// the tests check the result in any case.
 fn did(output: &Output) -> String {
     let fell = String::from_utf8_lossy(&output.stderr).contains("free(): invalid pointer");
     match output.status.signal() {
@@ -22,7 +22,7 @@ fn did(output: &Output) -> String {
     }
 }
 
-/// All that gfal2 does with a server, by one of its addresses. What runs a tool of its is made by `gfal`.
+/// Everything that gfal2 does with a server, under one of its addresses. `gfal` makes the command of a tool.
 fn gfal2(serve: &Serve, base: &str, login: &str, gfal: impl Fn(&str) -> Command) {
     let content = bytes(3_000_001);
     let (there, here) = (|path: &str| format!("{base}/{path}"), |path: &str| serve.local().join(path));
@@ -43,7 +43,7 @@ fn gfal2(serve: &Serve, base: &str, login: &str, gfal: impl Fn(&str) -> Command)
         did(&tool("gfal-copy", &[&["-f", "-p", "-K", "ADLER32"], streams, &[&local("got"), &to]].concat()));
         assert!(fs::read(serve.path("new/dir/target")).unwrap() == content, "put {streams:?}");
     }
-    // Between servers, of which both are this one.
+    // Between servers; here, both are this one.
     did(&tool("gfal-copy", &["-f", &there("d/source"), &there("third")]));
     assert!(fs::read(serve.path("third")).unwrap() == content);
     let sum = did(&tool("gfal-sum", &[&there("third"), "MD5"]));
@@ -111,7 +111,7 @@ fn rclone() {
         assert!(fs::read(serve.path("new/tree").join(name)).unwrap() == content, "{name}");
     }
     rclone(&["check", "--download", &local, &there]);
-    // What has gone from the one goes from the other, and nothing else is sent again.
+    // Files that are gone at the source are removed at the destination, and no other file is sent again.
     fs::remove_file(serve.local().join("tree/a b")).unwrap();
     rclone(&["sync", &local, &there]);
     assert!(!serve.path("new/tree/a b").exists() && serve.path("new/tree/d/c").exists());
@@ -120,7 +120,7 @@ fn rclone() {
     assert!(fs::read(serve.local().join("back/d/c")).unwrap() == content);
     rclone(&["moveto", &format!("{there}/d/c"), &format!("{remote}/moved")]);
     assert_eq!(rclone(&["lsf", "--format", "sp", &format!("{remote}/")]), "2000001;moved\n-1;new/\n");
-    // One byte, whatever that is as text.
+    // One byte, whatever character it is as text.
     assert_eq!(rclone(&["cat", "--offset", "2000000", &format!("{remote}/moved")]).chars().count(), 1);
     rclone(&["purge", &format!("{remote}/new")]);
     assert!(!serve.path("new").exists());
@@ -128,7 +128,7 @@ fn rclone() {
     works("rclone", "phoebus serve", "anonymous", "get put list manage tree part sync");
 }
 
-/// What is put and got by a client that is a library.
+/// Uploads and downloads by a client library.
 fn put_and_got(serve: &Serve) -> String {
     let file = serve.local().join("content");
     fs::write(&file, bytes(2_000_001)).unwrap();
@@ -152,7 +152,7 @@ $must->(join(",", $f->ls("perl")) =~ /a b$/);
 $must->(join("\n", $f->dir("perl")) =~ / 2000001 .* a b$/);
 $must->($f->get("perl/a b", "$file.got"));
 $must->($f->rename("perl/a b", "perl/b"));
-# What is given up amid a file leaves the session as it was.
+# An aborted transfer leaves the session intact.
 my $data = $f->retr("perl/b"); $must->($data); $data->read(my $some, 100); $data->abort;
 $must->($f->pwd eq "/");
 $must->($f->delete("perl/b") && $f->rmdir("perl"));
@@ -182,7 +182,7 @@ fn commons_net() {
 fn gos_jlaffaye_ftp() {
     let serve = Serve::writable();
     let file = put_and_got(&serve);
-    // `scripts/test` has downloaded the modules; what is built once is kept.
+    // `scripts/test` has downloaded the modules. The build is kept.
     let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
     let mut go = Command::new("go");
     go.args(["run", ".", &format!("127.0.0.1:{}", serve.port()), &file]);
@@ -216,8 +216,8 @@ fn aria2c() {
         assert!(fs::read(serve.local().join("aria")).unwrap() == content, "{more:?}");
         fs::remove_file(serve.local().join("aria")).unwrap();
     };
-    // aria2 1.36 overlooks a 226 that it reads together with the 150, as it may from any quick server: it has the file then, and
-    // waits for its time-out of 60 s.
+    // aria2 1.36 overlooks a 226 that arrives together with the 150, as any fast server may send it. It then has the
+    // file, and waits for its time-out of 60 s.
     let quick = ["--timeout", "5"];
     // Over one connection, and over several that each take a part.
     aria(&quick);

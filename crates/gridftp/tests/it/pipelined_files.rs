@@ -1,5 +1,5 @@
-//! Many short files by pipelined commands over a kept data connection: with the toolkit's server, and with servers that do
-//! that in any way.
+//! Many short files by pipelined commands over a kept data connection, with the toolkit's server and with servers that
+//! misbehave.
 
 use crate::batches::{FILES, get, local, many, put, runtime, seen};
 use crate::fake::{Client, Fake, tools};
@@ -57,7 +57,7 @@ fn gct_server_takes_and_sends_files_with_all_that_they_have() {
         let report = get(&remote, to, back.path()).await;
         assert!(report.is_complete() && report.carried as usize == FILES + 1, "{report:?}");
         assert_eq!(seen(back.path()), seen(from.path()));
-        // What has changed is replaced. What cannot be is told, and nothing is left of it.
+        // A changed file is replaced. A failure is reported, and leaves nothing.
         fs::write(from.path().join("fe1"), "changed").unwrap();
         fs::write(from.path().join("fe4"), "changed too").unwrap();
         fs::remove_file(up.join("fe4")).unwrap();
@@ -70,7 +70,7 @@ fn gct_server_takes_and_sends_files_with_all_that_they_have() {
     works("phoebus cp", "globus-gridftp-server", "anonymous", "batches");
 }
 
-/// What a server does in its own way.
+/// Deviations of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quirk {
     None,
@@ -139,7 +139,7 @@ fn keeping(quirk: Quirk) -> Fake {
         let id = std::ptr::from_ref::<Client>(client).addr();
         let mut channel = channels.lock().unwrap().remove(&id).unwrap_or_default();
         let is_done = answer(quirk, &mut channel, client, verb, argument);
-        // A client may come where another one was.
+        // A client may connect in place of an earlier one.
         if verb != "QUIT" {
             channels.lock().unwrap().insert(id, channel);
         }
@@ -191,7 +191,7 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
             }
             channel.kept = Some(data).filter(|_| quirk != Quirk::ClosesAfterEach);
             if channel.kept.is_none() {
-                // Nobody listens any more.
+                // The port of PASV is closed.
                 client.listener = Some(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
             }
         }
@@ -269,7 +269,7 @@ async fn files_are_stored_right_whatever_the_server_does() {
         let log = fake.log();
         let count = |verb: &str| log.iter().filter(|line| line.starts_with(verb)).count();
         if quirk == Quirk::None {
-            // One more is for the listing that follows.
+            // One further connection is for the next listing.
             assert_eq!((count("STOR"), count("EPSV")), (5, 2), "one connection for all: {log:?}");
         }
         assert!(log.iter().any(|line| line == "MODE E"), "{quirk:?}");
@@ -302,7 +302,7 @@ async fn files_are_retrieved_right_whatever_the_server_does() {
         let log = fake.log();
         let count = |verb: &str| log.iter().filter(|line| line.starts_with(verb)).count();
         if quirk == Quirk::None {
-            // The first may be asked for while the others are listed.
+            // The first file may be requested while the others are being listed.
             assert!(count("RETR") == 5 && count("PORT") <= 2, "one connection for many: {log:?}");
         }
         assert!(log.iter().any(|line| line == "MODE E"), "{quirk:?}");

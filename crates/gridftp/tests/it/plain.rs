@@ -1,5 +1,5 @@
-//! Plain connections, whose bytes go between the socket and the file without being seen (Invariant 9): what is sent by sendfile and
-//! received by splice is the same as ever, and what fails fails.
+//! Plain connections, whose bytes go between the socket and the file without a copy in user space (Invariant 9).
+//! Transfers by sendfile and splice have the same results and the same failures.
 
 use crate::support;
 use phoebus_files::key::Key;
@@ -18,10 +18,10 @@ use std::time::Duration;
 use support::credentials::Watch;
 use support::{Serve, bytes, ok, python, run};
 
-/// Odd, and long enough for pipes, for several blocks and for all streams.
+/// An odd number, larger than pipes and blocks, and long enough for all streams.
 const LONG: usize = 7_345_679;
 
-/// Runs a script that has blocks at hand.
+/// Runs a script with helpers for blocks.
 fn script(serve: &Serve, script: &str) -> Output {
     let before = r#"
 def block(s, flags, offset, data=b''): s.sendall(struct.pack('>BQQ', flags, len(data), offset) + data)
@@ -54,7 +54,7 @@ def send(f, line, cuts, twice=()):
     at = ftplib.parse227(f.sendcmd('PASV'))[1]
     begin(f, line); s = [socket.create_connection(('127.0.0.1', at), 30) for _ in range(3)]
     for i, (a, b) in enumerate(cuts): block(s[i % 3], 0, a, data[a:b])
-    # The first bytes stay, as they do where blocks are written one by one: what is in the file is what was counted.
+    # The first bytes stay, as with blocks that are written one by one: the file has the counted bytes.
     while twice and 'Transferred: %d' % n not in f.getresp(): pass
     for a, b in twice: block(s[0], 0, a, b'!' * (b - a))
     for c in s: c.sendall(struct.pack('>BQQ', 72 if c is s[0] else 8, 0, 3 if c is s[0] else 0))
@@ -62,7 +62,7 @@ def send(f, line, cuts, twice=()):
 edges = sorted(random.Random(1).sample(range(1, n), 60)); cuts = list(zip([0] + edges, edges + [n])); random.Random(2).shuffle(cuts)
 send(session(), 'STOR shuffled', cuts, [(0, 600000), (n - 400000, n)])
 send(session(), 'STOR whole', [(0, n)])
-# Elsewhere than the sender counts, and without what is there.
+# At another offset than the sender counts, and without the ranges that exist.
 f = session(); send(f, 'ESTO A 0 old', [(1000, 2000000)])
 f = session(); f.sendcmd('REST 0-3000000'); send(f, 'STOR old', [(3000000, n)])
 "#,
@@ -91,7 +91,7 @@ def take(line, rest=None):
 assert take('RETR x') == data
 assert take('RETR x', n // 3) == data[n // 3:]
 assert take('ERET P %d %d x' % (n // 4, n // 2)) == data[n // 4:n // 4 + n // 2]
-# The rest of what there is.
+# The rest of the file.
 f.storbinary('STOR x', io.BytesIO(data[n // 2:]), 65536, rest=n // 2)
 f.storbinary('APPE x', io.BytesIO(b'more'), 65536)
 # More or less than was announced.
@@ -134,7 +134,7 @@ r = final(f); assert r[:3] in ('426', '451', '550'), r
 
 #[test]
 fn full_destination_is_reported() {
-    // A file system of a few megabytes, and a device that is always full and takes nothing out of pipes.
+    // A file system of a few megabytes, and a device that is always full and reads nothing from pipes.
     let serve = Serve::writable();
     let small = serve.path("small");
     fs::create_dir(&small).unwrap();
@@ -180,7 +180,7 @@ block(s, 0, 0, bytes(5000001)); s.sendall(struct.pack('>BQQ', 72, 0, 1)); r = fi
     ));
 }
 
-/// The client, in every way that bytes can go: as they are, hashed on the way, held up.
+/// The client, with each way of moving bytes: unchanged, hashed on the way, rate-limited.
 #[test]
 fn every_client_and_mode_carries_the_same_bytes() {
     let serve = Serve::writable();
@@ -240,7 +240,7 @@ fn renames_are_synced_on_request() {
 
 #[test]
 fn short_files_are_announced_by_size() {
-    // Whoever is doubted waits for longer than a test may take.
+    // The wait for a doubtful client is longer than the test.
     let serve = Serve::with(|config| config.data.quiet = Span(Duration::from_secs(3600)));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let local = Local::new(serve.local(), Links::Anywhere).unwrap();
@@ -305,7 +305,7 @@ fn requested_part_of_a_device_is_copied() {
             assert!(fs::read(path).unwrap() == vec![0; LONG]);
         }
     }
-    // Nothing has taken the place of a device, or gone with it.
+    // The device was neither replaced nor removed.
     for path in [serve.path("null"), serve.local().join("null")] {
         assert!(fs::metadata(path).unwrap().file_type().is_char_device());
     }

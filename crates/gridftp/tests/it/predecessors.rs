@@ -1,4 +1,4 @@
-//! Drafts of sources that have changed since: the next transfer takes them away, and nobody else's.
+//! Drafts of sources that have changed since. The next transfer removes them, and no others.
 
 use crate::support;
 use phoebus_files::block::Block;
@@ -20,7 +20,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// The draft of a source that was modified at this time.
+/// The draft of a source with this modification time.
 async fn begin(remote: &Remote, key: &Key, modified: i64) -> Arc<dyn Draft> {
     begin_of_size(remote, key, modified, SIZE).await
 }
@@ -46,7 +46,7 @@ async fn cut(draft: &dyn Draft) {
     for i in 0..12 {
         draft.write(Block::new(i << 20, bytes(1 << 20))).await.unwrap();
     }
-    // What the server has told to be safe is worth keeping.
+    // Bytes that the server has reported as synced are worth keeping.
     let begin = Instant::now();
     while draft.checkpoint().await.unwrap().is_empty() {
         assert!(begin.elapsed() < PATIENCE, "the server says of nothing that it is safe");
@@ -55,7 +55,7 @@ async fn cut(draft: &dyn Draft) {
     draft.abandon(true).await;
 }
 
-/// What the server has in its root, once nobody writes it any more and there is some of it that is not among `others`.
+/// The names in the server's root, once no draft is being written and one exists that is not among `others`.
 fn left(serve: &Serve, others: &BTreeSet<String>) -> BTreeSet<String> {
     let begin = Instant::now();
     loop {
@@ -84,12 +84,12 @@ fn new_upload_removes_the_earlier_draft() {
     let key = remote.home().join(b"x".as_slice()).unwrap();
     runtime.block_on(async { cut(&*begin(&remote, &key, 1).await).await });
     let first = left(&serve, &others);
-    // Servers that keep nothing to themselves have it under the name that the client writes.
+    // Servers without hidden drafts show it under the name that the client chose.
     let draft = first.iter().find(|name| name.ends_with(".phoebus-draft")).unwrap();
     let part = draft[1..].strip_suffix(".phoebus-draft").unwrap();
     fs::write(serve.path(part), "").unwrap();
 
-    // The same again goes on with it, and another one does not.
+    // The same source resumes it, and another source does not.
     let same = runtime.block_on(begin(&remote, &key, 1));
     assert!(first.is_subset(&names(&serve.path(""))));
     runtime.block_on(same.abandon(true));
@@ -99,7 +99,7 @@ fn new_upload_removes_the_earlier_draft() {
     let second = left(&serve, &others);
     assert!(second.is_disjoint(&first), "{second:?}");
 
-    // What somebody is writing stays until he has ended.
+    // A draft that is being written stays until its writer has ended.
     let draft = second.iter().find(|name| name.ends_with(".phoebus-draft")).unwrap();
     let used = fs::File::open(serve.path(draft)).unwrap();
     used.try_lock().unwrap();
@@ -109,7 +109,7 @@ fn new_upload_removes_the_earlier_draft() {
     runtime.block_on(async { begin(&remote, &key, 4).await.abandon(true).await });
     assert_eq!(names(&serve.path("")), others);
 
-    // Also where the source is too short now for its own draft to be kept.
+    // Also if the source is now too short for a draft to be kept.
     runtime.block_on(async { cut(&*begin(&remote, &key, 5).await).await });
     left(&serve, &others);
     runtime.block_on(async { begin_of_size(&remote, &key, 6, 1000).await.abandon(true).await });

@@ -1,4 +1,4 @@
-//! Data connections where anybody may connect: whoever is not meant changes nothing for those who are.
+//! Data connections to which anybody may connect: strangers do not affect the transfer.
 
 use crate::support;
 use phoebus_gridftp::data::pinned::{OwnKey, Pinned};
@@ -19,10 +19,10 @@ async fn send(channel: &Channel, mode: Mode, content: &[u8]) -> u64 {
     timeout(PATIENCE, channel.send(mode, 3, flow, &moved)).await.unwrap().unwrap()
 }
 
-/// Those who are not meant: they stay until they are dropped.
+/// Strangers, who stay connected until they are dropped.
 fn strangers(at: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut all: Vec<_> = (0..count).map(|_| TcpStream::connect(at).unwrap()).collect();
-    // One goes at once, the last may talk about something else, and the others say nothing.
+    // One closes at once, the last may send something else, and the others stay silent.
     drop(TcpStream::connect(at).unwrap());
     all.push(TcpStream::connect(at).unwrap());
     all
@@ -38,7 +38,7 @@ fn strangers_do_not_delay_a_transfer() {
         let settings = |own: &OwnKey, pin| Settings {
             security: guarded.then(|| ChannelSecurity::Pinned(Pinned::new(own, pin))),
             from: Peers::Anyone,
-            // Beyond what the test takes: nobody's patience ends this one.
+            // Longer than the test, so that no time-out ends it.
             reply_timeout: 10 * PATIENCE,
             stall_timeout: 10 * PATIENCE,
             ..Settings::default()
@@ -58,7 +58,7 @@ fn strangers_do_not_delay_a_transfer() {
             assert!(sent == content.len() as u64 && got.unwrap() == content, "{guarded} {mode:?}");
             drop(others);
             if guarded {
-                // The other way, over a stream: whoever does not agree gets nothing.
+                // The other direction, in stream mode: a peer that does not authenticate gets nothing.
                 let others = strangers(at, 20);
                 let both = async {
                     tokio::join!(
@@ -145,15 +145,16 @@ def final():
         if r[0] != '1': return r
 def others(at):
     a, b, c = (socket.create_connection(at) for _ in range(3)); a.close(); reset(b); return c
-# As a stream: who says nothing is not taken for the sender, nor who goes before the bytes that are announced.
+# In stream mode: the server takes neither a silent stranger for the sender, nor one that closes before the announced
+# bytes.
 at = passive(); f.voidcmd('ALLO %d' % len(data)); begin('STOR stream'); silent = others(at); time.sleep(0.2)
 s = socket.create_connection(at); s.sendall(data); s.close(); r = final(); assert r.startswith('226'), r
-# As blocks: nor does the transfer wait for them.
+# In extended blocks, the transfer does not wait for them either.
 f.voidcmd('MODE E'); at = passive(); begin('STOR blocks'); silent = others(at); time.sleep(0.2); s = [socket.create_connection(at) for _ in range(2)]
 for i, o in enumerate(range(0, len(data), 100000)): b = data[o:o + 100000]; s[i % 2].sendall(struct.pack('>BQQ', 0, len(b), o) + b)
 for flags, count, one in (EOD, 0, s[0]), (EOF | EOD, 2, s[1]): one.sendall(struct.pack('>BQQ', flags, 0, count))
 r = final(); assert r.startswith('226'), r
-# One of those who have begun is none of them: without its end there is no file.
+# One of the connections that have begun is a stranger's. Without its end, the file is not complete.
 at = passive(); begin('STOR cut'); a, b = (socket.create_connection(at) for _ in range(2))
 a.sendall(struct.pack('>BQQ', 0, 3, 0) + b'abc'); b.sendall(struct.pack('>BQQ', EOF | EOD, 0, 2)); time.sleep(0.2); a.close()
 r = final(); assert r.startswith('426'), r

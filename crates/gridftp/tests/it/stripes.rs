@@ -1,5 +1,5 @@
-//! Data nodes (S11; GFD.20, sections 3.3 and 5): a front end that has several servers move its bytes, with the toolkit's client and
-//! block by block.
+//! Data nodes (S11; GFD.20, sections 3.3 and 5): several servers move the bytes of a front end, with the toolkit's
+//! client and block by block.
 
 use crate::support;
 use phoebus_gridftp::server::Config;
@@ -179,7 +179,7 @@ text = '\n'.join(seen); assert all(t in text for t in ('Stripe Index: 0', 'Strip
 # The same connections again.
 begin(f, 'STOR y'); block(s[1], 0, 3, b'def'); end(s[1], EOF | EOD, 1); block(s[0], 0, 0, b'abc'); end(s[0], EOF | EOD, 1)
 r = final(f); assert r.startswith('226'), r
-# What is sent goes to each address from a node of its own, every second block.
+# Each address receives from a node of its own, every second block.
 l = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]; [x.settimeout(30) for x in l]
 f.voidcmd('OPTS RETR Parallelism=2,2,2;markers=1;')
 f.voidcmd('SPOR ' + ' '.join('127,0,0,1,%d,%d' % divmod(x.getsockname()[1], 256) for x in l))
@@ -206,7 +206,7 @@ f.sendcmd('REST 0-100,2000000-9000000'); begin(f, 'RETR data'); got = receive(ta
 assert sum(map(len, whole.values())) == 1999900 + 1 and all(data[o:o + len(b)] == b for o, b in whole.items()); assert final(f).startswith('226')
 begin(f, 'ERET P 1000000 5000000 data'); got = receive(taken); whole = {**got[0], **got[1]}
 assert b''.join(whole[o] for o in sorted(whole)) == data[1000000:6000000]; assert final(f).startswith('226')
-# Only one address: both nodes all the same, each its own blocks, and one of them counts the ends of all.
+# A single address: both nodes still send their own blocks, and one of them counts the ends of all.
 def one_address(taken, count):
     got, ends, stripes, lock = {}, [], [], threading.Lock()
     def all(s):
@@ -224,7 +224,7 @@ def one_address(taken, count):
     assert not [own for own in stripes if len(own) > 1] and set().union(*stripes) == {0, 1}, stripes
 f.voidcmd('SPOR 127,0,0,1,%d,%d' % divmod(l[0].getsockname()[1], 256)); begin(f, 'RETR data')
 taken = [l[0].accept()[0] for _ in range(4)]; one_address(taken, 4); assert final(f).startswith('226')
-# Over the connections that there are, and over fewer of them: two are left alone.
+# Over the existing connections, and over fewer of them, so that two stay unused.
 begin(f, 'RETR data'); one_address(taken, 4); assert final(f).startswith('226')
 f.voidcmd('OPTS RETR Parallelism=1,1,1;'); begin(f, 'RETR data'); import select
 ready = set()
@@ -278,7 +278,7 @@ go, dead = os.path.join(dir, 'go'), os.path.join(dir, 'dead')
 f = session(); at = passive(f); begin(f, 'STOR x'); s = [socket.create_connection(a) for a in at]; block(s[0], 0, 0, b'abc')
 open(go, 'w').close(); r = final(f); assert r.startswith('426') and DEAD in r, r
 f.voidcmd('TYPE I'); refused(f, 'SIZE x', '550')
-# From here on it is not there at all.
+# From here on, the node does not exist.
 r = refused(f, 'SPAS', '425'); assert DEAD in r, r
 f.voidcmd('SPOR 127,0,0,1,200,0'); r = refused(f, 'RETR data', '425'); assert DEAD in r, r
 "#
@@ -291,7 +291,7 @@ f.voidcmd('SPOR 127,0,0,1,200,0'); r = refused(f, 'RETR data', '425'); assert DE
             drop(kill);
         });
         let output = extended(&site, &script);
-        // Whoever waits is let go.
+        // The server ends the wait of a client.
         fs::write(site.front.local().join("go"), "").unwrap();
         ok(&output);
     });
@@ -312,7 +312,7 @@ try: f.sendcmd('NOOP'); raise SystemExit('it goes on')
 except (EOFError, OSError): pass
 "#;
     ok(&python(&site.nodes[0], script));
-    // Nor does a front end believe anybody.
+    // A front end also verifies the node.
     let dir = tempfile::tempdir().unwrap();
     let other = secret(dir.path(), &"o".repeat(63));
     let front = |nodes: Vec<String>, secret: PathBuf| {
@@ -325,14 +325,14 @@ except (EOFError, OSError): pass
     let stranger = front(vec![node.clone()], other);
     let script = "f = login(); f.voidcmd('TYPE I'); f.voidcmd('MODE E'); r = refused(f, 'SPAS', '425', '426'); assert 'does not have the secret' in r, r\n";
     ok(&python(&stranger, script));
-    // The same secret, and another disk.
+    // The same secret, but another disk.
     let elsewhere = front(vec![node], secret(dir.path(), &"s".repeat(64)));
     let script = "f = login(); f.voidcmd('TYPE I'); f.voidcmd('MODE E'); f.voidcmd('SPAS'); r = refused(f, 'STOR x', '550', '451'); assert 'data node' in r, r\n";
     ok(&python(&elsewhere, script));
     assert_eq!(elsewhere.hidden(), Vec::<String>::new());
 }
 
-/// What is between a front end and its node, and hears all of it; `alter` is put in the place of what the front end says first.
+/// A proxy between a front end and its node. `alter` replaces the front end's first line.
 fn eavesdrop(node: u16, alter: bool) -> (u16, std::sync::Arc<std::sync::Mutex<Vec<u8>>>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -410,7 +410,7 @@ f.voidcmd('ALLO %d' % len(data)); begin(f, 'STOR x'); s = [context.wrap_socket(s
 for i, o in enumerate(range(0, len(data), 100000)): block(s[i % 2], 0, o, data[o:o + 100000])
 for one in s: end(one, EOF | EOD, 1)
 r = final(f); assert r.startswith('226'), r
-# What comes in clear is not taken.
+# Lines in the clear are not accepted.
 f.voidcmd('MODE S'); f.voidcmd('MODE E'); at = passive(f); begin(f, 'STOR y'); s = [socket.create_connection(a) for a in at]
 try:
     for one in s: block(one, 0, 0, b'abc'); end(one, EOF | EOD, 1)

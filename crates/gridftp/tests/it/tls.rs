@@ -104,21 +104,21 @@ fn cut_upload_under_tls_is_never_visible() {
     let script = r#"
 f = tls(); f.prot_p(); f.voidcmd('TYPE I')
 f.storbinary('STOR whole', io.BytesIO(b'x' * 100000)); assert f.size('whole') == 100000
-# A connection that ends without TLS saying so.
+# A connection that ends without close_notify.
 s = f.transfercmd('STOR cut'); s.sendall(b'x' * 100000); raw = socket.socket(fileno=s.detach()); raw.shutdown(socket.SHUT_WR)
 a = answer(f); assert a.startswith('426'), a
 raw.close()
-# One that speaks no TLS.
+# A connection that speaks no TLS.
 f.prot_c(); _, p = f.makepasv(); f.voidcmd('PROT P')
 assert refused(f, 'STOR cut', '425')
 _, p = f.makepasv(); s = socket.create_connection((host, p)); f.putcmd('STOR cut'); s.sendall(b'this is no TLS at all, but text'); assert f.getresp().startswith('150')
 a = answer(f); assert a.startswith('426') and 'not protected' in a, a
 refused(f, 'SIZE cut', '550')
-# The server connects, and is TLS's server all the same.
+# The server connects, and is still TLS's server.
 f.prot_p(); f.set_pasv(False); f.storbinary('STOR active', io.BytesIO(b'z' * 100000))
 out = io.BytesIO(); f.retrbinary('RETR active', out.write); assert out.getvalue() == b'z' * 100000
 f.set_pasv(True)
-# In clear again, since the client says so.
+# Back in the clear, as the client requests.
 f.prot_c(); f.storbinary('STOR clear', io.BytesIO(b'y')); assert f.size('clear') == 1
 for line, code in [('PROT S', '536'), ('PROT E', '536'), ('AUTH TLS', '503'), ('ADAT x', '502'), ('DCAU N', '502'), ('CCC', '502')]: refused(f, line, code)
 f.quit()
@@ -140,8 +140,8 @@ def final(f):
 def passive(f): return (host, ftplib.parse229(f.sendcmd('EPSV'), f.sock.getpeername())[1])
 for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
     versions(version); f, other = tls(), tls(); other.nlst(); f.prot_p(); f.voidcmd('TYPE I'); other.prot_p()
-    # One without a login, one with a session of his own, and one with a session that was made when he was refused: none gets a byte,
-    # nor are his taken.
+    # An attacker without a login, one with a TLS session of its own, and one with a session from a refused login: none
+    # gets a byte, and none's bytes are taken.
     refused_with = []
     for session in None, other.sock.session, 'refused', 'refused again':
         if isinstance(session, str):
@@ -158,7 +158,7 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
         except OSError: pass
         r = final(f); assert r.startswith('522'), (version, r)
         refused(f, 'SIZE mine', '550')
-    # The client itself, as often as it likes and both ways.
+    # The client itself, repeatedly and in both directions.
     for i in range(20):
         out = io.BytesIO(); f.retrbinary('RETR secret', out.write); assert len(out.getvalue()) == 100000
         f.storbinary('STOR own', io.BytesIO(out.getvalue())); assert f.size('own') == 100000
@@ -170,7 +170,7 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
         assert!(log::says(&["a data connection is refused", &format!("from={from} "), "resume"]), "{from}");
     }
     assert_eq!(serve.hidden(), Vec::<String>::new());
-    // Who says so takes them from others, as clients need that cannot resume.
+    // With that setting, the server accepts others too, for clients that cannot resume sessions.
     let (lax, _dir) = serve_with(true, |tls| tls.data_must_resume = false);
     let script = "f = ftplib.FTP_TLS(timeout=30, context=context); f.connect(host, port); f.login('jane', 's3cret'); f.prot_p()\n\
                   f.storbinary('STOR x', io.BytesIO(b'x')); assert f.nlst() == ['x']\n";
@@ -187,7 +187,7 @@ for line, code in [('USER jane', '530'), ('PASS s3cret', '503'), ('PBSZ 0', '503
 login().nlst()
 try: tls(password='other'); raise SystemExit('it is in')
 except ftplib.error_perm as e: assert str(e).startswith('530'), e
-# Commands that were put behind AUTH by somebody on the way are not carried out under TLS.
+# Commands that an attacker on the path inserts behind AUTH are not carried out under TLS.
 s = socket.create_connection((host, port), 30); s.recv(1000); s.sendall(b'AUTH TLS\r\nUSER jane\r\n')
 got = b''
 while True:
@@ -201,7 +201,7 @@ assert got.startswith(b'503 '), got
     ok(&python(&lenient, "login('jane', 's3cret').nlst()"));
 }
 
-/// Tickets cost both ends something, and most clients use one or none.
+/// Tickets cost both ends something, and most clients use at most one.
 #[test]
 fn clients_without_resumption_get_few_tickets() {
     let (serve, dir) = serve(true);
@@ -212,7 +212,7 @@ p = subprocess.run(client, input=b'quit\n', stdout=subprocess.PIPE, stderr=subpr
 tickets = p.stdout.count(b'New Session Ticket arrived'); assert 1 <= tickets <= 4, (tickets, p.stdout)
 "#;
     ok(&python(&serve, script));
-    // Who wants to use each once gets as many as he has data connections, all of which have to resume.
+    // A client that uses each ticket once gets as many as it has data connections, all of which have to resume.
     let local = Local::new(serve.local(), Links::Anywhere).unwrap();
     let content = bytes(20 << 20);
     fs::write(serve.local().join("long"), &content).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that call files otherwise than they were told to.
+//! Servers that alter names.
 
 use super::fake::tools::{key, remote};
 use super::fake::{Client, Fake};
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Carries files of these names to a server that takes each name for what `calls` makes of it, and lists those that `lists` says.
+/// Copies files with these names to a server that stores each under the name that `calls` returns, and lists those that
+/// `lists` accepts.
 async fn carry(
     names: &[&str],
     calls: impl Fn(&str) -> String + Send + Sync + 'static,
@@ -21,7 +22,8 @@ async fn carry(
     carry_with(names, calls, lists, |_, _, _, _| false).await
 }
 
-/// The same; `twist` does some things differently. It is told how many listings there were, and whether it answered.
+/// The same. `twist` may answer a command itself; it receives the number of listings so far, and returns whether it
+/// answered.
 async fn carry_with(
     names: &[&str],
     calls: impl Fn(&str) -> String + Send + Sync + 'static,
@@ -82,21 +84,22 @@ async fn carry_with(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_calls_otherwise_is_a_failure() {
     let all = |_: &str| true;
-    // As it is said.
+    // The server keeps names as they are.
     let (report, names, listed) = carry(&["FOO", "bar"], str::to_owned, all).await;
     assert!(report.is_complete() && names == ["/FOO", "/bar"] && report.unlisted.is_none(), "{report:?}");
-    // Once before, and once when they are there.
+    // One listing before the copy, and one after it.
     assert_eq!(listed, 2);
     let (report, ..) = carry(&["FOO", "bar"], str::to_lowercase, all).await;
     assert!(report.failed == 1 && report.failures[0].1.to_string().contains("it calls it \"foo\""), "{report:?}");
-    // Two files that became one.
+    // Two names that the server shortens to the same name.
     let cut = |name: &str| match name.ends_with(".phoebus-part") {
         true => name.to_owned(),
         false => name.chars().take(10).collect(),
     };
     let (report, names, _) = carry(&["a-long-name-1", "a-long-name-2"], cut, all).await;
     assert!(report.failed == 2 && names == ["/a-long-nam"], "{report:?} {names:?}");
-    // The same where neither is found by the name that was said, and the one that is left is none of what was there.
+    // The same, but the server finds neither file by its own name, and the remaining file is not one that existed
+    // before.
     let (report, names, _) =
         carry_with(&["a-long-name-1", "a-long-name-of-2"], cut, all, |client, verb, argument, _| {
             let is_long = verb == "MLST" && argument.len() > 11 && !argument.ends_with(".phoebus-part");
@@ -109,7 +112,7 @@ async fn what_a_server_calls_otherwise_is_a_failure() {
     assert!(report.failed == 2 && names == ["/a-long-nam"], "{report:?} {names:?}");
     let (report, names, _) = carry(&["Bar", "bar"], str::to_lowercase, all).await;
     assert!(report.failed > 0 && names == ["/bar"], "{report:?}");
-    // What is hidden is there.
+    // A hidden file is found although the listing lacks it.
     let (report, ..) = carry(&[".hidden", "bar"], str::to_owned, |name| !name.starts_with('.')).await;
     assert!(report.is_complete(), "{report:?}");
 }
@@ -129,7 +132,7 @@ async fn what_was_found_is_told_whatever_else_cannot_be_seen() {
     let failures: Vec<String> = report.failures.iter().map(|(_, error)| error.to_string()).collect();
     let told = |words: &str| failures.iter().any(|failure| failure.contains(words));
     assert!(failures.len() == 2 && told("it calls it \"foo\"") && told("Permission denied"), "{report:?}");
-    // A listing that fails in a way that may pass is tried again.
+    // A listing that fails with a passing error is repeated.
     let (report, _, listed) = carry_with(
         &["Foo"],
         calls,
@@ -156,7 +159,7 @@ async fn what_is_taken_away_at_once_is_no_failure() {
     };
     let (report, ..) = carry_with(&["experiment", "experiment-1.h5"], str::to_owned, |_| true, takes).await;
     assert!(report.is_complete() && (report.carried, report.gone) == (2, 1), "{report:?}");
-    // What is there by its name is no other file that is called alike.
+    // A file that exists under its own name is not taken for another file with a similar name.
     let shown = |name: &str| name != "experiment-1.h5";
     let (report, ..) = carry(&["experiment", "experiment-1.h5"], str::to_owned, shown).await;
     assert!(report.is_complete() && (report.carried, report.gone) == (2, 0), "{report:?}");
@@ -185,7 +188,7 @@ async fn that_a_server_lists_nothing_is_told_and_no_failure() {
     let source = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
     let report = Job::new(source.clone(), Arc::new(remote(&fake).await)).run([(key("d"), Key::ROOT)]).await;
     assert!(report.is_complete() && report.unlisted.is_some_and(|why| why.contains("Permission denied")));
-    // For a file by itself no directory is listed.
+    // For a single file, no directory is listed.
     let listed = || fake.log().iter().filter(|line| line.starts_with("MLSD")).count();
     let before = listed();
     let report = Job::new(source, Arc::new(remote(&fake).await)).run([(key("d/x"), key("y"))]).await;

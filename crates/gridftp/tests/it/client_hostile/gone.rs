@@ -1,4 +1,4 @@
-//! What a server says of names that nothing has, and of what it cannot read.
+//! Replies about names that do not exist, and about files that the server cannot read.
 
 use super::fake::Fake;
 use super::fake::tools::{key, remote};
@@ -9,8 +9,8 @@ use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use std::sync::Arc;
 
-/// Mirrors a server that lists `/x` alone to a directory that has `lost`, too, with what it answers to MLST about that and about other
-/// names that are not there. What came of it, and whether `lost` was deleted.
+/// Mirrors a server that lists only `/x` to a directory that also has `lost`. The server answers MLST about `lost` and
+/// about other missing names with these replies. Returns the report, and whether `lost` was deleted.
 async fn mirror(lost: &'static str, nothing: &'static str) -> (Report, bool) {
     let fake = Fake::with(move |client, verb, argument| {
         if verb != "MLST" || argument == "/x" {
@@ -36,7 +36,7 @@ async fn mirror(lost: &'static str, nothing: &'static str) -> (Report, bool) {
 async fn nothing_is_deleted_of_which_the_server_does_not_say_that_it_is_gone() {
     for (lost, nothing, gone) in [
         ("550 NAME: No such file or directory", "550 NAME: No such file or directory", true),
-        // One answer to all.
+        // One reply for all.
         ("550 Could not look.", "550 Could not look.", true),
         ("550 NAME cannot be had.", "550 NAME cannot be had.", true),
         ("550 NAME: Input/output error", "550 NAME: No such file or directory", false),

@@ -1,11 +1,11 @@
-//! Servers that list a link to a directory as a directory, and could tell it from one.
+//! Servers that list a link to a directory as a directory, and could distinguish the two.
 
 use super::fake::Fake;
 use super::fake::tools::{key, remote};
 use phoebus_files::DirNature;
 use phoebus_files::store::Store;
 
-/// A server that has these facts, and a link and a directory, which `LIST` alone tells apart.
+/// A server with these facts, a link and a directory, which only `LIST` distinguishes.
 fn offering(facts: &'static str) -> Fake {
     Fake::with(move |client, verb, _| {
         match verb {
@@ -30,7 +30,7 @@ async fn a_fact_that_is_only_offered_tells_no_links() {
         assert!(!remote.tells_links(), "{facts}");
         assert_eq!(remote.is_link(&key("d/link")).await.unwrap(), Some(true), "{facts}");
     }
-    // One that is told by itself does.
+    // A link that is named itself does.
     let fake = offering("type*;size*;unix.slink*;x.link*;");
     let remote = remote(&fake).await;
     assert_eq!(remote.own_dirs(&key("d")).await.unwrap().is(b"dir"), DirNature::Yes);

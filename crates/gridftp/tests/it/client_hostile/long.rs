@@ -1,4 +1,4 @@
-//! Servers whose listings are too long to be kept.
+//! Servers whose listings are too long for the client's memory.
 
 use super::fake::Fake;
 use super::fake::tools::{key, remote};
@@ -61,7 +61,7 @@ async fn of_a_name_that_is_too_long_the_beginning_is_given() {
         }
         names.extend(page.into_iter().map(|entry| entry.name));
     }
-    // It is no name here either, and whoever walks the directory says so.
+    // The name is invalid here too, and the walk of the directory reports it.
     assert_eq!(names, ["n".repeat(256).into_bytes(), b"short".to_vec()]);
     assert!(key("d").join(&names[0]).is_err());
 }

@@ -8,7 +8,8 @@ use phoebus_gridftp::client::Remote;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A server that breaks the connection instead of answering `lost` for the first time, after it has done as it was told, or before.
+/// A server that breaks the connection instead of answering `lost` for the first time, either after or before it
+/// carries the command out.
 fn losing(lost: &'static str, done: bool, spoil: impl Fn(&mut super::fake::Client) + Send + Sync + 'static) -> Fake {
     let (first, dirs) = (AtomicBool::new(true), Mutex::new(Vec::<String>::new()));
     Fake::with(move |client, verb, argument| {
@@ -70,14 +71,14 @@ async fn what_was_done_is_no_failure_though_its_answer_was_lost() {
         remote.make_dir(&key("d")).await.unwrap();
         assert_eq!(remote.remove_dir(&key("d")).await.is_ok(), done);
     }
-    // What was never there was not moved, whatever has the name that it was to have.
+    // A name that did not exist before was not moved, even if the new name exists.
     let fake = losing("RNTO", false, |_| {});
     fake.put("/y", b"y");
     let error = remote(&fake).await.rename(&key("x"), &key("y"), true).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
-/// Puts `/x`, once more if that may help; how often it was sent.
+/// Puts `/x`, and repeats it once after a passing error. Returns how often it was sent.
 async fn put_twice(fake: &Fake, replace: bool) -> (Result<Done, Error>, usize) {
     let (here, how) = (Here::with(&bytes(100_000)), TransferOptions { replace, ..TransferOptions::default() });
     let remote = remote(fake).await;
@@ -94,12 +95,12 @@ async fn a_file_whose_name_was_given_is_not_sent_again() {
         let fake = losing("RNTO", true, |_| {});
         let (done, sent) = put_twice(&fake, replace).await;
         assert!(done.is_ok() && sent == 1 && fake.names() == ["/x"], "{done:?} {sent}");
-        // It was not given.
+        // The draft did not get its name.
         let fake = losing("RNTO", false, |_| {});
         let (done, sent) = put_twice(&fake, replace).await;
         assert!(done.is_ok() && sent == 2 && fake.names() == ["/x"], "{done:?} {sent}");
     }
-    // Nobody lets this end in for a while, so that the next attempt looks.
+    // The server refuses logins for a while, so the next attempt checks the result.
     let (fake, out) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
     let (count, shut) = (fake, out.clone());
     let fake = Fake::with(move |client, verb, argument| {
@@ -118,7 +119,7 @@ async fn a_file_whose_name_was_given_is_not_sent_again() {
     });
     let (done, sent) = put_twice(&fake, false).await;
     assert!(done.is_ok() && sent == 1, "{done:?} {sent}");
-    // Another file came meanwhile: it stays.
+    // Another file with the name has appeared meanwhile, and it stays.
     let first = Arc::new(AtomicBool::new(true));
     let fake = Fake::with(move |client, verb, argument| {
         if verb == "RNTO" && first.swap(false, Ordering::Relaxed) {
@@ -138,11 +139,11 @@ async fn a_file_whose_name_was_given_is_not_sent_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_keeps_its_mode_is_no_other_file() {
-    // STAT alone tells the mode, which is kept; what has the name after the cut is looked at without it.
+    // Only STAT shows the mode, which must be kept. After the cut, the client looks at the name without STAT.
     let first = AtomicBool::new(true);
     let fake = Fake::with(move |client, verb, argument| {
         match (verb, argument) {
-            // The draft is away, as somebody who cleans takes it.
+            // The draft has been removed, as by somebody who cleans up.
             ("RNTO", _) if first.swap(false, Ordering::Relaxed) => {
                 client.files.lock().unwrap().retain(|name, _| name == "/x");
                 client.hang_up();
@@ -161,7 +162,8 @@ async fn what_keeps_its_mode_is_no_other_file() {
     assert_eq!(fake.get("/x"), Some(bytes(100_000)));
 }
 
-/// A server that breaks the connection at the first RNTO, which it does not do, and whose files are all of one time.
+/// A server that breaks the connection at the first RNTO, does not carry it out, and reports the same time for all
+/// files.
 fn breaking(sums: bool, vanishes: bool) -> Fake {
     let first = AtomicBool::new(true);
     Fake::with(move |client, verb, _| {
@@ -182,7 +184,7 @@ async fn the_old_file_is_not_taken_for_the_new_one_whose_name_was_not_given() {
     for (sums, len) in [(true, 1000), (false, 1000), (true, 2 << 20), (false, 2 << 20)] {
         let (content, old) = (bytes(len), vec![b'o'; len]);
         let here = Here::with(&content);
-        // Of the same size, and for the server of the same time.
+        // The same size, and the same time at the server.
         let fake = breaking(sums, false);
         fake.put("/x", &old);
         let remote = remote(&fake).await;
@@ -190,16 +192,16 @@ async fn the_old_file_is_not_taken_for_the_new_one_whose_name_was_not_given() {
         let put = async |remote: &Remote| transfer(&here.1, &key("x"), remote, &key("x"), &how).await;
         let error = put(&remote).await.unwrap_err();
         assert!(error.may_pass(), "{error}");
-        // What was sent stays: had the server given it its name after all, it would be there alone.
+        // The draft stays. If the server had renamed it after all, only the final name would exist.
         assert!(fake.names().len() == 2 && fake.get("/x") == Some(old.clone()), "{sums} {len}");
         put(&remote).await.unwrap();
         assert!(fake.names() == ["/x"] && fake.get("/x") == Some(content.clone()), "{sums} {len}");
-        // What was sent has vanished.
+        // The draft has disappeared.
         let fake = breaking(sums, true);
         fake.put("/x", &old);
         let remote = super::fake::tools::remote(&fake).await;
         put(&remote).await.unwrap_err();
-        // That is said once at the most, and is no obstacle.
+        // The client reports this at most once, and the next attempt succeeds.
         let done = match put(&remote).await {
             Err(_) => put(&remote).await,
             done => done,

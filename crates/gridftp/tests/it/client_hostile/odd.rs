@@ -1,4 +1,4 @@
-//! Servers that alter names, have no MLSD, or go on with nothing.
+//! Servers that alter names, have no MLSD, or cannot resume.
 
 use super::fake::Fake;
 use super::fake::tools::{Here, bytes, get, key, on, options, put, remote, within};
@@ -23,7 +23,7 @@ async fn names(remote: &Remote, dir: &Key) -> Result<Vec<String>, Error> {
     }
 }
 
-/// A server without MLSD that answers `LIST` and `LIST -a` so.
+/// A server without MLSD that answers `LIST` and `LIST -a` with these listings.
 fn lists(plain: &'static str, all: Option<&'static str>) -> Fake {
     let there = Mutex::new(String::new());
     Fake::with(move |client, verb, argument| {
@@ -59,11 +59,11 @@ async fn no_directory_is_called_empty_that_was_not_read() {
     const HIDDEN: &str = "-rw-r--r-- 1 u g 5 Nov 21 10:00 .h\r\n-rw-r--r-- 1 u g 5 Nov 21 10:00 f\r\n";
     const OTHER: &str = "-rw-r--r-- 1 u g 5 Nov 21 10:00 other\r\n";
     for (plain, all, expected) in [
-        // What follows LIST is taken for a path that is not there, for an empty one, and for one that has something else.
+        // The server takes the argument of LIST for a path: a missing one, an empty one, or one with other contents.
         (ONE, None, &["f"][..]),
         (ONE, Some(""), &["f"]),
         (ONE, Some(OTHER), &["f"]),
-        // It is understood.
+        // The server understands the argument.
         (ONE, Some(ALL), &[".h", "f"]),
         (ONE, Some(HIDDEN), &[".h", "f"]),
     ] {
@@ -73,7 +73,7 @@ async fn no_directory_is_called_empty_that_was_not_read() {
             assert_eq!(names(&remote, &key("d")).await.unwrap(), expected, "{all:?}");
         }
     }
-    // Nothing is listed of what may not be read, where others have themselves in their listing.
+    // An unreadable directory has an empty listing, where readable ones list themselves.
     let fake = lists("", Some(""));
     let error = names(&remote(&fake).await, &key("d")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -123,7 +123,7 @@ async fn a_get_that_was_cut_ends_where_nothing_is_gone_on_with() {
                 client.say("150 coming");
                 let mut data = client.data();
                 data.write_all(&some).unwrap();
-                // Once it is there, and noted.
+                // After the draft has arrived and is recorded.
                 std::thread::sleep(std::time::Duration::from_millis(300));
                 client.hang_up();
             }
@@ -203,18 +203,18 @@ async fn names_that_a_server_alters_are_refused() {
     }
     assert_eq!(fake.names(), ["/a_b", "/tail_"]);
     assert_eq!(fake.get("/a_b").unwrap(), b"another");
-    // What it does not alter goes, and what was tried is gone.
+    // A name that the server does not alter is accepted, and the trial file is gone.
     put(&fake, &Here::with(b"new")).await.unwrap();
     remote.make_dir(&key("\u{e9}")).await.unwrap();
     assert!(remote.list(&Key::ROOT).await.unwrap().more().await.unwrap().len() == 1, "{:?}", fake.log());
     let made = fake.log().iter().filter(|line| line.starts_with("MKD /.names")).count();
     let gone = fake.log().iter().filter(|line| line.starts_with("RMD /.names")).count();
-    // One that was made under another name is removed by that one.
+    // A trial directory that the server has renamed is removed under its new name.
     assert!(made > 0 && gone >= made, "{:?}", fake.log());
 }
 
-/// A server that has neither REST nor patience: what is asked between PASV and the data connection costs that one, and is answered when
-/// something else is asked, as Twisted's does.
+/// A server without REST. A command between PASV and the data connection invalidates that port, and is answered only
+/// after the next command, as by Twisted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_get_that_was_cut_begins_anew_where_nothing_else_can_be_had() {
     let content = bytes(24 << 20);
@@ -222,7 +222,7 @@ async fn a_get_that_was_cut_begins_anew_where_nothing_else_can_be_had() {
         let (cut, late) = (AtomicBool::new(true), AtomicBool::new(false));
         let fake = Fake::with(move |client, verb, path| {
             match verb {
-                // Each connection has its own answers.
+                // Each control connection starts anew.
                 "USER" => {
                     late.store(false, Ordering::Relaxed);
                     return false;
@@ -308,7 +308,7 @@ async fn one_that_always_says_that_it_answers_soon_is_not_waited_for() {
         let error = Remote::connect(within(&soon(verb), LIMIT)).await.map(drop).unwrap_err();
         assert!(error.may_pass(), "{verb}: {error}");
     }
-    // Of what servers may be at work on for long, this is none.
+    // This is not a command that keeps servers busy for long.
     let fake = soon("MLST");
     fake.put("/x", b"bytes");
     let remote = Remote::connect(within(&fake, LIMIT)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Servers where a file cannot be made its owner's alone beside the transfer, and copies between servers.
+//! Servers on which a file cannot be made private during its transfer, and copies between servers.
 
 use super::fake::Fake;
 use super::fake::tools::{Here, key, on, options, put};
@@ -15,28 +15,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Short, where it is silence that is waited for.
+/// Short, because the tests wait for silence.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// What keeps this end from saying, beside a transfer, what its file is to be.
+/// Prevents the client from setting permissions during a transfer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Without {
     /// A second login is not answered.
     Login,
     /// A second login is refused.
     Place,
-    /// It is said that a file is taken once its first byte has come.
+    /// The reply 150 comes only after the file's first byte.
     Begin,
-    /// That is never said.
+    /// The reply 150 never comes.
     Word,
-    /// A file is made once it is complete.
+    /// The file appears only when it is complete.
     File,
 }
 
-/// What was set, and how many bytes there were, if the file was there.
+/// The permissions that were set, and the size of the file at that time, if it existed.
 type NotedIfThere = Arc<Mutex<Vec<(String, Option<usize>)>>>;
 
-/// A server like that. What `SITE CHMOD` sets there is noted with the bytes that the file has by then, if it is there.
+/// A server with this restriction. It notes each `SITE CHMOD`, and the size of the file at that time, if it exists.
 fn without(what: Without, writes_over: bool) -> (Fake, NotedIfThere) {
     let (seen, logins) = (NotedIfThere::default(), AtomicUsize::new(0));
     let noted = seen.clone();
@@ -80,7 +80,7 @@ async fn what_is_private_is_so_before_its_first_byte_without_a_word_beside() {
         let here = Here::with(b"bytes");
         set_permissions(here.0.path().join("x"), Permissions::from_mode(0o640)).unwrap();
         let remote = Remote::connect(Options { beside: SHORT, ..options(&fake) }).await.unwrap();
-        // The second goes by what is known since the first.
+        // For the second file, the client uses what it learnt with the first.
         for name in ["x", "y"] {
             transfer(&here.1, &key("x"), &remote, &key(name), &TransferOptions::default()).await.unwrap();
             assert_eq!(fake.get(&format!("/{name}")), Some(b"bytes".to_vec()));
@@ -125,7 +125,8 @@ async fn what_cannot_be_private_before_its_end_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_private_before_its_first_byte_is_told() {
     for refusal in ["450 busy", "550 Permission denied"] {
-        // Beside the transfer, of what was made empty, and of what another server is about to send.
+        // Permissions set during the transfer, on a file that was made empty first, and on a file that another server
+        // is about to send.
         for (beside, from_another) in [(true, false), (false, false), (true, true)] {
             let logins = AtomicUsize::new(0);
             let fake = Fake::with(move |client, verb, argument| {
@@ -150,14 +151,14 @@ async fn what_is_not_private_before_its_first_byte_is_told() {
             let why = format!("ftp://fake has answered SITE CHMOD with {} before the first byte", &refusal[..3]);
             assert_eq!(remote.why_public(), [why], "{beside} {from_another} {:?}", fake.log());
             assert_eq!(remote.without_modes().0, 0);
-            // What is refused for now is asked for once more.
+            // A passing refusal is followed by one more attempt.
             let asked = fake.log().iter().filter(|line| line.starts_with("SITE CHMOD 600")).count();
             assert!((asked > 1) == refusal.starts_with('4'), "{:?}", fake.log());
         }
     }
 }
 
-/// A source that may not be read.
+/// A source whose read fails.
 #[derive(Debug)]
 struct Unreadable;
 
@@ -170,7 +171,8 @@ impl Flow for Unreadable {
     }
 }
 
-/// A server without a second control connection. The second `STOR` begins, and is then answered so, if it is answered.
+/// A server without a second control connection. It begins the second `STOR`, and then answers it with `answer`, if
+/// any.
 fn fails_amid(answer: Option<&'static str>) -> Fake {
     let (logins, stores) = (AtomicUsize::new(0), AtomicUsize::new(0));
     Fake::with(move |client, verb, argument| {
@@ -204,7 +206,7 @@ async fn what_fails_while_a_file_is_written_over_is_no_refusal_of_that() {
     let error = sent.unwrap_err();
     assert!(error.to_string().contains("550 Input/output error"), "{error}");
     assert_eq!((error.kind(), remote.why_public()), (ErrorKind::Denied, Vec::<String>::new()), "{:?}", fake.log());
-    // What may not be read here says nothing of the server either, which is silent.
+    // A source that cannot be read says nothing about the server, which is silent too.
     let fake = fails_amid(None);
     let remote = Remote::connect(options(&fake)).await.unwrap();
     let spec = Spec { size: Some(5), at_most: Some(0o640), replace: true, ..Spec::default() };
@@ -220,7 +222,7 @@ async fn what_fails_while_a_file_is_written_over_is_no_refusal_of_that() {
 async fn what_another_server_sends_comes_also_where_this_end_reaches_no_data_ports() {
     for in_place in [false, true] {
         let (from, _) = noting_modes("UNIX.mode=0600;", false);
-        // The first two that connect would be this end.
+        // The first two connections would be this end's.
         let asked = AtomicUsize::new(0);
         let seen = Noted::default();
         let noted = seen.clone();
@@ -250,7 +252,7 @@ async fn what_another_server_sends_comes_also_where_this_end_reaches_no_data_por
             assert_eq!(to.get(&format!("/{name}")), Some(b"bytes".to_vec()));
         }
         assert_eq!(seen.lock().unwrap()[..], [("CHMOD 600".to_owned(), 5), ("CHMOD 600".to_owned(), 5)]);
-        // It is tried twice, and told once.
+        // It is attempted twice, and reported once.
         let count = |verb: &str| to.log().iter().filter(|line| line.starts_with(verb)).count();
         assert_eq!((count("EPSV"), count("STOR")), (4, 4), "{:?}", to.log());
         assert_eq!(dest.why_public(), ["this end reaches no data port of ftp://fake"]);
@@ -337,7 +339,7 @@ async fn nothing_stays_of_what_was_made_empty_and_then_not_sent() {
     assert_eq!(to.names(), [""; 0], "{:?}", to.log());
 }
 
-/// A server that says it is ours.
+/// A server that claims to be `phoebus serve`.
 fn ours(twist: fn(&mut super::Client, &str) -> bool) -> Fake {
     Fake::with(move |client, verb, _| match verb {
         "FEAT" => {

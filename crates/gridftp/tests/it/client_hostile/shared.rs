@@ -1,4 +1,4 @@
-//! Servers where others may get at what is written: by the permissions of files, and by those of the directory of drafts.
+//! Servers on which other users may access drafts, because of the permissions of files or of the directory for drafts.
 
 use super::fake::tools::{Here, key, options};
 use super::fake::{Client, Fake};
@@ -25,12 +25,12 @@ async fn send_all(fake: &Fake, content: &[u8], mode: u32) -> Result<Done, Error>
         .await
 }
 
-/// The first of the commands that came which begins so.
+/// The position of the first command that begins with `begin`.
 fn first(log: &[String], begin: &str) -> Option<usize> {
     log.iter().position(|line| line.starts_with(begin))
 }
 
-/// A server that has the directory of drafts already, of which it tells these facts; `twist` does some things differently.
+/// A server that already has the directory for drafts, with these facts. `twist` may answer a command itself.
 fn with_dir(facts: &'static str, twist: fn(&mut Client, &str) -> bool) -> Fake {
     Fake::with(move |client, verb, argument| {
         match (verb, argument) {
@@ -62,7 +62,7 @@ async fn what_is_private_is_private_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_private_is_so_before_anything_else_is_done_to_it() {
-    // A checksum of a long file takes its time, and the client may be killed in it.
+    // A checksum of a long file takes time, during which the client may be killed.
     for len in [5, 2 << 20] {
         for refuses in [false, true] {
             let fake = Fake::with(move |client, verb, argument| {
@@ -97,7 +97,7 @@ async fn what_nobody_may_read_is_its_owners_until_it_has_its_checksum() {
         let is_read = std::fs::read(here.0.path().join("x")).is_ok();
         let remote = Remote::connect(options(&fake)).await.unwrap();
         let done = transfer(&here.1, &key("x"), &remote, &key("x"), &TransferOptions::default()).await;
-        // As root alone it can be read.
+        // Only root can read it.
         if !is_read {
             assert!(done.is_err() && fake.names().is_empty(), "{:?}", fake.names());
             continue;
@@ -112,7 +112,7 @@ async fn what_nobody_may_read_is_its_owners_until_it_has_its_checksum() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_in_place_is_private_before_its_first_byte() {
-    // Our own is asked for an empty file first, others as soon as they say that they take it.
+    // Our own server is asked for an empty file first; others as soon as they reply that they begin.
     for ours in [true, false] {
         for modes in [false, true] {
             let seen = Arc::new(Mutex::new(Vec::new()));
@@ -144,11 +144,11 @@ async fn what_is_written_in_place_is_private_before_its_first_byte() {
     }
 }
 
-/// What was set, and how many bytes there were.
+/// The permissions that were set, and the size of the file at that time.
 pub(super) type Noted = Arc<Mutex<Vec<(String, usize)>>>;
 
-/// A server, and what `SITE CHMOD` sets there, with the bytes that the file has by then. It tells these facts of files, and may refuse to send them
-/// elsewhere.
+/// A server that notes each `SITE CHMOD` and the size of the file at that time. It reports these facts of files, and
+/// may refuse to send them elsewhere.
 pub(super) fn noting_modes(facts: &'static str, refuses: bool) -> (Fake, Noted) {
     let seen = Noted::default();
     let noted = seen.clone();
@@ -187,14 +187,14 @@ async fn drafts_are_private_before_their_first_byte() {
     }
 }
 
-/// Sets the mode of `name` alone.
+/// Sets only the mode of `name`.
 async fn set_mode(remote: &Remote, name: &str, mode: u32) -> Result<(), Error> {
     remote.set(&key(name), Attributes { mode: Some(mode), modified: None }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_whose_mode_is_refused_leaves_the_others_private() {
-    // The directory is somebody else's; the file `other`, too.
+    // The directory and the file `other` belong to another user.
     for refusal in
         ["550 Operation not permitted", "500 Command failed. : System error in chmod: Operation not permitted"]
     {
@@ -221,7 +221,7 @@ async fn a_name_whose_mode_is_refused_leaves_the_others_private() {
         let here = Here::with(b"bytes");
         set_permissions(here.0.path().join("x"), Permissions::from_mode(0o640)).unwrap();
         let remote = Remote::connect(options(&fake)).await.unwrap();
-        // A directory has its mode set twice: before anything goes in, and at the end.
+        // The mode of a directory is set twice: before anything is copied into it, and at the end.
         for _ in 0..2 {
             set_mode(&remote, "d", 0o700).await.unwrap();
         }
@@ -241,7 +241,7 @@ async fn a_mode_that_is_refused_for_now_is_asked_for_once_more() {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
         let fake = Fake::with(move |client, verb, argument| {
-            // The mode that it is to have in the end.
+            // The final mode.
             let refuses =
                 verb == "SITE" && argument.starts_with("CHMOD 640") && count.fetch_add(1, Ordering::Relaxed) < refusals;
             if refuses {
@@ -269,7 +269,7 @@ async fn what_another_server_sends_is_private_before_its_first_byte() {
         let dest = Remote::connect(Options { in_place, ..options(&to) }).await.unwrap();
         transfer(&source, &key("x"), &dest, &key("x"), &TransferOptions::default()).await.unwrap();
         assert!(from.log().iter().any(|line| line.starts_with("PORT ")), "{:?}", from.log());
-        // What cannot go there directly comes by way of this end, and is made anew.
+        // A file that cannot be sent directly is copied through this end, as a new file.
         let first = ("CHMOD 600".to_owned(), 0);
         let expected = [first.clone(), first, ("CHMOD 600".to_owned(), 5)];
         assert_eq!(seen.lock().unwrap()[..], expected[usize::from(!refuses)..], "{in_place} {:?}", to.log());
@@ -279,7 +279,7 @@ async fn what_another_server_sends_is_private_before_its_first_byte() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_was_there_keeps_its_mode() {
-    // As MLST tells it, or as STAT does.
+    // With the mode from MLST, or from STAT.
     for facts in [true, false] {
         for (there, source, set) in [(0o600, 0o644, "600"), (0o640, 0o600, "600"), (0o755, 0o644, "755")] {
             let letters = match there {

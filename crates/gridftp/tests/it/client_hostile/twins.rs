@@ -1,4 +1,4 @@
-//! Servers that rename one of two names of a file to the other, which takes neither away (rename(2)).
+//! Servers that rename one of two names of a file to the other. rename(2) then removes neither.
 
 use super::fake::Fake;
 use super::fake::tools::{key, remote};
@@ -6,10 +6,10 @@ use phoebus_files::store::Store;
 use phoebus_files::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a server does differently: whether a command was answered.
+/// A different behaviour of the server: returns whether it answered the command.
 type Twist = fn(&mut super::Client, &str, &str) -> bool;
 
-/// What a server tells of what is in it: its bytes say which file it is, and `->` that it is a link to `/b`.
+/// The facts of a path. Its bytes give the identity of the file; `->` is a link to `/b`.
 fn facts(client: &super::Client, path: &str) -> Option<String> {
     let mut content = client.files.lock().unwrap().get(path)?.clone();
     if content == b"->" {
@@ -18,7 +18,8 @@ fn facts(client: &super::Client, path: &str) -> Option<String> {
     Some(String::from_utf8(content).unwrap())
 }
 
-/// A server with the names `/a` and `/b` of one file, that tells files apart and the directory that they are in, which is the file `root`.
+/// A server with the names `/a` and `/b` of one file. Its facts identify files, and the directory of both names, whose
+/// identity is `root`.
 fn twins(root: &'static str, twist: Twist) -> Fake {
     let fake = Fake::with(move |client, verb, argument| {
         if twist(client, verb, argument) {
@@ -111,7 +112,7 @@ async fn a_connection_that_breaks_is_another_the_next_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_was_made_anew_stays() {
-    // Before it is put aside, and just then.
+    // Before the name is put aside, and right then.
     for when in ["RNTO /b", "RNFR /a"] {
         let fake = match when {
             "RNTO /b" => twins("1g9", |client, verb, argument| {
@@ -145,8 +146,8 @@ async fn what_all_files_are_called_tells_none_apart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_put_aside_is_named() {
-    // A way that leads to one name twice: the other is gone once the one is aside, and cannot be given any more. Or the answer to putting it
-    // aside is lost.
+    // A path that leads to one name twice: once the name is aside, the second path is gone too, and the name cannot be
+    // restored. Or the reply to the rename aside is lost.
     for is_lost in [false, true] {
         let twist: Twist = if is_lost {
             |client, verb, argument| {
@@ -155,7 +156,7 @@ async fn what_was_put_aside_is_named() {
                     let mut files = client.files.lock().unwrap();
                     let content = files.remove("/a").unwrap();
                     files.insert(argument.to_owned(), content);
-                    // Somebody has made it anew.
+                    // Another client has created the name again.
                     files.insert("/a".to_owned(), b"1g2".to_vec());
                     drop(files);
                     client.hang_up();

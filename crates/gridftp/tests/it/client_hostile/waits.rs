@@ -1,4 +1,4 @@
-//! Servers that say for ever that they are at work.
+//! Servers that send preliminary replies for ever.
 
 use super::fake::tools::{Here, bytes, key, on, put_with, says, within};
 use super::fake::{Client, Fake};
@@ -7,12 +7,12 @@ use phoebus_files::{Error, ErrorKind};
 use phoebus_gridftp::client::Remote;
 use std::time::Duration;
 
-/// How long a server may say nothing: a tenth of what it may take without progress.
+/// The time limit on silence: a tenth of the limit on a command without progress.
 const SILENCE: Duration = Duration::from_millis(1500);
 
 const NO_PROGRESS: &str = "112-Perf Marker\r\n Timestamp:  0.0\r\n Stripe Index: 0\r\n Stripe Bytes Transferred: 0\r\n Total Stripe Count: 1\r\n112 End.";
 
-/// Says `line` until the client goes.
+/// Sends `line` until the client disconnects.
 fn repeat(client: &mut Client, line: &str) {
     loop {
         client.say(line);

@@ -1,4 +1,4 @@
-//! A server of FTP that does as it is told, badly if it is told so.
+//! A scripted FTP server, which can be told to misbehave.
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Files by their paths.
 pub type Files = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// What is done differently: whether a command was answered. It is given the command and what follows it.
+/// A different behaviour: returns whether it answered a command. It receives the command and its argument.
 pub type Hook = Arc<dyn Fn(&mut Client, &str, &str) -> bool + Send + Sync>;
 
 /// A running server.
@@ -30,19 +30,19 @@ pub struct Client {
     pub aim: Option<SocketAddr>,
     pub files: Files,
     pub rest: usize,
-    /// Whether it says nothing any more.
+    /// Whether it has stopped answering.
     pub mute: bool,
     from: String,
     log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Fake {
-    /// One that does everything right.
+    /// A server that does everything right.
     pub fn good() -> Self {
         Self::with(|_, _, _| false)
     }
 
-    /// One that does some things differently.
+    /// A server with a different behaviour.
     pub fn with(hook: impl Fn(&mut Client, &str, &str) -> bool + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (addr, files, log) = (listener.local_addr().unwrap(), Files::default(), Arc::default());
@@ -109,11 +109,11 @@ impl Client {
         if self.mute {
             return;
         }
-        // A client that has gone does not hear it.
+        // A client that has disconnected does not receive it.
         let _ = self.control.get_mut().write_all(format!("{line}\r\n").as_bytes());
     }
 
-    /// What is to be renamed.
+    /// The source of a rename (RNFR).
     pub fn from(&self) -> &str {
         &self.from
     }
@@ -152,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Says nothing for as long as any test waits.
+    /// Stays silent for as long as any test waits.
     pub fn hold(&mut self) {
         self.wait_for_end(Duration::from_secs(30));
     }
@@ -173,14 +173,14 @@ impl Client {
         port
     }
 
-    /// Takes all that comes over the data connection.
+    /// Receives all bytes of the data connection.
     pub fn take(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         self.data().read_to_end(&mut all).unwrap_or(0);
         all
     }
 
-    /// Puts it where it belongs.
+    /// Writes the bytes to the file, at their offset.
     pub fn store(&mut self, path: &str, bytes: &[u8]) {
         let (mut files, from) = (self.files.lock().unwrap(), std::mem::take(&mut self.rest));
         let file = files.entry(path.to_owned()).or_default();
@@ -188,7 +188,7 @@ impl Client {
         file.extend(bytes);
     }
 
-    /// As a server does that does it right.
+    /// Answers as a correct server.
     pub fn answer(&mut self, verb: &str, argument: &str) {
         let size = |files: &Files| files.lock().unwrap().get(argument).map(Vec::len);
         match verb {

@@ -1,4 +1,4 @@
-//! What tests of the client with [`Fake`] have in common.
+//! Shared parts of the tests of the client with [`Fake`].
 
 use super::{Client, Fake};
 use phoebus_files::key::Key;
@@ -9,10 +9,10 @@ use phoebus_proto::endpoint::Endpoint;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Far beyond what any step takes: the bound against hanging.
+/// Time limit against hanging, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Short, where it is silence that is waited for.
+/// Short, because the tests wait for silence.
 pub const SOON: Duration = Duration::from_secs(3);
 
 pub fn options(fake: &Fake) -> Options {
@@ -61,7 +61,7 @@ impl Here {
     }
 }
 
-/// Gets `/x`, and what came of it.
+/// Gets `/x`, and returns the result.
 pub async fn get(fake: &Fake, here: &Here, streams: Option<u32>) -> Result<Done, Error> {
     get_with(Options { streams, ..options(fake) }, here).await
 }
@@ -84,7 +84,7 @@ pub async fn put_with(options: Options, here: &Here) -> Result<Done, Error> {
         .await
 }
 
-/// A server that does one command differently.
+/// A server with a different behaviour for one command.
 pub fn on(verb: &'static str, does: impl Fn(&mut Client, &str) + Send + Sync + 'static) -> Fake {
     Fake::with(move |client, came, argument| {
         let mine = came == verb;

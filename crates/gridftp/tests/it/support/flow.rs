@@ -1,4 +1,4 @@
-//! A flow that a test sends, and what another end gets of it.
+//! A flow that a test sends, and the bytes that the other end receives.
 
 use super::PATIENCE;
 use phoebus_files::block::{Block, Pool};
@@ -17,7 +17,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// `content` in blocks of so many bytes, and then its end, or a failure where that is not `whole`.
+    /// `content` in blocks of this size, followed by its end, or by a failure if not `whole`.
     pub fn of(content: &[u8], block: usize, whole: bool) -> Arc<dyn Flow> {
         let blocks = content.chunks(block).enumerate();
         let blocks = blocks.map(|(i, bytes)| Block::new((i * block) as u64, bytes.to_vec()));
@@ -33,7 +33,7 @@ impl Flow for Given {
     }
 }
 
-/// All that comes over `channel`, each block where it belongs, of which so many bytes are `expected` if that is known.
+/// Collects the blocks that arrive over `channel`. `expected` is the size, if it is known.
 pub async fn receive(channel: &Channel, mode: Mode, expected: Option<u64>) -> Result<Vec<u8>, Error> {
     let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected, into: None };
     let (flow, mut content) = (BytesFlow::over(channel.receive(mode, intake)), Vec::new());

@@ -9,12 +9,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 pub struct Gct {
     child: Child,
     pub port: u16,
-    /// What it says, which somebody has to listen to.
+    /// Its output, which a thread has to read.
     _said: BufReader<ChildStdout>,
 }
 
 impl Gct {
-    /// One that lets everybody do everything.
+    /// A server that lets everybody do everything.
     pub fn anonymous() -> Self {
         Self::anonymous_with(&[])
     }
@@ -33,7 +33,7 @@ impl Gct {
         Self::start(command.args(["-aa", "-anonymous-user", user.trim()]).args(options))
     }
 
-    /// One that believes an authority.
+    /// A server that trusts this authority.
     pub fn secure(authorities: &Path, certificate: &Path, key: &Path, gridmap: &Path) -> Self {
         Self::secure_with(authorities, certificate, key, gridmap, &[])
     }
@@ -49,7 +49,7 @@ impl Gct {
     fn start(command: &mut Command) -> Self {
         command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap()));
         command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1", "-c", "/dev/null"]);
-        // It takes any port, and says which.
+        // It listens on any free port, and prints it.
         command.args(["-allow-root", "-p", "0"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut child =
@@ -62,7 +62,7 @@ impl Gct {
         Self { child, port, _said: said }
     }
 
-    /// Kills the processes that serve clients; how many there were.
+    /// Kills the processes that serve clients. Returns their number.
     pub fn kill_children(&self) -> usize {
         let file = format!("/proc/{0}/task/{0}/children", self.child.id());
         let children = std::fs::read_to_string(file).unwrap();

@@ -1,4 +1,4 @@
-//! An authority, a host and a user with a proxy, as Globus wants them in a directory.
+//! An authority, a host and a user with a proxy, in a directory as Globus expects it.
 
 use super::{ok, run};
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 /// The user.
 pub const USER: &str = "/O=Grid/OU=Lab/CN=Lab User";
 
-/// An authority, a host and a user with a proxy, as Globus wants them in a directory.
+/// An authority, a host and a user with a proxy, in a directory as Globus expects it.
 pub struct Lab(tempfile::TempDir);
 
 impl Lab {
@@ -44,7 +44,7 @@ impl Lab {
         self.0.path().join(name)
     }
 
-    /// Lets a command have this user's proxy, and nobody else's files.
+    /// Gives a command this user's proxy, and no other credentials.
     pub fn with_proxy<'a>(&self, command: &'a mut Command, proxy: &str) -> &'a mut Command {
         command.env("HOME", "/nonexistent").env("X509_CERT_DIR", self.path("certs"));
         command.env("X509_USER_PROXY", self.path(proxy)).env("GLOBUS_HOSTNAME", "localhost")

@@ -1,4 +1,4 @@
-//! Warnings and errors that the library logs in this process, for tests that look for a line of their own.
+//! Warnings and errors that the library logs in this process, for tests that expect a certain line.
 
 use std::fmt::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -9,9 +9,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps lines from now on, whichever test or thread causes them.
+/// Keeps lines from now on, whichever test or thread logs them.
 pub fn keep() {
-    // Another test may have asked for the same.
+    // Another test may have installed it already.
     let _ = tracing::subscriber::set_global_default(Log);
 }
 

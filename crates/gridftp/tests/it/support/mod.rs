@@ -1,4 +1,4 @@
-//! A server in this process, and programs that are run against it.
+//! A server in this process, and programs that run against it.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -21,37 +21,37 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Far beyond what any step takes: the bound against hanging.
+/// Time limit against hanging, far longer than any step takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server.
 pub struct Serve {
     runtime: Option<Runtime>,
     addr: SocketAddr,
-    /// What it was started with, and what changes it.
+    /// Its initial configuration, and the sender of a new one.
     config: Config,
     reloader: Reloader,
-    /// `root`, what it serves, and `local`, what clients have.
+    /// `root` is what it serves, and `local` the clients' directory.
     dir: TempDir,
 }
 
 impl Serve {
-    /// One that lets everybody do everything.
+    /// A server that lets everybody do everything.
     pub fn writable() -> Self {
         Self::with(|_| {})
     }
 
-    /// One that lets everybody read.
+    /// A server that lets everybody read.
     pub fn reading() -> Self {
         Self::with(|config| config.anonymous.as_mut().unwrap().read_only = true)
     }
 
-    /// One with more in its configuration.
+    /// A server with a changed configuration.
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
         Self::on(2, change)
     }
 
-    /// The same on so many threads.
+    /// The same with this number of threads.
     pub fn on(threads: usize, change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
@@ -69,12 +69,12 @@ impl Serve {
         Self { runtime: Some(runtime), addr, config, reloader, dir }
     }
 
-    /// One that believes the lab's authority, and whose user is jane.
+    /// A server that trusts the lab's authority, and whose user is jane.
     pub fn to_grid(lab: &lab::Lab) -> Self {
         Self::to_grid_with(lab, |_| {})
     }
 
-    /// The same with more in its configuration.
+    /// The same with a changed configuration.
     pub fn to_grid_with(lab: &lab::Lab, change: impl FnOnce(&mut Config)) -> Self {
         Self::with(|config| {
             let root = config.anonymous.take().unwrap().root;
@@ -97,7 +97,7 @@ impl Serve {
         })
     }
 
-    /// Has it serve those who connect from now on by its configuration with this change.
+    /// Applies this change of its configuration to connections from now on.
     pub fn reload(&self, change: impl FnOnce(&mut Config)) -> Result<(), ConfigError> {
         let mut config = self.config.clone();
         change(&mut config);
@@ -119,27 +119,28 @@ impl Serve {
         format!("ftp://{}/{path}", self.addr)
     }
 
-    /// Where that is on disk.
+    /// The path on disk.
     pub fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join("root").join(path)
     }
 
-    /// A directory for what clients have.
+    /// The clients' directory.
     pub fn local(&self) -> PathBuf {
         self.dir.path().join("local")
     }
 
-    /// Names beneath the root that begin with a dot: drafts and journals that were left.
+    /// Names beneath the root that begin with a dot: leftover drafts and journals.
     pub fn hidden(&self) -> Vec<String> {
         hidden(&self.path(""))
     }
 }
 
-/// Names beneath `dir` that begin with a dot, and stay: a client that has gone does not wait until what he left is cleared away.
+/// Names beneath `dir` that begin with a dot and stay. A client that has gone does not wait for the removal of its
+/// drafts.
 pub fn hidden(dir: &Path) -> Vec<String> {
     let begin = Instant::now();
     loop {
-        // What goes while it is looked for is an error to find.
+        // find(1) reports an error for a file that disappears during its search.
         let found = run(Command::new("find").arg(dir).args(["-name", ".*", "-printf", "%P\\n"]));
         let names = String::from_utf8_lossy(&found.stdout);
         let names: Vec<_> = names.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -152,7 +153,7 @@ pub fn hidden(dir: &Path) -> Vec<String> {
 
 impl Drop for Serve {
     fn drop(&mut self) {
-        // Transfers that a failed test left behind are not waited for.
+        // Do not wait for transfers that a failed test left behind.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -195,12 +196,12 @@ pub fn bytes(len: usize) -> Vec<u8> {
     out
 }
 
-/// Runs a script of Python's with ftplib at hand: `login()` is a connection, `dir` what the client has.
+/// Runs a Python script with ftplib: `login()` makes a connection, and `dir` is the client's directory.
 pub fn python(serve: &Serve, script: &str) -> Output {
     python_by(Command::new("python3"), serve, script)
 }
 
-/// The same by this interpreter, with what its environment is to have.
+/// The same with this interpreter and these variables.
 pub fn python_by(mut command: Command, serve: &Serve, script: &str) -> Output {
     let before = "import ftplib, io, os, socket, struct, sys, time\n\
         host, port, dir = '127.0.0.1', int(sys.argv[1]), sys.argv[2]\n\
@@ -213,7 +214,7 @@ pub fn python_by(mut command: Command, serve: &Serve, script: &str) -> Output {
     run(&mut command)
 }
 
-/// What a program printed that succeeded.
+/// The output of a program that succeeded.
 pub fn ok(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));

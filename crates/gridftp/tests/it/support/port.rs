@@ -1,12 +1,13 @@
-//! Ports for programs that have to be told theirs.
+//! Ports for programs that need a fixed one.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// From here on up to those that the kernel gives away for connections: below are those of services.
+/// The first port. From here up to the kernel's ephemeral range; services have the ports below.
 const FIRST: u32 = 10_240;
 
-/// A port on 127.0.0.1 and 127.0.0.2 that stays free until it is used: the kernel gives it to nobody who does not ask for it by number.
+/// A port on 127.0.0.1 and 127.0.0.2 that stays free until it is used: the kernel assigns it only to a request by
+/// number.
 #[allow(dead_code, reason = "each test file uses its own part")]
 pub fn free() -> u16 {
     free_beside(1)
@@ -20,7 +21,7 @@ pub fn free_beside(count: u16) -> u16 {
     let last: u32 = given.split_whitespace().next().unwrap().parse().unwrap();
     let all = last.checked_sub(FIRST + u32::from(count)).expect("the kernel gives away all ports");
     for _ in 0..1000 {
-        // Processes that are beside each other begin far from each other.
+        // Concurrent processes start far from each other.
         let offset =
             std::process::id().wrapping_mul(997).wrapping_add(NEXT.fetch_add(u32::from(count), Ordering::Relaxed));
         let first = (FIRST + offset % all) as u16;
