@@ -1,4 +1,4 @@
-//! `phoebus cert`: what it makes is accepted by openssl and by gateways, nothing is overwritten, bad input is named.
+//! `phoebus cert`: openssl and gateways accept its certificates, no file is overwritten, and errors name the bad input.
 
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use serde_json::Value;
@@ -141,7 +141,7 @@ fn certificate_is_shown_as_text_and_json() {
     {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    // A file may hold several, as one of authorities does.
+    // A file may hold several certificates, for example of several authorities.
     let both = [fs::read(dir.join("ca.pem")).unwrap(), fs::read(dir.join("pg1.pem")).unwrap()].concat();
     fs::write(dir.join("both.pem"), both).unwrap();
     let shown: Value = serde_json::from_str(&succeeds(dir, &["show", "--json", "both.pem"])).unwrap();

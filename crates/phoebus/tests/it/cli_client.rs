@@ -1,5 +1,5 @@
-//! `phoebus run` and `phoebus connect` on bad input: one sentence that says what was expected, the documented exit code, no
-//! backtrace; and what `run` hands to the program.
+//! `phoebus run` and `phoebus connect`: errors for bad input (one sentence with the expected input, the documented exit
+//! code, no backtrace), and the environment that `run` gives to the program.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::support;
@@ -42,7 +42,8 @@ impl Home {
         file.to_str().unwrap().to_owned()
     }
 
-    /// A program. Another process writes it: what some other test's child still has open for writing cannot be executed.
+    /// A program. Another process writes it: a file that a child of another test still has open for writing cannot be
+    /// executed.
     fn script(&self, name: &str, text: &str) -> String {
         let file = self.path(name).to_str().unwrap().to_owned();
         run_tool(Command::new("sh").args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"", &file, text]));
@@ -148,9 +149,9 @@ fn unusable_preload_library_is_refused() {
     complains(&mut with(&other), 125, "cannot preload into \"true\": it is for ");
     let blank = home.write("a b/lib.so", fs::read(home.path("lib.so")).unwrap());
     complains(&mut with(&blank), 125, "no file names with blanks or colons in LD_PRELOAD; move the library");
-    // Without the variable it is looked for beside the program.
+    // Without the variable, it is searched for beside the program.
     fs::create_dir(home.path("bin")).unwrap();
-    // By another process: a program that some other test's child still has open for writing cannot be executed.
+    // Copied by another process: a file that a child of another test still has open for writing cannot be executed.
     run_tool(Command::new("cp").args([env!("CARGO_BIN_EXE_phoebus"), home.path("bin/phoebus").to_str().unwrap()]));
     let mut moved = Command::new(home.path("bin/phoebus"));
     moved.args(["run", "-g", "pg1", "true"]).env("HOME", home.0.path()).env_remove("PHOEBUS_PRELOAD_LIB");
@@ -221,7 +222,7 @@ fn program_gets_library_and_settings() {
     ] {
         assert!(has(&lines, line), "{line} is missing in {lines:#?}");
     }
-    // The option's gateway stands before the environment's path.
+    // The option's gateway takes precedence over the environment's path.
     assert!(!lines.iter().any(|line| line.starts_with("PHOEBUS_PATH=")), "{lines:#?}");
 
     let lines = variables(home.phoebus(&["run", "-g", "pg1", "env"]).env("PHOEBUS_DISABLE", "1"));
@@ -242,7 +243,7 @@ fn connect_does_not_bypass_a_required_gateway() {
     for (only, to) in [("127.0.0.0/8", closed.to_string()), ("dst.example", format!("dst.example:{}", closed.port()))] {
         complains(&mut connect(only, &to), 2, "and no gateway is set; give --gateway HOST/PORT");
     }
-    // What it does not name goes direct, and so does all where nothing is to go through gateways.
+    // Destinations that it does not name go direct, and so does everything with PHOEBUS_DISABLE.
     complains(&mut connect("10.0.0.0/8", &closed.to_string()), 3, "connection refused");
     let mut disabled = connect("127.0.0.0/8", &closed.to_string());
     complains(disabled.env("PHOEBUS_DISABLE", "1"), 3, "connection refused");

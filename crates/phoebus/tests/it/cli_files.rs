@@ -1,4 +1,4 @@
-//! The small commands about files, and options as users of other programs write them.
+//! The small commands about files, and options as in other programs.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 use tempfile::{TempDir, tempdir};
 
-/// Somebody else, in these tests that need root.
+/// Another user, for the tests that need root.
 const GAMES: u32 = 5;
 
 /// Its exit code, standard output and standard error, run in `dir`.
@@ -112,7 +112,7 @@ fn target_stays_if_its_link_cannot_be_removed() {
     fs::create_dir_all(at("keep/sub")).unwrap();
     fs::write(at("keep/precious"), "x").unwrap();
     symlink("../keep", at("shared/l")).unwrap();
-    // Of a disk that can only be read.
+    // On a read-only file system.
     let script = "mount --bind shared shared && mount -o remount,bind,ro shared && exec \"$0\" rm -r shared/l shared/l/. shared/d";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", script, env!("CARGO_BIN_EXE_phoebus")]).current_dir(dir.path());

@@ -1,4 +1,4 @@
-//! What people are used to from cp, mv, rm, rsync, scp and rclone: it does what they mean, or is refused before anything is done.
+//! Habits from cp, mv, rm, rsync, scp and rclone: Phoebus does what the user means, or refuses before it does anything.
 
 use crate::support;
 use std::fs;
@@ -135,7 +135,7 @@ fn nothing_is_moved_into_itself() {
     here.fails(1, words, &["mv", "c", "link/d/new"]);
     here.fails(1, words, &["mv", &serve.url("c"), &serve.url("c/d/new")]);
     here.fails(4, words, &["mv", "a", "c", "c/d"]);
-    // What other clients ask for is refused for good, too.
+    // Features of other clients that are refused permanently.
     symlink("c", serve.path("link")).unwrap();
     here.fails(6, words, &["mv", &serve.url("c"), &serve.url("link/new")]);
     assert!(here.path("c/d/e").exists() && serve.path("c/d/e").exists() && here.path("c/d/a").exists());
@@ -199,9 +199,9 @@ fn options_of_other_programs_get_a_tip() {
         assert!(code == 2 && one && said.contains(expected), "{arguments:?}: {code}: {said}");
     }
     is_whole(&here);
-    // A slip of the pen is still guessed at.
+    // A small typing mistake still gets a suggestion.
     here.fails(2, "'--recursive'", &["cp", "--recursiv", "c", "new"]);
-    // What is like nothing gets no guess.
+    // An option that resembles none gets no suggestion.
     let (_, said) = says(&run(&mut here.command(&["cp", "--fuzzy-wuzzy", "c", "new"])));
     assert!(!said.contains("tip:"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `phoebus testbed` as a user meets it: exit codes, names, other processes beside it. Needs root.
+//! `phoebus testbed` for users: exit codes, names, concurrent processes. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -82,7 +82,7 @@ fn user_builds_a_testbed_with_access_to_tun() {
     let script = "exec $PHOEBUS testbed run --quiet -- sh -c 'id -u; $PHOEBUS testbed exec src -- getent ahostsv4 dst | head -1; \
                   $PHOEBUS testbed exec src -- $PHOEBUS testbed exec pg2 -- hostname; $PHOEBUS testbed cut wan && exit 5'";
     let output = place.as_user("666", script);
-    // The command is still the user's own; in the hosts it is root of its user namespace.
+    // The command still runs as the user. In the hosts, it is root of its user namespace.
     assert_eq!(text(&output.stderr), "");
     assert_eq!(text(&output.stdout), "54321\n10.9.0.4        STREAM dst\npg2\n");
     assert_eq!(output.status.code(), Some(5));
@@ -93,7 +93,7 @@ fn user_builds_a_testbed_with_access_to_tun() {
 fn testbeds_stay_until_they_are_taken_down() {
     let place = Place::new();
     place.succeed(&["up", "--name", "one", "--wan-rtt", "10ms"]);
-    // The only one needs no name.
+    // If there is only one testbed, no name is needed.
     assert_eq!(place.succeed(&["exec", "pg2", "--", "hostname"]), "pg2\n");
     place.succeed(&["up", "--name", "two", "--json"]);
     let several = "phoebus: several testbeds are running, one and two; choose one with --name";
@@ -166,7 +166,7 @@ receiver.recv(100)' >"$1/columbia" &
         let link = links.iter().find(|link| link["name"] == name).unwrap();
         link["counters"]["forward"]["entered"]["segments"].as_u64().unwrap()
     };
-    // A host on one link says nothing of its own accord, so this is the datagram alone.
+    // A host with a single link sends nothing of its own, so this is only the datagram.
     assert_eq!(entered("sdsc-la"), 1, "{report:#}");
     assert!(entered("chi-columbia") >= 1, "{report:#}");
 }

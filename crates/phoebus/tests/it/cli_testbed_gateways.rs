@@ -22,7 +22,7 @@ fn gateways_join_the_ends_over_another_transport() {
 #[test]
 fn gateways_join_the_ends_over_auto() {
     let log = join_and_choose(&["--wan-transport", "auto"], "pg1 at pg1:5006 by tcp (encrypt)", "bbr");
-    // They say what they chose, and why: bbr, which they found there.
+    // They report the congestion control that they chose, and why: bbr, which is available there.
     assert!(log.contains("auto: nothing → tcp (bbr)") && log.contains("rule=\"bbr\""), "{log}");
 }
 
@@ -67,7 +67,7 @@ fn join_the_ends(options: &[&str], peer: &str) -> String {
 /// The same, until the first gateway has chosen by this `rule`, if any.
 fn join_and_choose(options: &[&str], peer: &str, rule: &str) -> String {
     let place = Place::new();
-    // A server that answers in capitals in each end, then a session from each to the other, by path and by routes.
+    // A server at each end that answers in capitals, then a session from each end to the other, by path and by routes.
     let script = r#"
         for host in src dst; do
             $PHOEBUS testbed exec $host -- python3 -c '
@@ -84,7 +84,7 @@ while True:
         echo back | $PHOEBUS testbed exec dst -- env PHOEBUS_PATH=pg2/5006,pg1/5006 $PHOEBUS connect src:7000
         echo routed | $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect dst:7000
         $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect pg2:22 </dev/null || echo refused $?
-        # What is chosen by measurement is in force a little later.
+        # A choice by measurement comes into force a little later.
         for try in $(seq 200); do
             said=$($PHOEBUS testbed exec pg2 -- $PHOEBUS status | grep -oE "^gateway pg2|pg1 at .*:" | cut -d: -f1-2)
             case $said in *"$2") break;; esac
@@ -128,7 +128,7 @@ fn gateway_that_does_not_start_fails_the_testbed() {
     let run = ["run", "--quiet", "--gateways", "--scenario", scenario.to_str().unwrap(), "--", "true"];
     let none = "phoebus: gateways were asked for, but no [[host]] of the scenario says `gateway = true`";
     assert_eq!(place.fail(2, &run), none);
-    // A name that means nothing to a gateway, though a host may bear it.
+    // A name that gateways reserve, although a host may have it.
     fs::write(
         &scenario,
         "host = [{ name = \"direct\", gateway = true }, { name = \"b\", gateway = true }]\n\

@@ -1,4 +1,4 @@
-//! What a signal or a SIGKILL to any of a testbed's processes leaves: nothing. Needs root.
+//! A signal or a SIGKILL to any process of a testbed leaves nothing behind. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::PATIENCE;
 use support::place::{Place, text};
 
-/// A testbed that `run` keeps up while its command waits, with a program in a host and another outside.
+/// A testbed that `run` keeps while its command waits, with one program in a host and another outside.
 struct Running {
     place: Place,
     name: String,
@@ -71,7 +71,7 @@ fn signals_reach_the_command() {
 #[test]
 fn killing_run_leaves_nothing() {
     let mut running = Running::start();
-    // Which shows once it has become another program.
+    // It is visible once it has executed the other program.
     wait_until("the program runs", || bearers(&running.name).contains(&running.inhabitant));
     signal("KILL", &[running.front.id()]);
     assert_eq!(running.end(), None);
@@ -82,7 +82,7 @@ fn killing_the_command_leaves_nothing_in_the_hosts() {
     let mut running = Running::start();
     signal("KILL", &[running.command]);
     assert_eq!(running.front.wait().unwrap().code(), Some(128 + 9));
-    // What the command left outside its testbed is its own affair, as with any command.
+    // Processes that the command left outside its testbed are not the testbed's concern.
     let outside = bearers(&running.name);
     assert_eq!(outside.len(), 1, "{outside:?}");
     assert!(!outside.contains(&running.inhabitant));
@@ -114,7 +114,7 @@ fn stale_testbed_is_reported_and_removed() {
             .unwrap();
         wait_until("the program runs", || program(inhabitant.id()) == "sleep");
         let owner = place.owner();
-        // The sentinel first, so that nobody is left to clean up.
+        // The sentinel first, so that no process is left to clean up.
         let children = fs::read_to_string(format!("/proc/{owner}/task/{owner}/children")).unwrap();
         let mut both: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
         assert_eq!(both.len(), 1, "{both:?}");
@@ -132,7 +132,7 @@ fn stale_testbed_is_reported_and_removed() {
     assert!(!inhabitant.wait().unwrap().success());
     assert_eq!(place.left(), Vec::<String>::new());
 
-    // The next testbed clears it as well, whatever its name.
+    // The next testbed removes the remains, whatever its name.
     let mut inhabitant = kill_all();
     place.succeed(&["run", "--quiet", "--name", "next", "--", "true"]);
     assert!(!inhabitant.wait().unwrap().success());

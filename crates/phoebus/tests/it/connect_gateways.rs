@@ -12,7 +12,7 @@ fn connect(gateways: &[&Gateway], destination: SocketAddr) -> Command {
     let path: Vec<_> = gateways.iter().map(|gateway| gateway.addr.to_string()).collect();
     let mut command = phoebus();
     command.args(["connect", "--path", &path.join(",")]).arg(destination.to_string());
-    // Settings of whoever runs the tests are none of these sessions'.
+    // The settings of the user who runs the tests do not apply.
     command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -134,7 +134,7 @@ fn over(gateway: &Gateway) -> (u64, u64) {
     (totals["sessions_clean"].as_u64().unwrap(), totals["sessions_failed"].as_u64().unwrap())
 }
 
-/// As ssh ends its proxy command.
+/// ssh ends its proxy command by a signal.
 #[test]
 fn signal_ends_the_input_and_both_ends_in_order() {
     for (signal, code) in [("HUP", 129), ("TERM", 143)] {
@@ -143,7 +143,7 @@ fn signal_ends_the_input_and_both_ends_in_order() {
         let addr = listener.local_addr().unwrap();
         let mut child = connect(&[&pg1, &pg2], addr).stdin(Stdio::piped()).spawn().unwrap();
         let (mut stream, _) = listener.accept().unwrap();
-        // Once it carries, it hears signals.
+        // After the session is open, it handles signals.
         stream.write_all(b"hello").unwrap();
         let mut got = [0; 5];
         child.stdout.as_mut().unwrap().read_exact(&mut got).unwrap();
@@ -185,7 +185,7 @@ fn unread_output_ends_both_ends_in_order() {
     }
 }
 
-/// An end that never comes is not waited for; a signal that is ignored is none.
+/// The command does not wait for an end that never comes. A signal that is ignored has no effect.
 #[test]
 fn second_signal_ends_it_unless_ignored() {
     let (pg1, pg2) = pair("", "");
@@ -237,7 +237,7 @@ fn refusal_is_a_sentence_and_code_3() {
 #[test]
 fn bandwidth_is_reserved_or_refused_with_the_rest() {
     let rate = |rate| format!("[profile.default]\nrate = \"{rate}\"\n");
-    // On loopback pg1 and the destination are one neighbour of pg2.
+    // On loopback, pg1 and the destination are the same neighbour of pg2.
     let (pg1, pg2) = pair(&rate("80mbit"), &rate("200mbit"));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -254,12 +254,12 @@ fn bandwidth_is_reserved_or_refused_with_the_rest() {
     refused("90mbit", "pg1: 90mbit was asked for, but the hop to pg2 carries 80mbit");
     let child = ask("60mbit").spawn().unwrap();
     let (server, _) = listener.accept().unwrap();
-    // Promised once both gateways have their next hop, of which the destination sees the last.
+    // The bandwidth is reserved once both gateways have their next hop. The destination sees the last one.
     let open = |pg: &Gateway| pg.status()["sessions"].as_array().unwrap().len() == 1;
     wait_until(|| open(&pg1) && open(&pg2), || format!("no session is open: {:#}", pg1.status()));
     refused("30mbit", "pg1: 30mbit was requested, but only 20mbit is not reserved yet");
 
-    // A program that knows nothing of it is given the errno of a requirement that cannot be met, and what is free if it fits.
+    // A program under the shim gets the errno of a requirement that cannot be met. A bandwidth that fits is granted.
     let script = "import socket; print(socket.socket().connect_ex(('127.0.0.1', PORT)))";
     let run = |bandwidth: &str| {
         let path = format!("{},{}", pg1.addr, pg2.addr);
@@ -290,7 +290,7 @@ fn dead_gateway_is_code_1_and_never_a_clean_end() {
         let mut got = [0; 5];
         child.stdout.as_mut().unwrap().read_exact(&mut got).unwrap();
         gateways[victim].kill();
-        // Standard input stays open and silent: the session itself must notice.
+        // Standard input stays open and silent, so the session itself must notice.
         let stdin = child.stdin.take();
         let output = child.wait_with_output().unwrap();
         drop(stdin);

@@ -1,4 +1,5 @@
-//! `phoebus cp` with servers that have few connections for each client, or for each file: fewer files go at a time, and all arrive.
+//! `phoebus cp` with servers that limit connections for each client or each file: it uses fewer connections, and all
+//! files arrive.
 
 use crate::support;
 use std::fs;
@@ -75,9 +76,9 @@ fn our_server_announces_its_connections_per_file() {
             server.trim_end_matches('/')
         );
         assert!(code == 1 && said.contains(&expected), "{from} {to}: {code}: {said}");
-        // Nor was it tried again, or told to have gone so.
+        // It was neither repeated, nor reported as a success.
         assert!(!said.contains("\"again\"") && !said.contains("\"streams\":3"), "{said}");
-        // Nothing came, and nothing of it stays.
+        // No data arrived, and no draft stays.
         assert!(!here.path(".got.phoebus-draft").exists() && !here.path(".got.phoebus-journal").exists());
         assert!(copy("2", &from, &to).status.success(), "{from} {to}");
     }

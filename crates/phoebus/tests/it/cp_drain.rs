@@ -1,4 +1,4 @@
-//! `phoebus cp` from and to a server that ends, or that loses what it was sent, at a moment that suits nobody.
+//! `phoebus cp` from and to a server that ends, or that loses data, in the middle of a transfer.
 
 use crate::support;
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,7 +14,7 @@ use support::ftp::hidden;
 use support::here::{Here, says};
 use support::serve::{Serve, bytes};
 
-/// A server is told to end while so many files, some megabytes in all, are put or got.
+/// A server is told to end during the upload or download of this number of files, some megabytes in all.
 fn ends_amid(files: usize, put: bool) {
     let content = bytes(if files == 1 { 2_000_000 } else { 6_000_000 });
     let (here, serve) = (Here::new(None), Serve::writable());
@@ -28,9 +28,10 @@ fn ends_amid(files: usize, put: bool) {
     let mut arguments = vec!["cp", "--transfers", "2", "--limit-rate", if files == 1 { "2M" } else { "6M" }];
     arguments.extend(urls.iter().map(String::as_str).chain([&*to]));
     let copy = here.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Of each some has come: a draft is there before its transfer is asked for.
+    // Part of each file has arrived. A draft exists before its transfer is requested.
     let has_some = |name: &String| fs::metadata(dest.join(name)).is_ok_and(|meta| meta.blocks() >= 1000);
-    // What is got has its room on this disk beforehand. A server has sent it long before a slow client has taken it.
+    // The space for a download is reserved on this disk first. A server has sent the bytes long before a slow client
+    // has received them.
     let moving = || match put {
         true => hidden(&dest).iter().filter(|name| has_some(name)).count() >= files,
         false => serve.log().matches("transferred").count() >= files,
@@ -66,7 +67,7 @@ fn several_gets_finish_during_a_drain() {
     ends_amid(2, false);
 }
 
-/// Hands on what comes to it, and while `cuts`, ends a control connection over which the checksum of a file is asked for.
+/// Forwards connections. While `cuts`, it ends a control connection over which the checksum of a file is requested.
 fn cutting(to: SocketAddr, cuts: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let addr = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! `phoebus cp` and its like with real servers of FTP: vsftpd, ProFTPD, and our own (RFC 959, 3659, 4217).
+//! `phoebus cp` and the small commands with real FTP servers: vsftpd, ProFTPD, and our own (RFC 959, 3659, 4217).
 
 mod cuts;
 mod modes;
@@ -18,7 +18,7 @@ use support::serve::{Serve, bytes, run};
 use support::works::works;
 use tempfile::{TempDir, tempdir};
 
-/// What the client has, away from whatever the user of this machine has.
+/// The client's files, separate from those of the user of this machine.
 struct Here(TempDir);
 
 impl Here {
@@ -55,7 +55,7 @@ impl Here {
         (out, said.lines().last().unwrap_or_default().to_owned())
     }
 
-    /// Runs it, to fail with `code` and these words.
+    /// Runs it. It must fail with `code` and these words.
     #[track_caller]
     fn fails(&self, code: i32, words: &str, arguments: &[&str]) {
         let (found, _, said) = says(&run(&mut self.command(arguments)));
@@ -74,14 +74,14 @@ fn same(one: &Path, other: &Path) {
     assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
 }
 
-/// What [`everything`] does.
+/// The features that [`everything`] tests.
 const EVERYTHING: &str = "get put list manage tree part sync delete";
 
-/// Everything that there is to do, with a server whose files at `url` are in `root`.
+/// Tests all features with a server whose files at `url` are in `root`.
 fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str], keeps_times: bool) {
     let cp = |more: &[&str]| here.does(&[&["cp"], with, more].concat());
     let other = |verb: &str, more: &[&str]| here.does(&[&[verb], with, more].concat()).0;
-    // A tree goes there, and comes back; what is there is not carried again.
+    // A tree is uploaded and downloaded. Existing files are not copied again.
     cp(&["-r", "src", &url("")]);
     same(&here.path("src"), &root.join("src"));
     let (_, said) = cp(&["-r", "src", &url("")]);
@@ -95,12 +95,12 @@ fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&s
         assert_eq!(time(&root.join("src/deep/e")), time(&here.path("src/deep/e")));
         assert_eq!(time(&here.path("back/deep/e")), time(&here.path("src/deep/e")));
     }
-    // What has changed takes the place of what was.
+    // Changed files replace the old ones.
     fs::write(here.path("src/b b"), "new").unwrap();
     let (_, said) = cp(&["-r", "src", &url("")]);
     assert!(said.contains("1 file copied, 3 B"), "{said}");
     assert_eq!(fs::read(root.join("src/b b")).unwrap(), b"new");
-    // What the source does not have is deleted, and nothing else.
+    // Names that the source lacks are deleted, and no others.
     other("mkdir", &["-p", &url("src/gone/er")]);
     cp(&["src/b b", &url("src/gone/er/x")]);
     cp(&["src/b b", &url("src/deep/y")]);
@@ -142,7 +142,7 @@ fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&s
     assert!(root.join("new/er/name").exists() && !root.join("piped").exists());
     other("rm", &["-r", &url("new")]);
     assert!(!root.join("new").exists());
-    // What is not there, and what may not be.
+    // Missing names, and forbidden ones.
     let gone = url("gone");
     for arguments in [&["cp", &gone, "x"][..], &["ls", &gone], &["stat", &gone], &["cat", &gone], &["rm", &gone]] {
         here.fails(5, "does not exist", &[&arguments[..1], with, &arguments[1..]].concat());
@@ -152,7 +152,7 @@ fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&s
     assert_eq!(hidden(root), Vec::<String>::new());
 }
 
-/// Copies that are killed go on.
+/// Copies that are killed are resumed.
 fn goes_on(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str], puts: bool) {
     let content = bytes(40 << 20);
     fs::write(here.path("long"), &content).unwrap();
@@ -174,7 +174,7 @@ fn goes_on(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str]
     assert_eq!(hidden(root), Vec::<String>::new());
 }
 
-/// The same with our own server, which shows nothing of what it has of a file, and says what is safe.
+/// The same with our own server, which hides incomplete files, and reports what it has synced.
 fn goes_on_by_marks(here: &Here, serve: &Serve, with: &[&str]) {
     let content = bytes(40 << 20);
     fs::write(here.path("long"), &content).unwrap();
@@ -204,7 +204,7 @@ fn vsftpd() {
 fn proftpd() {
     let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, ""));
     everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
-    // By default it lets nobody go on with what he has stored.
+    // By default, it does not let clients resume their uploads.
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], false);
     drop(ftp);
     let ftp = Ftp::proftpd(Tls::None, "AllowStoreRestart on");
@@ -222,7 +222,7 @@ fn our_server() {
     goes_on_by_marks(&here, &serve, &["--partial-dir", ".partial"]);
     drafts(&here, |path| serve.url(path), &serve.path(""), true);
     fs::remove_file(serve.path("long")).unwrap();
-    // What is verified is said, and what is not.
+    // The report says which files were verified, and which were not.
     let report = here.does(&["cp", "--json", "src/deep/e", &serve.url("e")]).0;
     let report: Value = serde_json::from_str(report.lines().last().unwrap()).unwrap();
     assert_eq!(report["not_verified"], Value::Array(Vec::new()));
@@ -233,7 +233,7 @@ fn our_server() {
     works("phoebus cp", "phoebus serve", "anonymous", &format!("{EVERYTHING} resume sum"));
 }
 
-/// What transfers that were cut have left on servers.
+/// Drafts of interrupted transfers on servers.
 fn drafts(here: &Here, url: impl Fn(&str) -> String, root: &Path, ours: bool) {
     fs::create_dir_all(root.join("left/deep")).unwrap();
     let mut names = vec![".a.0123456789abcdef.phoebus-part"];
@@ -246,7 +246,7 @@ fn drafts(here: &Here, url: impl Fn(&str) -> String, root: &Path, ours: bool) {
     for name in &names {
         fs::write(root.join("left/deep").join(name), "old").unwrap();
     }
-    // Whatever user the server is.
+    // Whichever user the server runs as.
     run(Command::new("chmod").args(["-R", "a+rwX"]).arg(root.join("left")));
     assert_eq!(here.does(&["ls", &url("left/deep")]).0, "");
     let listed = here.does(&["ls", "-a", &url("left/deep")]).0;
@@ -273,7 +273,7 @@ fn drafts(here: &Here, url: impl Fn(&str) -> String, root: &Path, ours: bool) {
     assert!(!root.join("left").exists());
 }
 
-/// Many short files at once, there and back, and once more.
+/// Many short files at once, up and down, and once more.
 fn many(here: &Here, url: &str, root: &Path, with: &[&str]) {
     let source = here.path("many");
     fs::create_dir_all(source.join("deep")).unwrap();
@@ -291,7 +291,7 @@ fn many(here: &Here, url: &str, root: &Path, with: &[&str]) {
         copy(&[&format!("{url}many/"), "down"]);
         same(&source, &here.path("down"));
         fs::remove_dir_all(here.path("down")).unwrap();
-        // Over what is there, and over what is not.
+        // With and without existing files.
         here.does(&[&["rm", "-r"], with, &[&format!("{url}many/deep")]].concat());
         fs::remove_dir_all(root.join("many")).unwrap();
     }
@@ -305,7 +305,7 @@ fn short_files_are_copied_many_at_a_time() {
     many(&here, &vsftpd.url("ftp", ""), &vsftpd.path(""), &[]);
     many(&here, &proftpd.url("ftp", ""), &proftpd.path(""), &[]);
     many(&here, &serve.url(""), &serve.path(""), &[]);
-    // Within one server, all files pass by here.
+    // A copy within one server carries all files through this end.
     fs::create_dir(serve.path("one")).unwrap();
     for i in 0..60 {
         fs::write(serve.path("one").join(i.to_string()), bytes(5000)).unwrap();
@@ -321,12 +321,12 @@ fn links_and_directories_behave_as_documented() {
     fs::create_dir_all(here.path("tree/d")).unwrap();
     std::os::unix::fs::symlink("d", here.path("tree/l")).unwrap();
     fs::set_permissions(serve.path(""), fs::Permissions::from_mode(0o777)).unwrap();
-    // Servers have no links to be copied.
+    // Servers cannot make links.
     let (code, _, said) = says(&run(&mut here.command(&["cp", "-r", "tree", &serve.url("new")])));
     assert!(code == 4 && said.contains("l is a symbolic link to a directory, and was left out"), "{code} {said}");
     here.fails(5, "the directory above", &["cp", "-r", "tree/", &serve.url("a/b/c")]);
     here.fails(5, "(--parents makes it)", &["cp", "-r", "tree/", &serve.url("a/b/c")]);
-    // In a directory of root's the link may not be removed.
+    // The link is in a directory of root, and cannot be removed.
     fs::create_dir_all(serve.path("roots/d")).unwrap();
     std::os::unix::fs::symlink("d", serve.path("roots/l")).unwrap();
     here.fails(6, "ermission denied", &["rm", "-r", &serve.url("roots/l")]);
@@ -339,7 +339,7 @@ fn directory_is_not_replaced_by_a_file() {
     for (url, root) in [(serve.url("x"), serve.path("")), (ftp.url("ftp", "x"), ftp.path(""))] {
         here.does(&["mkdir", "-p", &format!("{url}/b b")]);
         fs::write(here.path("list"), format!("\"src/b b\" \"{url}/b b\"\n")).unwrap();
-        // As a file it goes to that directory, and in a tree it would take its place.
+        // As a single file it is copied into that directory. In a tree, it would replace the directory.
         here.does(&["cp", "--list", "list"]);
         assert!(root.join("x/b b/b b").exists());
         let (code, _, said) = says(&run(&mut here.command(&["cp", "-r", "--attempts", "1", "src/", &url])));
@@ -390,7 +390,7 @@ fn unreachable_servers_are_named() {
 #[test]
 fn moved_file_is_removed_after_its_copy_is_there() {
     let (here, serve, ftp) = (Here::new(), Serve::writable(), Ftp::vsftpd(Tls::None));
-    // There and on to a server that computes no checksums, and back.
+    // To and from a server that computes no checksums.
     here.does(&["cp", "-r", "src/", "tree"]);
     here.does(&["mv", "tree", &serve.url("there")]);
     assert!(!here.path("tree").exists());
@@ -399,11 +399,11 @@ fn moved_file_is_removed_after_its_copy_is_there() {
     here.does(&["mv", &ftp.url("ftp", "on"), "back"]);
     assert!(!ftp.path("on").exists());
     same(&here.path("src"), &here.path("back"));
-    // One file, under a name that nothing had.
+    // One file, under a new name.
     fs::write(here.path("one"), "one").unwrap();
     here.does(&["mv", "one", &ftp.url("ftp", "one")]);
     assert_eq!((fs::read(ftp.path("one")).unwrap(), here.path("one").exists()), (b"one".to_vec(), false));
-    // What cannot be copied stays, and so do the directories above it; all else is moved.
+    // Files that cannot be copied stay, and so do the directories above them. All others are moved.
     std::os::unix::fs::symlink("nowhere", here.path("back/deep/link")).unwrap();
     here.fails(
         4,
@@ -412,23 +412,23 @@ fn moved_file_is_removed_after_its_copy_is_there() {
     );
     assert!(here.path("back/deep/link").is_symlink() && !here.path("back/deep/e").exists());
     assert!(serve.path("there/deep/e").exists());
-    // Nor is that moved to which a link leads.
+    // The target of a link is not moved either.
     std::os::unix::fs::symlink("src", here.path("link")).unwrap();
     here.fails(1, "a symbolic link cannot be moved there", &["mv", "link", &serve.url("link")]);
     assert!(here.path("src/deep/e").exists() && !serve.path("link").exists());
-    // Where a destination refuses, its source is not touched.
+    // If the destination refuses a file, its source is not changed.
     let full = Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\nquota = { bytes = \"1 MB\" }\n");
     here.fails(7, "", &["mv", "src/deep/e", &full.url("e")]);
     let reading = Serve::reading();
     here.fails(6, "", &["mv", "src/deep/e", &reading.url("e")]);
     assert_eq!(fs::metadata(here.path("src/deep/e")).unwrap().len(), 5_000_001);
-    // Nor where something has the name, if that is to stay.
+    // The same if the name exists, and is to be kept.
     fs::write(serve.path("taken"), "taken").unwrap();
     here.fails(10, "", &["mv", "-n", "src/b b", &serve.url("taken")]);
     assert_eq!(fs::read(serve.path("taken")).unwrap(), b"taken");
     here.does(&["mv", "src/b b", &serve.url("taken")]);
     assert_eq!((fs::read(serve.path("taken")).unwrap(), here.path("src/b b").exists()), (bytes(1), false));
-    // A file and itself by another name.
+    // A file, and the same file by another name.
     let itself = serve.path("taken").display().to_string();
     here.fails(1, "is the same file by another name; it stays where it is", &["mv", &serve.url("taken"), &itself]);
     assert_eq!(fs::read(serve.path("taken")).unwrap(), bytes(1));
@@ -446,7 +446,7 @@ fn drafts_are_not_moved() {
         fs::write(here.path("tree/deep").join(name), "near").unwrap();
         fs::write(serve.path("there").join(name), "far").unwrap();
     }
-    // Its directory cannot go.
+    // Its directory cannot be removed.
     here.fails(4, "deep", &["mv", "tree", &serve.url("there")]);
     assert!(serve.path("there/tree/deep/e").exists() && !here.path("tree/deep/e").exists());
     for name in drafts {
@@ -454,7 +454,7 @@ fn drafts_are_not_moved() {
         assert_eq!(fs::read(serve.path("there").join(name)).unwrap(), b"far");
         assert!(!serve.path("there/tree/deep").join(name).exists());
     }
-    // Nor does a mirror delete them.
+    // A mirror does not delete them either.
     here.does(&["cp", "-r", "--delete", "src/", &serve.url("there/")]);
     assert!(!serve.path("there/tree").exists() && drafts.iter().all(|name| serve.path("there").join(name).exists()));
 }
@@ -470,7 +470,7 @@ fn server_without_rename_is_written_in_place() {
     assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
 }
 
-/// Everything over TLS, and what is refused.
+/// All features over TLS, and refusals.
 fn protected(here: &Here, ftp: &Ftp, keeps_times: bool) {
     let authority = ftp.authority().display().to_string();
     let with = ["--ca", &authority];
@@ -492,7 +492,7 @@ fn protected(here: &Here, ftp: &Ftp, keeps_times: bool) {
         &["ls", "--ca", &authority, &ftp.url("ftps", "").replace("localhost", "127.0.0.1")],
     );
     here.fails(2, "cannot read", &["ls", "--ca", "/gone", &ftp.url("ftps", "")]);
-    // By the names that others have for the same.
+    // With the options and schemes that other clients use.
     here.does(&["cp", "--ca", &authority, "src/deep/e", &ftp.url("ftpes", "explicit")]);
     here.does(&["cp", "--ssl-reqd", "--ca", &authority, &ftp.url("ftp", "explicit"), "explicit"]);
     same(&here.path("src/deep/e"), &here.path("explicit"));
@@ -511,7 +511,8 @@ fn proftpd_under_tls() {
     for version in [Tls::V12, Tls::Any] {
         let (here, ftp) = (Here::new(), Ftp::proftpd(version, ""));
         protected(&here, &ftp, true);
-        // In clear nobody is let in, and nobody is who asks for TLS where there is none.
+        // The server requires TLS, and refuses logins in the clear. A server without TLS refuses clients that require
+        // it.
         here.fails(6, "550 SSL/TLS required", &["ls", &ftp.url("ftp", "")]);
     }
     let (here, plain) = (Here::new(), Ftp::proftpd(Tls::None, ""));

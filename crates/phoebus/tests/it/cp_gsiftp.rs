@@ -1,4 +1,5 @@
-//! `phoebus cp` with servers of GridFTP: the Grid Community Toolkit's and our own, anonymous and by certificates (U1–U6, S11).
+//! `phoebus cp` with GridFTP servers: the Grid Community Toolkit's and our own, anonymous and with certificates (U1–U6,
+//! S11).
 
 use crate::support;
 use std::fs;
@@ -16,10 +17,10 @@ use tempfile::tempdir;
 
 /// The toolkit's server.
 const GCT: &str = "globus-gridftp-server";
-/// What [`everything`] does.
+/// The features that [`everything`] tests.
 const EVERYTHING: &str = "get put list manage tree sync sum parallel";
 
-/// Files and trees in both directions, verified, in every mode, and what there is about them.
+/// Uploads and downloads of files and trees, verified, in every mode, and the small commands.
 fn everything(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path, modes: &[&[&str]]) {
     let content = bytes(20_000_001);
     fs::write(here.path("source"), &content).unwrap();
@@ -75,7 +76,7 @@ fn our_server_without_names() {
     works("phoebus cp", "phoebus serve", "anonymous", EVERYTHING);
 }
 
-/// What protects data, in which modes.
+/// Protections of data, by mode.
 const PROTECTED: &[&[&str]] = &[
     &[],
     &["--streams", "1"],
@@ -100,8 +101,8 @@ fn our_server_by_certificates() {
     let lab = Lab::new();
     let (here, serve) = (Here::new(Some((&lab, "proxy"))), serve(&lab));
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
-    // Every protection is tried between the toolkit's server and this client, and its client and this server
-    // (`gridftp::gsi`).
+    // Other tests try every protection between the toolkit's server and this client, and between its client and this
+    // server (`gridftp::gsi`).
     everything(&here, &url, &serve.path(""), &[PROTECTED[0], PROTECTED[5], PROTECTED[6]]);
     works("phoebus cp", "phoebus serve", "certificate", &format!("{EVERYTHING} safe private"));
 }
@@ -122,7 +123,7 @@ fn sighup_replaces_certificate_and_grid_mapfile() {
     input.write_all(&content[..2_000_000]).unwrap();
     support::wait_until(|| !serve.hidden().is_empty(), || serve.log());
 
-    // One for another name of the host, and the other user in place of the first.
+    // One certificate for another name of the host, and the other user instead of the first.
     let script = r#"
         openssl req -newkey rsa:2048 -nodes -sha256 -subj /O=Grid/OU=Lab/CN=renewed -keyout new.key -out new.csr 2>&1
         printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nsubjectAltName=IP:127.0.0.1\n' > new.ext
@@ -154,12 +155,12 @@ fn unmapped_client_is_refused_with_the_reason() {
     let mut command = here.command(&["ls", &url]);
     let (code, said) = says(&run(command.env("X509_USER_PROXY", "/gone").env("X509_CERT_DIR", lab.path("certs"))));
     assert!(code == 6 && said.contains("wants a certificate"), "{said}");
-    // The server's certificate is localhost's alone.
+    // The server's certificate is valid only for localhost.
     let here = Here::new(Some((&lab, "proxy")));
     let other = format!("gsiftp://127.0.0.2:{}/", serve.port());
     let (code, said) = says(&run(&mut here.command(&["ls", &other])));
     assert!(code == 6 || (code == 11 && said.contains("refused")), "{code}: {said}");
-    // A server without certificates, and one in clear.
+    // A server without certificates, and one without data protection.
     let plain = Serve::writable();
     here.fails(6, "AUTH GSSAPI", &["ls", &format!("gsiftp://localhost:{}/", plain.port())]);
     here.fails(2, "--data-protection", &["ls", "--data-auth", "none", "--data-protection", "private", &url]);
@@ -189,7 +190,7 @@ fn puts_resume_after_the_client_was_killed() {
     let (here, gct, serve) = (Here::new(None), Gct::anonymous(), Serve::writable());
     let content = bytes(40 << 20);
     fs::write(here.path("long"), &content).unwrap();
-    // The toolkit's server takes streams amid a file, too; our own keeps them to itself.
+    // The toolkit's server accepts several streams for a part of a file. Our own does not need them.
     for (url, mode) in [
         (gct.url(&serve.path("long")), &["--streams", "4"][..]),
         (gct.url(&serve.path("long")), &["--streams", "1"]),
@@ -208,14 +209,15 @@ fn puts_resume_after_the_client_was_killed() {
         assert_eq!((left, hidden(&serve.path(""))), (0, Vec::new()), "{url}");
     }
     let url = gct.url(&serve.path("long"));
-    // Long enough for a marker: on a busy machine the path looks long, and several streams are taken.
+    // Long enough for a restart marker. On a busy machine, the round trip looks long, and the client uses several
+    // streams.
     Copy::start(here.command(&["cp", "-q", "--limit-rate", "20mbit", "long", &url]))
         .cut_amid(&serve.path(""), 16 << 20);
     let said = here.does(&["cp", "long", &url]);
     assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(serve.path("long")).unwrap() == content);
     fs::remove_file(serve.path("long")).unwrap();
-    // What was begun in blocks goes on in blocks, unless it is not known any more which of them are there.
+    // A transfer in blocks is resumed in blocks, if the record of its blocks still exists.
     for known in [true, false] {
         let slow = ["cp", "-q", "--limit-rate", "20mbit", "--streams", "4", "long", &url];
         let mut copy = Copy::start(here.command(&slow));
@@ -254,17 +256,17 @@ fn transfer_resumes_after_the_server_s_death() {
     assert_eq!(hidden(root.path()), Vec::<String>::new());
 }
 
-/// Copies from one server to the other, and says whether it went directly.
+/// Copies from one server to the other. Returns whether data went directly.
 fn went_directly(here: &Here<'_>, mode: &[&str], from: &str, to: &str) -> bool {
     let said = here.does(&[&["cp", "--json"], mode, &[from, to]].concat());
     let report: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     report["bytes_between_servers"] == report["bytes"]
 }
 
-/// A server: its URLs, and where they are on disk.
+/// The URLs and the directory of a server.
 type Place<'a> = (&'a dyn Fn(&str) -> String, &'a Path);
 
-/// All ways between servers.
+/// Copies between servers in every way.
 fn between(here: &Here<'_>, modes: &[&[&str]], servers: &[Place<'_>]) {
     let content = bytes(20_000_001);
     for (from, source) in servers {
@@ -289,7 +291,7 @@ fn files_are_copied_from_server_to_server() {
     let at_other = |path: &str| other.url(&two.path().join(path));
     let at_ours = |path: &str| serve.url(path);
     between(&here, MODES, &[(&at_gct, one.path()), (&at_other, two.path()), (&at_ours, &serve.path(""))]);
-    // What has to pass by here does.
+    // A copy that must pass through this end does.
     fs::write(serve.path("source"), bytes(3_000_000)).unwrap();
     assert!(!went_directly(&here, &["--limit-rate", "1gbit"], &at_ours("source"), &at_gct("target")));
     assert!(fs::read(one.path().join("target")).unwrap() == bytes(3_000_000));
@@ -308,7 +310,7 @@ fn files_are_copied_from_server_to_server_by_certificates() {
     let at_ours = |path: &str| format!("gsiftp://localhost:{}/{path}", ours.port());
     let modes: &[&[&str]] = &[&[], &["--streams", "4"], &["--data-protection", "private", "--streams", "2"]];
     between(&here, modes, &[(&at_gct, root.path()), (&at_ours, &ours.path(""))]);
-    // One of the two does not know who the client is.
+    // One of the two has not authenticated the client.
     let plain = Serve::writable();
     fs::write(plain.path("source"), bytes(3_000_000)).unwrap();
     assert!(!went_directly(&here, &[], &plain.url("source"), &at_ours("target")));
@@ -337,7 +339,7 @@ fn lists_of_remote_files_are_looked_up_in_parallel() {
             assert!(fs::read(here.path(&format!("all/f{i}"))).unwrap() == bytes(i), "{i}");
             assert!(fs::read(here.path(&format!("g{i}"))).unwrap() == bytes(i), "{i}");
         }
-        // What is not there is named, and the others go; a directory that is there gets what goes to it.
+        // The error names a missing source, and the others are copied. An existing directory receives the files.
         fs::write(here.path("list"), format!("{}\n{}\n{}\n", names[1], url("gone"), names[2])).unwrap();
         here.fails(4, "/gone does not exist", &["cp", "--list", "list", "some/"]);
         assert!(here.path("some/f1").exists() && here.path("some/f2").exists());

@@ -1,4 +1,4 @@
-//! `phoebus cp` on one machine: what goes where, what is told, what is left when it is cut.
+//! `phoebus cp` on one machine: destinations, messages, and what remains after an interruption.
 
 mod drafts;
 
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::{TempDir, tempdir};
 
-/// Far beyond what any step takes: the bound against hanging.
+/// Time limit against hanging, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn phoebus(dir: &Path, arguments: &[&str]) -> Command {
@@ -60,7 +60,7 @@ fn seen(root: &Path) -> Vec<String> {
     all
 }
 
-/// `src` with some files, old enough to be no newer than what is copied.
+/// `src` with some files that are older than any copy.
 fn place() -> TempDir {
     let dir = tempdir().unwrap();
     for name in ["a.h5", "b.tmp", "run/c.h5", "run/raw/d.tmp"] {
@@ -104,7 +104,7 @@ fn repeated_copy_transfers_only_differences() {
     assert!(copies(dir, &["-r", "src/", "to"]).starts_with("4 files copied, 18 B"), "the whole tree");
     assert_eq!(copies(dir, &["-r", "src/", "to"]), "nothing to do: 4 files are there");
     assert_eq!(cp(dir, &["-r", "--error-on-no-transfer", "src/", "to"]).0, 9);
-    // An older version that was put back has another time, and is no newer.
+    // An older version that was restored has another time, but is not newer.
     let old = fs::File::create(dir.join("src/a.h5")).unwrap();
     (&old).write_all(b"A.H5").unwrap();
     old.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
@@ -115,7 +115,7 @@ fn repeated_copy_transfers_only_differences() {
     assert_eq!(fs::read(dir.join("to/a.h5")).unwrap(), b"a.h5", "a dry run wrote something");
     assert!(copies(dir, &["-r", "src/", "to"]).starts_with("1 file copied, 4 B"), "what differs");
     assert_eq!(fs::read(dir.join("to/a.h5")).unwrap(), b"A.H5");
-    // What neither size nor time tells, checksums do.
+    // Checksums detect a difference that neither size nor time shows.
     let same_time = fs::metadata(dir.join("to/b.tmp")).unwrap().modified().unwrap();
     let changed = fs::File::create(dir.join("to/b.tmp")).unwrap();
     (&changed).write_all(b"B.TMP").unwrap();
@@ -191,7 +191,7 @@ fn archives_mirrors_and_filters_work_as_in_rsync_and_rclone() {
         assert!(dir.join("src/a.h5").exists() && dir.join("to/a.h5").exists() && dir.join("x/y").exists());
         assert!(!dir.join("fresh").exists(), "what was refused has made a directory");
     }
-    // A mode alone that changed.
+    // Only the mode has changed.
     fs::set_permissions(dir.join("src/a.h5"), fs::Permissions::from_mode(0o600)).unwrap();
     assert!(copies(dir, &["-a", "src/", "to"]).contains("of 1 file only the mode was set"), "a mode");
     assert_eq!(fs::metadata(dir.join("to/a.h5")).unwrap().mode() & 0o777, 0o600);
@@ -247,7 +247,7 @@ fn rules_and_lists_select_files() {
     child.stdin.take().unwrap().write_all(b"src/a.h5\0src/run/c.h5\0").unwrap();
     assert!(child.wait_with_output().unwrap().status.success());
     assert_eq!(seen(&dir.join("third")), ["a.h5=a.h5", "c.h5=c.h5"]);
-    // What looks like a pattern and is a name is a name.
+    // A name that looks like a pattern is taken as a name.
     fs::write(dir.join("odd[1].h5"), "odd").unwrap();
     copies(dir, &["odd[1].h5", "plain"]);
     assert_eq!(fs::read_to_string(dir.join("plain")).unwrap(), "odd");
@@ -462,7 +462,7 @@ fn two_files_with_one_destination_are_refused() {
     assert!(code == 2 && err.contains("c/x: two sources go there"), "{code}: {out}{err}");
     assert!(seen(&dir.path().join("c")).is_empty());
 
-    // Of whole directories that is found before anything is copied, too.
+    // For whole directories, this is also found before anything is copied.
     fs::create_dir(dir.path().join("b/sub")).unwrap();
     fs::write(dir.path().join("b/sub/y"), "y").unwrap();
     fs::create_dir_all(dir.path().join("a/sub/y")).unwrap();

@@ -15,19 +15,19 @@ use support::serve::{Serve, bytes, run};
 use support::works::works;
 use tempfile::TempDir;
 
-/// The home directory of whoever runs the tests, by the system and not by the environment, as ssh has it.
+/// The home directory of the user who runs the tests. ssh asks the system for it, not the environment.
 fn home() -> String {
     let entry = ok(&run(Command::new("sh").args(["-c", "getent passwd $(id -u)"])));
     entry.split(':').nth(5).unwrap().to_owned()
 }
 
-/// A far side behind sshd, and a near side with what ssh needs to know.
+/// A remote side behind sshd, and a local side with the configuration of ssh.
 struct Far {
     sshd: Child,
     port: u16,
-    /// What holds a network of its own, where data ports are closed.
+    /// A process that keeps a network namespace of its own, in which data ports are closed.
     net: Option<Child>,
-    /// `home` is both sides', `near` where commands run.
+    /// `home` is the home directory of both sides. Commands run in `near`.
     dir: TempDir,
 }
 
@@ -36,7 +36,7 @@ impl Far {
         Self::with_net(None)
     }
 
-    /// One of which only the port of SSH lets connections in; others are refused.
+    /// A remote side that only accepts connections to the port of SSH, and refuses others.
     fn closed() -> Self {
         let rules = "add table inet t; add chain inet t in { type filter hook input priority 0; }; \
                      add rule inet t in tcp dport != 22 tcp flags & (syn|ack) == syn reject with tcp reset";
@@ -65,8 +65,8 @@ impl Far {
         let port = if net.is_some() { 22 } else { support::port::free() };
         let key = fs::read_to_string(at("hostkey.pub")).unwrap();
         fs::write(at("home/.ssh/known_hosts"), format!("far {key}")).unwrap();
-        // "far" and "other" are hosts by names that only this configuration knows. To the second one commands come from elsewhere than
-        // data does, as they do where one host sends to another.
+        // Only this configuration knows the hosts "far" and "other". Commands to the second come from another address
+        // than data does, as when one host sends to another.
         let config = format!(
             "Host far\n HostName 127.0.0.1\n Port {port}\n\
              Host other\n HostName 127.0.0.2\n Port {port}\n BindAddress 127.0.0.9\n\
@@ -91,7 +91,7 @@ impl Far {
         command.args(["-D", "-f", &at("sshd_config"), "-E", &at("sshd.log")]).stdin(Stdio::null());
         let sshd = command.spawn().unwrap_or_else(|error| panic!("sshd: {error}; scripts/setup installs it"));
         let start = Instant::now();
-        // At one address after the other.
+        // At each address in turn.
         let listens =
             || fs::read_to_string(at("sshd.log")).is_ok_and(|log| log.matches("Server listening").count() == 2);
         while !listens() {
@@ -101,7 +101,7 @@ impl Far {
         Self { sshd, port, net, dir }
     }
 
-    /// The same with our own program where the far side's shell finds it.
+    /// The same with our own program where the remote shell finds it.
     fn with_phoebus() -> Self {
         let far = Self::new();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_phoebus"), far.home("bin/phoebus")).unwrap();
@@ -116,9 +116,10 @@ impl Far {
         self.dir.path().join("near").join(path)
     }
 
-    /// A program for the far side to have.
+    /// A program on the remote side.
     fn install(&self, path: &str, script: &str) {
-        // By another process: what some other test's child still has open for writing cannot be executed.
+        // Written by another process: a file that a child of another test still has open for writing cannot be
+        // executed.
         let mut install = Command::new("sh");
         install.args(["-c", "rm -f \"$0\" && printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(self.home(path));
         ok(&run(install.arg(script)));
@@ -142,7 +143,7 @@ impl Far {
         assert!(found == code && said.contains(words), "{arguments:?}: {found}: {said}");
     }
 
-    /// Files and trees there and back; gives what was said of the first.
+    /// Uploads and downloads files and trees. Returns the report of the first.
     fn everything(&self, url: &dyn Fn(&str) -> String, modes: &[&[&str]]) -> String {
         let content = bytes(20_000_001);
         fs::write(self.near("source"), &content).unwrap();
@@ -182,7 +183,7 @@ impl Drop for Far {
     }
 }
 
-/// A program whose home directory is the test's, in a network of the test's if there is one.
+/// A program with the test's home directory, in the test's network namespace if there is one.
 fn within(dir: &Path, net: Option<&Child>, program: &str) -> Command {
     let mut command = Command::new("nsenter");
     let script = format!("mount --bind \"$0\" {}; exec \"$@\"", home());
@@ -196,7 +197,7 @@ const MODES: &[&[&str]] = &[&[], &["--streams", "2"]];
 #[test]
 fn ssh_starts_our_server_at_the_far_side() {
     let far = Far::with_phoebus();
-    // Relative to the home directory, and by a name that only ssh knows.
+    // Relative to the home directory, on a host that only ssh's configuration knows.
     let said = far.everything(&|path| format!("far:{path}"), MODES);
     assert!(said.contains("commands by ssh, data under TLS"), "{said}");
     let root = far.dir.path().join("home").display().to_string();
@@ -208,7 +209,7 @@ fn ssh_starts_our_server_at_the_far_side() {
     assert!(far.does(&["stat", "--checksum", "MD5", "far:x"]).contains("bytes: 20000001"));
     far.does(&["rm", "-r", "far:dir", "far:x"]);
     far.fails(5, "does not exist", &["cat", "far:x"]);
-    // What has a colon and is no host.
+    // A local name with a colon.
     fs::write(far.near("a:b"), "here").unwrap();
     assert_eq!(far.does(&["cat", "./a:b"]), "here");
     works("phoebus cp", "phoebus serve", "SSH", "get put list manage tree sum parallel private");
@@ -218,7 +219,7 @@ fn ssh_starts_our_server_at_the_far_side() {
 fn ssh_gets_the_options_of_scp() {
     let far = Far::with_phoebus();
     fs::write(far.home("x"), "there").unwrap();
-    // This configuration has neither the port nor the key of 127.0.0.1, to which only the other address of the host leads.
+    // This configuration has neither the port nor the key of 127.0.0.1, which only the host's other address has.
     let (dir, port) = (far.dir.path().display(), far.port.to_string());
     let (key, known) = (format!("{dir}/home/.ssh/id"), format!("{dir}/home/.ssh/known_hosts"));
     let config = format!(
@@ -238,11 +239,11 @@ fn ssh_gets_the_options_of_scp() {
     assert_eq!((code, said.as_str()), (0, "there"));
     let log = fs::read_to_string(far.dir.path().join("sshd.log")).unwrap();
     assert!(log.matches("Accepted publickey").count() == 2, "one login on the way and one at its end: {log}");
-    // What a host on the way is refused is told at once, too.
+    // If a jump host is refused a connection, this is reported at once, too.
     let closed = format!("sshftp://127.0.0.1:{}/x", support::port::free());
     let (code, said) = with(&["cp", "-J", &jump, &closed, "y"]);
     assert!(code == 11 && said.contains("Connection refused") && !said.contains("trying again"), "{code}: {said}");
-    // Without one of them it does not get there.
+    // Without one of the jump hosts, the connection fails.
     let (code, said) = with(&["cp", "--attempts", "1", "-P", &port, "127.0.0.1:x", "y"]);
     assert!(code == 6 && said.contains("Permission denied"), "{code}: {said}");
     let (code, said) = with(&["cat", "-P", &port, "ftp://127.0.0.1/x"]);
@@ -264,7 +265,7 @@ fn sshftp_finds_the_far_server() {
     assert!(said.contains("commands by ssh, data in clear"), "{said}");
     far.fails(1, "does not carry data by tcp,tls", &["ls", "--data-protection", "private", &url("")]);
     works("phoebus cp", "globus-gridftp-server", "SSH", "get put list tree sum parallel udt");
-    // Our own, by the script that the documentation has.
+    // Our own server, started by the script in the documentation.
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sshftp");
     far.install(".globus/sshftp", &fs::read_to_string(example).unwrap());
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_phoebus"), far.home("bin/phoebus")).unwrap();
@@ -275,7 +276,7 @@ fn sshftp_finds_the_far_server() {
 #[test]
 fn data_goes_inside_ssh_if_ports_are_closed() {
     let far = Far::closed();
-    // Ours in any mode, without a word from the user, and it is said why.
+    // Ours in any mode, without an option, and the report says why.
     let said = far.everything(&|path| format!("far:{path}"), &[&[], &["--streams", "3"]]);
     let why =
         "commands by ssh, data inside ssh, since data connections do not get through: cannot connect to 127.0.0.1:";
@@ -284,7 +285,7 @@ fn data_goes_inside_ssh_if_ports_are_closed() {
     let said = far.does(&["cp", "--data-auth", "none", "tree/deep/c", &format!("{url}c")]);
     assert!(said.contains("data inside ssh"), "{said}");
     assert!(fs::read(far.home("c")).unwrap() == bytes(300_000));
-    // One connection for commands and one for data are enough for many files.
+    // One connection for commands and one for data serve many files.
     let logins = || fs::read_to_string(far.dir.path().join("sshd.log")).unwrap().matches("Accepted publickey").count();
     fs::create_dir(far.near("many")).unwrap();
     for i in 0..40 {
@@ -295,12 +296,12 @@ fn data_goes_inside_ssh_if_ports_are_closed() {
     assert!(logins() - before <= 6, "{} logins", logins() - before);
     assert!(said["path"].as_str().unwrap().contains("data inside ssh"), "{said:#}");
     ok(&run(Command::new("diff").arg("-r").args([far.near("many"), far.home("many")])));
-    // From host to host it goes by way of this end, and it is said why.
+    // Between two hosts, data passes through this end, and the report says why.
     fs::write(far.home("one"), bytes(300_000)).unwrap();
     let said = report(&far.does(&["cp", "--json", "far:one", "third:two"]));
     assert!(said["by_way_of_this_end"].as_str().unwrap().contains("inside SSH"), "{said:#}");
     assert!(fs::read(far.home("two")).unwrap() == bytes(300_000));
-    // Who is let in for some files alone has another server for each login, which carries data all the same.
+    // A user who may access only some files gets a server for each login, which still carries data.
     let some = format!("command=\"phoebus serve --inetd --root {}/some\" ", home());
     fs::create_dir(far.home("some")).unwrap();
     let keys = fs::read_to_string(far.dir.path().join("authorized")).unwrap();
@@ -308,9 +309,9 @@ fn data_goes_inside_ssh_if_ports_are_closed() {
     far.does(&["cp", "source", "far:/x"]);
     assert!(fs::read(far.home("some/x")).unwrap() == fs::read(far.near("source")).unwrap());
     fs::write(far.dir.path().join("authorized"), keys).unwrap();
-    // What was asked for by name is not replaced by it.
+    // A stack that the user has named is not replaced.
     far.fails(11, "refused", &["cp", "--attempts", "1", "--stack", "tcp,tls", "source", "far:y"]);
-    // A far side that has none of it: the commands go on, and data says what is wrong.
+    // A remote side without this feature: commands work, and the data transfer reports the failure.
     far.install(
         ".globus/sshftp",
         "#!/bin/sh\nexec /usr/sbin/globus-gridftp-server -ssh -allow-root -anonymous-user root -data-interface 127.0.0.1\n",
@@ -329,18 +330,18 @@ fn data_goes_inside_ssh_on_request() {
     far.fails(2, "driver ssh is not available", &["ls", "--stack", "ssh,tls", "far:"]);
 }
 
-/// A connection of SSH that carries data is cut: what is there is not complete, and the same command goes on.
+/// An SSH connection that carries data is cut. The file is incomplete, and the same command resumes it.
 #[test]
 fn a_cut_of_data_inside_ssh_never_looks_complete() {
     let far = Far::with_phoebus();
     let content = bytes(30_000_000);
     fs::write(far.near("source"), &content).unwrap();
-    // The relay at the far side takes some of it, and then is gone, as if its connection were cut.
+    // The remote relay receives some of the data, and then is killed, as if its connection were cut.
     let script =
         "#!/bin/sh\ncase $3 in --data) head -c 9000000 | phoebus.real \"$@\";; *) exec phoebus.real \"$@\";; esac\n";
     fs::rename(far.home("bin/phoebus"), far.home("bin/phoebus.real")).unwrap();
     far.install("bin/phoebus", script);
-    // What is left of it would wait a minute for the rest.
+    // The rest of it would wait a minute for more.
     let once = ["cp", "--stack", "ssh", "--attempts", "1", "--timeout", "5s"];
     let copy = [&once[..], &["source", "far:target"]].concat();
     let (code, said) = far.phoebus(&copy);
@@ -370,7 +371,7 @@ fn files_go_from_host_to_host() {
         fs::write(far.home("tree").join(name), bytes(len)).unwrap();
     }
     let copy = |arguments: &[&str]| report(&far.does(&[&["cp", "--json", "--attempts", "1"], arguments].concat()));
-    // Between keys, of which each host is told the other's, and from an address that neither has commands from.
+    // Both hosts know each other's key, and data comes from an address that sends no commands.
     for (mode, to) in [(&[][..], "other:x"), (&["--streams", "2"], "other:x"), (&[], "far:x")] {
         let said = copy(&[mode, &["far:source", to]].concat());
         assert_eq!((&said["bytes_between_servers"], &said["failed"]), (&20_000_001.into(), &0.into()), "{said:#}");
@@ -381,14 +382,15 @@ fn files_go_from_host_to_host() {
     let said = copy(&["-r", "other:tree/", "far:copy"]);
     assert_eq!(said["bytes_between_servers"], 300_001, "{said:#}");
     ok(&run(Command::new("diff").arg("-r").args([far.home("tree"), far.home("copy")])));
-    // Whom somebody has let in for some files alone has nobody connect elsewhere: then it comes by here, and it is said why.
+    // A restricted user may not make the server connect elsewhere. Data then passes through this end, and the report
+    // says why.
     far.install("bin/some", &format!("#!/bin/sh\nexec phoebus \"$@\" --root {}\n", home()));
     let said = copy(&["--remote-command", "bin/some", "far:source", "third:y"]);
     assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
     let why = said["by_way_of_this_end"].as_str().unwrap();
     assert!(why.contains("data connections go to 127.0.0.1 only"), "{why}");
     assert!(fs::read(far.home("y")).unwrap() == content);
-    // A server in clear is told no keys, and what is under TLS otherwise does not go in clear for it.
+    // Keys are not sent to a server in the clear. Data that would be under TLS does not go in the clear because of it.
     let serve = Serve::writable();
     let said = copy(&["far:source", &serve.url("y")]);
     assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
@@ -409,7 +411,7 @@ fn gct_servers_send_to_each_other() {
     far.install(".globus/sshftp", toolkits);
     let content = bytes(20_000_001);
     fs::write(far.home("source"), &content).unwrap();
-    // By two names it is two servers.
+    // Two names count as two servers.
     let url = |host: &str, path: &str| format!("sshftp://{host}:{}/~/{path}", far.port);
     for mode in [&[][..], &["--streams", "2"]] {
         let copy = ["cp", "--json", &url("127.0.0.1", "source"), &url("localhost", "x")];
@@ -419,12 +421,12 @@ fn gct_servers_send_to_each_other() {
         assert!(fs::read(far.home("x")).unwrap() == content, "{mode:?}");
         fs::remove_file(far.home("x")).unwrap();
     }
-    // With a server of FTP in clear, which is what both have.
+    // With an FTP server in the clear, which both support.
     let serve = Serve::writable();
     let said = report(&far.does(&["cp", "--json", &url("127.0.0.1", "source"), &serve.url("y")]));
     assert_eq!(said["bytes_between_servers"], 20_000_001, "{said:#}");
     assert!(fs::read(serve.path("y")).unwrap() == content);
-    // Where one of the two has its data under TLS, nothing goes in clear that did not have to.
+    // If one of the two has its data under TLS, no data goes in the clear without need.
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_phoebus"), far.home("bin/phoebus")).unwrap();
     let said = report(&far.does(&["cp", "--json", "far:source", &url("127.0.0.1", "z")]));
     assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
@@ -473,7 +475,7 @@ fn failures_of_ssh_are_reported() {
         "phoebus: nowhere.invalid: ssh does not get there",
         &["cp", "--attempts", "1", "x", "nowhere.invalid:x"],
     );
-    // A refused connection is told at once, as by scp.
+    // A refused connection is reported at once, as by scp.
     let closed = format!("sshftp://127.0.0.1:{}/x", support::port::free());
     let (code, said) = far.phoebus(&["cp", "x", &closed]);
     assert!(code == 11 && said.contains("Connection refused") && !said.contains("trying again"), "{code}: {said}");
@@ -483,13 +485,13 @@ fn failures_of_ssh_are_reported() {
     assert!(!far.near("pwned").exists());
     far.fails(2, "and not through gateways", &["ls", "--via", "pg1", "far:"]);
     far.fails(2, "none was expected in the URL", &["ls", "sshftp://me:pw@127.0.0.1/"]);
-    // A program that says something else than servers do.
+    // A program that does not speak the protocol of a server.
     far.install("bin/phoebus", "#!/bin/sh\necho hello; sleep 1\n");
     far.fails(1, "the far side said \"hello\" where a server's greeting was expected", &["ls", "far:"]);
-    // One that says nothing.
+    // A silent program.
     far.install("bin/phoebus", "#!/bin/sh\nexec sleep 20\n");
     far.fails(11, "far: nothing came within 2 s", &["cp", "--stall", "2s", "--attempts", "1", "x", "far:x"]);
-    // Another host's key, and nobody who may log in.
+    // Another host's key, and a user who may not log in.
     fs::write(far.home(".ssh/known_hosts"), fs::read_to_string(far.home(".ssh/id.pub")).unwrap()).unwrap();
     far.fails(6, "Host key verification failed", &["cp", "x", "far:x"]);
     let key = fs::read_to_string(far.dir.path().join("hostkey.pub")).unwrap();
@@ -499,14 +501,14 @@ fn failures_of_ssh_are_reported() {
     assert!(!far.home("x").exists());
 }
 
-/// `ssh` may wait for ever: for a host that is gone, or a shell that is.
+/// `ssh` may wait for ever, if the host or its shell has died.
 #[test]
 fn abandoned_ssh_is_ended() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("x"), "x").unwrap();
     let pid_of = dir.path().join("pid");
     for (said, code, expected) in [("", 11, "nothing came within 1 s"), ("hi", 1, "the far side said \"hi\" where")] {
-        // What is said ends it, so that its number is written first.
+        // Its output ends the wait, so it writes its process number first.
         let script = format!("echo $$ > '{}'; printf '%s' '{said}'; exec sleep 100", pid_of.display());
         fs::write(dir.path().join("ssh"), script).unwrap();
         let mut command = support::phoebus();

@@ -12,7 +12,7 @@ use support::serve::{Serve, bytes};
 use support::works::works;
 use tempfile::tempdir;
 
-/// Files and listings there and back; the report names the stack.
+/// Uploads, downloads and listings. The report names the stack.
 fn both_ways(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path, stack: &str, with: &[&str]) {
     let content = bytes(3_000_001);
     fs::write(here.path("source"), &content).unwrap();
@@ -26,7 +26,7 @@ fn both_ways(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path, stack: 
     for name in [&here.path("back"), &root.join("by-stack")] {
         fs::remove_file(name).unwrap();
     }
-    // Files and listings take turns on one control connection.
+    // Files and listings alternate on one control connection.
     fs::create_dir_all(here.path("tree/deep")).unwrap();
     for (name, len) in [("a", 0), ("b b", 1), ("deep/c", 300_000)] {
         fs::write(here.path("tree").join(name), bytes(len)).unwrap();
@@ -105,14 +105,14 @@ fn our_server_carries_data_by_stacks() {
     both_ways(&here, &url, &serve.path(""), "udt", &[]);
     both_ways(&here, &url, &serve.path(""), "udt:mss=1400,rate:rate=10gbit", &["--streams", "3"]);
     both_ways(&here, &url, &serve.path(""), "tcp:sndbuf=1MiB;rcvbuf=1MiB", &[]);
-    // Between keys that the two ends tell each other.
+    // Between keys that the two ends exchange.
     for stack in ["quic", "quic:cc=cubic,rate:rate=10gbit", "tcp,tls"] {
         both_ways(&here, &url, &serve.path(""), stack, &[]);
         both_ways(&here, &url, &serve.path(""), stack, &["--streams", "3"]);
     }
-    // From server to server, both of which have it.
+    // Between two servers that both have it.
     between(&here, (&serve, &|path| serve.url(path)), (&other, &|path| other.url(path)), &["udt", "quic", "tcp,tls"]);
-    // What one of them does not have is named, and nothing goes another way.
+    // The error names a driver that one of them lacks, and no data goes another way.
     let plain = Serve::writable();
     here.fails(1, "quic driver not whitelisted", &["cp", "--stack", "quic", &serve.url("x"), &plain.url("y")]);
     assert!(!plain.path("y").exists());

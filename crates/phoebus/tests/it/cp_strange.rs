@@ -1,5 +1,5 @@
-//! `phoebus cp` with what people do not expect: odd names, files that grow, what may not be read, disks that are full; to and from our
-//! own server and the toolkit's.
+//! `phoebus cp` with unusual input: odd names, growing files, unreadable files, full disks. From and to our own server
+//! and the toolkit's.
 
 use crate::support;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use support::here::{Here, says};
 use support::serve::{Serve, bytes, run};
 use tempfile::tempdir;
 
-/// What the shell, URLs, FTP's listings or patterns have other uses for.
+/// Names with a special meaning to the shell, URLs, FTP listings or patterns.
 const ASCII: &[&str] = &[
     "a b",
     " lead",
@@ -83,7 +83,7 @@ fn unusual_names_survive() {
     same(&here.path("all"), &serve.path("all"));
     same(&here.path("all"), &here.path("from-ours"));
     assert!(here.does(&["cp", "-r", "all/", &serve.url("all")]).contains("nothing to do"));
-    // One of these is a name, and a pattern that others match.
+    // One of these names is also a pattern that others match.
     for url in [serve.url("all"), toolkits("odd")] {
         assert_eq!(here.does(&["cat", &format!("{url}/*star")]), "*star");
         assert_eq!(here.does(&["cat", &format!("{url}/q%3F[[]m]")]), "q?[m]");
@@ -97,7 +97,7 @@ fn unusual_names_survive() {
 fn similar_names_are_kept_apart() {
     let (here, serve, gct, root) = (Here::new(None), Serve::writable(), Gct::anonymous(), tempdir().unwrap());
     let toolkits = |path: &str| gct.url(&root.path().join(path));
-    // The toolkit's server leaves out what is no printable ASCII, and would give "n" for "né".
+    // The toolkit's server drops what is not printable ASCII, and would return "n" for "né".
     write(root.path(), b"n", b"another");
     write(root.path(), "né".as_bytes(), b"this");
     for arguments in [
@@ -117,7 +117,7 @@ fn similar_names_are_kept_apart() {
     write(&here.path("src"), b"m", b"m");
     here.fails(4, "leaves out what of a name is no printable ASCII", &["cp", "-r", "src/", &toolkits("put")]);
     assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count(), 1);
-    // FTP has no way to say a name with a line end; the others go.
+    // FTP cannot express a name with a line end. The other files are copied.
     for name in ["two\nlines", "cr\rhere"] {
         write(&here.path("ends"), name.as_bytes(), b"x");
     }
@@ -125,7 +125,7 @@ fn similar_names_are_kept_apart() {
     for (url, dir) in [(serve.url("ends"), serve.path("ends")), (toolkits("ends"), root.path().join("ends"))] {
         here.fails(4, "a name with a line end in it", &["cp", "-r", "ends/", &url]);
         assert_eq!((fs::read_dir(&dir).unwrap().count(), hidden(&dir).len()), (1, 0));
-        // Such as are there already are in nobody's way.
+        // Existing files with such names do no harm.
         write(&dir, b"two\nlines", b"x");
         let back = dir.file_name().unwrap().to_str().unwrap().to_owned() + &url.len().to_string();
         let (code, said) = says(&run(&mut here.command(&["cp", "-r", &format!("{url}/"), &back])));
@@ -183,7 +183,7 @@ fn unreadable_files_are_named_and_others_copied() {
     let mode = |path: &Path, mode: &str| drop(ok(&run(Command::new("chmod").arg(mode).arg(path))));
     mode(&here.path("src/shut"), "000");
     mode(&here.path("src/c"), "000");
-    // Whoever runs the tests may be root, to whom modes mean nothing otherwise.
+    // The tests may run as root, which otherwise ignores modes.
     let copy = |arguments: &[&str]| {
         let client = here.command(arguments);
         let mut command = Command::new("setpriv");
@@ -199,7 +199,7 @@ fn unreadable_files_are_named_and_others_copied() {
     }
     mode(&here.path("src/shut"), "700");
     mode(&here.path("src/c"), "600");
-    // The other way it is a directory that nothing may be written to.
+    // In the other direction, the directory cannot be written to.
     fs::create_dir_all(here.path("down/open")).unwrap();
     mode(&here.path("down/open"), "500");
     let (code, said) = copy(&["cp", "--json", "-r", &serve.url("x/"), "down"]);
@@ -211,7 +211,7 @@ fn full_disk_is_reported_and_nothing_left() {
     let (here, serve, dir) = (Here::new(None), Serve::writable(), tempdir().unwrap());
     fs::write(serve.path("long"), bytes(3_000_000)).unwrap();
     fs::write(serve.path("short"), bytes(3000)).unwrap();
-    // 1 MiB, seen by nobody else.
+    // 1 MiB, in a mount namespace of its own.
     let script = "mount -t tmpfs -o size=1m none \"$0\" && cd \"$0\" && \"$@\"; code=$?; ls -A; exit $code";
     let small = |arguments: &[&str]| {
         let client = here.command(arguments);
@@ -246,7 +246,7 @@ fn limit_on_file_sizes_fails_one_file_and_ends_nobody() {
     limit(serve.pid());
     here.fails(7, "452", &["cp", "--attempts", "1", "long", &serve.url("long")]);
     here.does(&["cp", "short", &serve.url("short")]);
-    // The client itself: a single file, and the others of a tree.
+    // The client itself: a single file, and the remaining files of a tree.
     let client = here.command(&["cp", "-r", "long", "short", "new/"]);
     fs::create_dir(here.path("new")).unwrap();
     let mut limited = Command::new("prlimit");

@@ -1,4 +1,4 @@
-//! `phoebus cp --stripe`: files moved by all data nodes of a server at once, the toolkit's and our own (U3, S11).
+//! `phoebus cp --stripe`: all data nodes of a server move files at once, the toolkit's and our own (U3, S11).
 
 use crate::support;
 use std::fs;
@@ -27,7 +27,7 @@ impl Striped {
 
 const MODES: &[&[&str]] = &[&["--stripe"], &["--stripe", "--streams", "3"]];
 
-/// Files there and back over all nodes.
+/// Uploads and downloads over all nodes.
 fn both_ways(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path) {
     let content = bytes(20_000_001);
     fs::write(here.path("source"), &content).unwrap();
@@ -52,14 +52,14 @@ fn all_data_nodes_of_a_server_move_a_file() {
     works("phoebus cp", "globus-gridftp-server", "anonymous", "stripes");
     let site = Site::new();
     both_ways(&here, &|path| site.front.url(path), &site.path(""));
-    // This end has one address, to which all of them send. They may write that after their client has gone.
+    // This end has one address, to which all nodes send. A node may write its log after the client has gone.
     let logs = || site.nodes.iter().map(Serve::log).collect::<Vec<_>>();
     let all_say =
         || logs().iter().all(|log| ["store a stripe", "retrieve stripe"].iter().all(|says| log.contains(says)));
     wait_until(all_say, || format!("{:?}", logs()));
     assert_eq!(site.hidden(), "");
     works("phoebus cp", "phoebus serve", "anonymous", "stripes");
-    // A server that has none does as ever.
+    // A server without data nodes works as usual.
     let serve = Serve::writable();
     fs::write(here.path("x"), "x").unwrap();
     here.does(&["cp", "--stripe", "x", &serve.url("x")]);
@@ -79,7 +79,7 @@ fn data_nodes_of_two_servers_move_files() {
         (one.front.url("x"), other.front.url("y"), other.path("y")),
         (one.front.url("x"), theirs("y"), root.path().join("y")),
         (theirs("x"), other.front.url("y"), other.path("y")),
-        // More nodes than there are addresses, and fewer.
+        // More nodes than addresses, and fewer.
         (three.front.url("x"), theirs("y"), root.path().join("y")),
         (three.front.url("x"), other.front.url("y"), other.path("y")),
         (theirs("x"), three.front.url("y"), three.path("y")),

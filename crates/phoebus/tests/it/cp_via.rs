@@ -1,5 +1,5 @@
-//! `phoebus cp` and its like through gateways (P29, S1, S20), with real servers: vsftpd, ProFTPD, the Grid Community Toolkit's and our
-//! own.
+//! `phoebus cp` and the small commands through gateways (P29, S1, S20), with real servers: vsftpd, ProFTPD, the Grid
+//! Community Toolkit's and our own.
 
 use crate::support;
 use serde_json::Value;
@@ -22,7 +22,7 @@ struct Here {
 }
 
 impl Here {
-    /// Two gateways, one behind the other.
+    /// Two gateways in a row.
     fn new() -> Self {
         let (pg1, pg2) = pair("", "");
         Self::with([pg1, pg2].into())
@@ -45,7 +45,7 @@ impl Here {
         self.gateways.iter().map(|gateway| gateway.addr.to_string()).collect::<Vec<_>>().join(",")
     }
 
-    /// A command, with what the environment says of gateways.
+    /// A command with these variables about gateways.
     fn command(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut command = phoebus();
         command.args(arguments).current_dir(self.dir.path()).env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
@@ -61,7 +61,7 @@ impl Here {
         succeeds(&mut command)
     }
 
-    /// How many sessions each gateway has had.
+    /// Number of sessions of each gateway.
     fn sessions(&self) -> Vec<u64> {
         let total = |gateway: &Gateway| gateway.status()["totals"]["sessions_opened"].as_u64().unwrap();
         self.gateways.iter().map(total).collect()
@@ -73,12 +73,12 @@ impl Here {
         self.gateways.iter().map(failed).collect()
     }
 
-    /// Does `work`, which is to open as many sessions at every gateway, and gives how many that were.
+    /// Does `work`, which must open the same number of sessions at every gateway. Returns that number.
     #[track_caller]
     fn counting(&self, work: impl FnOnce()) -> u64 {
         let before = self.sessions();
         work();
-        // The last have to end there, too.
+        // The last ones have to end there, too.
         let open = |gateway: &Gateway| !gateway.status()["sessions"].as_array().unwrap().is_empty();
         support::wait_until(|| !self.gateways.iter().any(open), || "sessions do not end".to_owned());
         let grew: Vec<u64> = self.sessions().iter().zip(before).map(|(after, before)| after - before).collect();
@@ -115,7 +115,7 @@ fn same(one: &Path, other: &Path) {
     assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
 }
 
-/// Everything there is to do; at least so many sessions have to be opened for it.
+/// All features. They must open at least `least` sessions.
 fn everything(here: &Here, url: &dyn Fn(&str) -> String, root: &Path, with: &[&str], way: &str, least: u64) {
     let does = |verb: &str, more: &[&str]| here.does(&[&[verb], with, more].concat());
     let sessions = here.counting(|| {
@@ -160,12 +160,12 @@ fn servers_of_ftp() {
     everything(&here, &|path| vsftpd.url("ftp", path), &vsftpd.path(""), &[], BOTH, 20);
     let proftpd = Ftp::proftpd(Tls::None, "");
     everything(&here, &|path| proftpd.url("ftp", path), &proftpd.path(""), &[], BOTH, 20);
-    // A server that gives no parts of files is not asked for several streams.
+    // With a server that cannot send parts of files, several streams are not possible.
     proftpd.write("long", &bytes(100_000));
     let via = here.via();
     let mut get = here.command(&["cp", "--via", &via, "--streams", "4", &proftpd.url("ftp", "long"), "back"], &[]);
     fails(&mut get, 1, "the server has no parallel streams");
-    // What is between the two servers comes by here, and it is said why.
+    // A copy between the two servers passes through this end, and the report says why.
     vsftpd.write("source", &bytes(3_000_000));
     let said = report(&here.does(&["cp", "--json", &vsftpd.url("ftp", "source"), &proftpd.url("ftp", "target")]));
     assert_eq!((&said["bytes_between_servers"], said["by_way_of_this_end"].is_string()), (&0.into(), true), "{said:#}");
@@ -190,8 +190,8 @@ fn servers_of_gridftp() {
     let (here, gct, root, serve) = (Here::new(), Gct::anonymous(), tempdir().unwrap(), Serve::writable());
     everything(&here, &|path| gct.url(&root.path().join(path)), root.path(), &[], BOTH, 20);
     everything(&here, &|path| serve.url(path), &serve.path(""), &[], BOTH, 20);
-    // Several streams are several sessions. The other way the server would connect, past the gateways, so that this end asks for
-    // as many parts.
+    // Several streams are several sessions. In the other direction, the server would connect and bypass the gateways,
+    // so this end requests as many parts.
     for url in [gct.url(&root.path().join("x")), serve.url("x")] {
         let sessions = here.counting(|| drop(here.does(&["cp", "--streams", "4", "tree/deep/c", &url])));
         assert!(sessions >= 5, "{sessions}");
@@ -226,7 +226,8 @@ fn authenticated_data_lets_commands_go_directly() {
         });
         assert_eq!(sessions, if with.contains(&"--streams") { 2 } else { 1 }, "{with:?}");
         same(&here.path("tree/deep/c"), &root.path().join("x"));
-        // What is got over several connections are so many parts, since the server's own would not come through.
+        // A download over several connections fetches parts, since the server's own connections would bypass the
+        // gateways.
         let streams = if with.contains(&"--streams") { 2 } else { 1 };
         let sessions = here.counting(|| {
             let said = copy(&[with, &[&url("x"), "back"]].concat());
@@ -258,7 +259,7 @@ fn transfer_needs_the_named_gateway() {
     }
     let variables = [("PHOEBUS_GW", closed.as_str()), ("PHOEBUS_ONLY", "127.0.0.0/8")];
     fails(&mut here.command(&["ls", &url], &variables), 11, &format!("gateway {closed}"));
-    // One that is there and does not let it through, and what makes no sense.
+    // A gateway that refuses, and a path that makes no sense.
     let strict = Gateway::start("pg1", "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"192.0.2.1\"]\n");
     fails(&mut here.command(&["ls", "--via", &strict.addr.to_string(), &url], &[]), 6, "not allowed");
     let path = format!("{},{closed}", strict.addr);
@@ -280,23 +281,23 @@ fn environment_selects_gateways_for_cp() {
         let said = report(&succeeds(&mut here.command(&arguments, variables)));
         said["path"].as_str().unwrap().to_owned()
     };
-    // This host is what it is only from here, unless it is asked for.
+    // A destination on this host goes direct, unless the settings select it.
     assert_eq!(copy(&[], &[("PHOEBUS_PATH", &via)]), "direct");
     let variables = [("PHOEBUS_PATH", via.as_str()), ("PHOEBUS_ONLY", "127.0.0.0/8")];
     assert_eq!(copy(&[], &variables), "by pg1, pg2");
     assert_eq!(copy(&["--via", "none"], &variables), "direct");
-    // As GCT's clients are told them.
+    // In the form for GCT's clients.
     let stack = format!("phoebus:path={}", via.replace(',', "|"));
     assert_eq!(copy(&["--stack", &stack], &[]), "by pg1, pg2");
     fs::create_dir_all(here.path(".config/phoebus")).unwrap();
     fs::write(here.path(".config/phoebus/client.conf"), format!("PHOEBUS_PATH={via}\nPHOEBUS_ONLY=127.0.0.1\n"))
         .unwrap();
     assert_eq!(copy(&[], &[]), "by pg1, pg2");
-    // Reports are written where they are wanted, one for each session.
+    // Reports are written on request, one for each session.
     let file = here.path("reports").display().to_string();
     let sessions = here.counting(|| drop(copy(&[], &[("PHOEBUS_REPORT", &file)])));
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count() as u64, sessions);
-    // Going direct instead is for those who say so, and is said.
+    // A fallback to a direct connection needs a setting, and is reported.
     fs::remove_dir_all(here.path(".config")).unwrap();
     let closed = format!("127.0.0.1:{}", support::port::free());
     let way = copy(&["--via", &closed], &[("PHOEBUS_FALLBACK", "1")]);
@@ -326,7 +327,7 @@ fn agent_carries_the_first_hop_on_request() {
     let quic = hops.iter().find(|hop| hop["transport"] == "quic").unwrap_or_else(|| panic!("{said:#}"));
     assert_eq!(quic["security"], "encrypt", "{said:#}");
     same(&here.path("tree/deep/c"), &serve.path("x"));
-    // The same as a stack, while the agent is about to go, which has given up its name.
+    // The same as a stack, while the agent that has given up its name is about to end.
     let agents = || fs::read_dir(here.path("phoebus/agents")).unwrap().map(|entry| entry.unwrap().path());
     support::wait_until(
         || agents().all(|path| path.extension().is_some()),
@@ -338,7 +339,7 @@ fn agent_carries_the_first_hop_on_request() {
     let hops = said["paths"][0]["first_session"]["hops"].as_array().unwrap();
     assert!(hops.iter().any(|hop| hop["transport"] == "quic"), "{said:#}");
     same(&here.path("tree/deep/c"), &serve.path("y"));
-    // Whom nobody may trust is not gone to, and nothing goes another way.
+    // A gateway that cannot be trusted gets no connection, and nothing goes another way.
     let mut strange = here.command(&["ls", "--via", &via, &serve.url("")], &[("PHOEBUS_FIRST_HOP", "quic")]);
     fails(strange.env("XDG_RUNTIME_DIR", &home), 2, "has to know whom to trust");
 }

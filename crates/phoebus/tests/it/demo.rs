@@ -1,4 +1,4 @@
-//! `phoebus demo` in small: every program really runs, both ways, and nothing is left behind.
+//! A short `phoebus demo`: every program really runs, in both directions, and nothing is left behind.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -37,7 +37,7 @@ fn demo_moves_verifies_compares_and_draws() {
             assert_eq!(outcome["intact"].as_bool(), of_a_file.then_some(true), "{outcome}");
         }
     }
-    // Through both gateways to the server, each hop named.
+    // Through both gateways to the server, with each hop named.
     let session = results["session"].as_str().unwrap();
     for host in ["client ", "→ pg1 ", "→ pg2 ", ":80"] {
         assert!(session.contains(host), "{session}");

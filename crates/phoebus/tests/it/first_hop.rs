@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 const PHOEBUS: &str = env!("CARGO_BIN_EXE_phoebus");
 
-/// A server in dst that answers in capitals; then a session from src for each first hop, over an agent that is gone at once.
+/// A server in dst that answers in capitals; then a session from src for each kind of first hop, over an agent that
+/// ends right after it.
 const SCRIPT: &str = r#"
 $PHOEBUS testbed exec dst -- python3 -c '
 import socket
@@ -29,7 +30,7 @@ fn hosts_of_a_testbed_need_no_file_for_the_first_hop() {
         let place = tempfile::tempdir().unwrap();
         let mut command = Command::new(PHOEBUS);
         command.args(["testbed", "run", "--quiet", "--gateways", "--wan-rtt", "10ms", "--wan-transport", wan]);
-        // Where agents' UDT goes is where the gateways' own goes.
+        // Agents use the same UDT ports as the gateways.
         if wan == "udt" {
             command.args(["--wan-security", "encrypt"]);
         }
@@ -45,7 +46,7 @@ fn hosts_of_a_testbed_need_no_file_for_the_first_hop() {
     }
 }
 
-/// The hop to pg1 in a report: from where, what carries it, what protects it.
+/// The hop to pg1 in a report: its start, its transport, its protection.
 fn first_hop(report: &str) -> String {
     let report: serde_json::Value = serde_json::from_str(report).unwrap();
     let hops = report["hops"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! A first hop over UDP when a router on the way begins to drop UDP: what `auto` and a transport that was asked for make of it
+//! The first hop when a router on the path begins to drop UDP: the behaviour of `auto` and of a configured transport
 //! (S1, S12, invariants 1 and 4). Needs root.
 
 use crate::support;
@@ -63,7 +63,7 @@ impl Bed {
         bed
     }
 
-    /// Has `pg1` drop all UDP that it passes on, without a word.
+    /// Has `pg1` silently drop all UDP that it forwards.
     fn filter(&self) {
         self.nft(
             "add table inet t; add chain inet t c { type filter hook forward priority 0; }; \
@@ -106,7 +106,7 @@ impl Bed {
         }
     }
 
-    /// A session that carries bytes both ways, to their ends; what its report says of the first hop.
+    /// A session that carries bytes in both directions, to their ends. Returns what its report says of the first hop.
     fn exchange(&self) -> Value {
         let (mut child, mut destination) = self.session();
         let mut stdin = child.stdin.take().unwrap();
@@ -124,7 +124,7 @@ impl Bed {
         report["hops"].as_array().unwrap().iter().find(|hop| hop["from"] == "agent").unwrap().clone()
     }
 
-    /// What carries the agent's hop, as it says itself.
+    /// The agent's own report of its transport.
     fn carries(&self) -> Value {
         let agents = fs::read_dir(self.place.path().join("phoebus/agents")).unwrap();
         let mut sockets =
@@ -160,7 +160,7 @@ fn text<'a>(hop: &'a Value, key: &str) -> &'a str {
 }
 
 fn assert_preferred(hop: &Value) {
-    // Until the beacon is lit a note says so.
+    // A note says so until the beacon is open.
     assert!(text(hop, "transport") == "quic" && !text(hop, "note").contains("auto has"), "{hop:#}");
 }
 
@@ -180,11 +180,11 @@ fn auto_selects_what_passes_the_filter() {
         assert!(note.contains("auto has tcp, since quic was not available: "), "{note}");
         assert!(note.contains(" no answer within ") && note.contains("; udt was not available: "), "{note}");
     }
-    // What was open fails, and does not end.
+    // The open session fails, and does not end cleanly.
     assert_reset(&mut destination, "destination");
     assert_eq!(open.wait().unwrap().code(), Some(1));
 
-    // That it comes back later is tested beside the agent, with less time in between (crates/gateway/tests/it/agent.rs).
+    // Another test covers the return to the transport, with less time in between (crates/gateway/tests/it/agent.rs).
     let log = bed.log();
     for said in ["auto: nothing → quic (model)", "auto: udt (model) → tcp", "transport=\"quic\"", "is not available: "]
     {

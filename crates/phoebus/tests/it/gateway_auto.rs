@@ -1,5 +1,5 @@
-//! `transport = "auto"` on the emulated path when a filter begins to drop UDP: no session ends as if all were well, the next ones
-//! go by TCP after a bounded time, and what is said of them says why (S1, S12, P23, invariants 1 and 4).
+//! `transport = "auto"` on the emulated path when a filter begins to drop UDP. No session ends cleanly, the next ones
+//! use TCP after a bounded time, and their reports say why (S1, S12, P23, invariants 1 and 4).
 
 use crate::support;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ fn up() -> Path {
     path
 }
 
-/// Has a firewall on both hosts drop UDP without a word.
+/// Has a firewall on both hosts silently drop UDP.
 fn filter(path: &Path) {
     let rules = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
                  add rule inet t c meta l4proto udp drop";
@@ -29,7 +29,7 @@ fn filter(path: &Path) {
 fn assert_instead(hop: &Hop) {
     assert_eq!((hop.to.as_str(), hop.transport.as_str()), ("pg2", "tcp"), "{hop:?}");
     assert!(hop.note.contains("auto has tcp, since quic was not available: "), "{hop:?}");
-    // On a slow machine the connection may be given up, after 8 s of silence, before the opening is, after 3 s.
+    // On a slow machine, the connection may be given up (after 8 s of silence) before the opening is (after 3 s).
     let reasons = ["answer within 3s", "nothing was received from the peer"];
     assert!(reasons.iter().any(|reason| hop.note.contains(reason)), "{hop:?}");
 }
@@ -43,7 +43,7 @@ fn auto_falls_back_to_tcp_until_udp_passes_again() {
     destination.read_exact(&mut [0; 100_000]).unwrap();
 
     filter(&path);
-    // One end waits, the other one sends: neither may see an end.
+    // One end waits and the other one sends. Neither may see a clean end.
     client.write_all(&[2; 1000]).unwrap();
     let (next, at, hops) = path.session_reported();
     assert_instead(&hops[0]);
@@ -72,7 +72,7 @@ fn auto_opens_by_tcp_behind_a_udp_filter() {
         assert_instead(&hops[0]);
         transfer((client, destination), 16, || {});
     }
-    // What was chosen and what could not be had is there to be read.
+    // The status shows the choice, and the transport that was not available.
     let choice = path.pool()["choice"].clone();
     assert_eq!(choice["failed"][0][0], "quic", "{choice:#}");
     assert!(path.log("pg1").contains("auto has tcp, since quic was not available: "), "no session's line says so");

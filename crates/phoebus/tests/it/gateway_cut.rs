@@ -1,5 +1,5 @@
-//! Links that fail under a session, on the emulated path: an interruption is survived, a gateway that dies behind it is
-//! noticed although its reset is lost (P21, P23, invariant 1).
+//! Links that fail under a session, on the emulated path: a session survives an interruption, and notices that a
+//! gateway has died behind it although the reset is lost (P21, P23, invariant 1).
 
 use crate::support;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::path::{Joined, Path};
 use support::{PATIENCE, assert_reset, wait_until};
 
-/// The path with this transport between the gateways, which is protected only where it cannot but be.
+/// The path with this transport between the gateways, protected only if the transport requires it.
 fn up(transport: &str, profile: &str) -> Path {
     let security = if transport == "quic" { "encrypt" } else { "none" };
     Path::up(&Joined { wan_rtt: Duration::from_millis(20), transport, security, profile, ..Joined::default() })
@@ -95,7 +95,7 @@ fn bytes_sent_before_a_reset_arrive_before_it() {
     assert_eq!(got.len(), TOTAL, "a direct connection would have delivered all of it");
 }
 
-/// Bytes that the destination's end of its session has not had acknowledged, as `ss` shows them.
+/// Bytes without an acknowledgement at the destination's end of its session, from `ss`.
 fn send_queue(path: &Path, port: u16) -> String {
     let mut ss = path.testbed.exec("dst", "ss").unwrap();
     let output =

@@ -1,4 +1,4 @@
-//! A gateway that dies takes its sessions with it, and every end still open learns that they failed (invariant 1, P23).
+//! If a gateway dies, its sessions fail, and every end that is still open learns so (invariant 1, P23).
 
 use crate::support;
 use std::io::{ErrorKind, Read, Write};
@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 use support::{Certificates, Gateway, PATIENCE, address, assert_reset, pair, session_over, wait_until};
 
-/// By what gateways are joined: every transport with every protection that it can have, and `auto` with one that only QUIC can
-/// give it.
+/// The hops between gateways: every transport with every protection that it supports, and `auto` with a protection that
+/// only QUIC supports.
 const HOPS: [(&str, &str); 7] = [
     ("tcp", "none"),
     ("tcp", "auth"),
@@ -20,8 +20,8 @@ const HOPS: [(&str, &str); 7] = [
     ("auto", "none"),
 ];
 
-/// Two gateways with a hop of one transport between them, and beacons beside it where it is not TCP. Silence alone would end
-/// nothing for as long as a test has patience.
+/// Two gateways with a hop of one transport between them, and a beacon beside it if it is not TCP. The time-outs on
+/// silence are longer than a test.
 struct Pair {
     addrs: [SocketAddr; 2],
     texts: [String; 2],
@@ -32,7 +32,7 @@ struct Pair {
 const NAMES: [&str; 2] = ["pg1", "pg2"];
 
 impl Pair {
-    /// A neighbour whose beacon was reset counts as dead when nothing was heard of it for the time `silence`.
+    /// A neighbour whose beacon was reset counts as dead after the time `silence` without a sign of life.
     fn by(transport: &str, security: &str, silence: &str) -> Self {
         const SILENCE: Duration = Duration::from_secs(600);
         assert!(SILENCE > 5 * PATIENCE);
@@ -67,13 +67,14 @@ impl Pair {
     }
 }
 
-/// Runs `test` over two gateways, with each transport between them: it gets the one to kill, and a session. Once the first
-/// gateway dies, once the second. Over a transport that does not show it, the other has to know by its beacon, and not by a
-/// silence that could be the path's.
+/// Runs `test` over two gateways, with each transport between them: it gets the gateway to kill, and a session. First
+/// the first gateway dies, then the second. If the transport does not show the death, the other gateway learns of it by
+/// the beacon, not by a silence that the path could cause.
 fn with_each_victim(test: impl Fn(&mut Gateway, TcpStream, TcpStream)) {
     for (transport, security) in HOPS {
         for first_dies in [true, false] {
-            // Within which a suspect has to answer. Nobody lives here whose beacon is reset, and nobody does.
+            // The time within which a suspected neighbour has to answer. In this test, every neighbour with a reset
+            // beacon is dead.
             let mut pair = Pair::by(transport, security, "300ms");
             let (client, destination) = session_over(&pair.addrs);
             let [first, second] = &mut pair.gateways;
@@ -140,7 +141,7 @@ fn half_closed_by_the_client() {
         client.read_exact(&mut [0; 18]).unwrap();
         victim.kill();
         assert_reset(&mut client, "client");
-        // The destination has read the end of the client's stream, which was true; what it still writes fails.
+        // The destination has read the clean end of the client's stream, which had arrived. Its further writes fail.
         wait_until(|| failed(&mut destination), || "the destination's writes go on".into());
     });
 }
@@ -158,7 +159,7 @@ fn half_closed_by_the_destination() {
     });
 }
 
-/// Whether a write meets the reset.
+/// Whether a write fails with the reset.
 fn failed(stream: &mut TcpStream) -> bool {
     match stream.write_all(b"x") {
         Ok(()) => false,
@@ -171,11 +172,11 @@ fn failed(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn restarted_gateway_is_told_from_its_predecessor() {
-    // Over UDT nothing else says so.
+    // Over UDT, there is no other sign of it.
     for victim in [0, 1] {
         let mut pair = Pair::by("udt", "encrypt", "600s");
         let (mut client, mut destination) = session_over(&pair.addrs);
-        // The other one looks only when the new process is there.
+        // The other gateway checks only after the new process has started.
         pair.gateways[1 - victim].signal(libc::SIGSTOP);
         pair.gateways[victim].kill();
         let came_back = Gateway::start_at(pair.addrs[victim], NAMES[victim], &pair.texts[victim]);

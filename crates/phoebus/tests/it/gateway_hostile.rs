@@ -1,4 +1,4 @@
-//! What strangers send costs a gateway little, is counted, and harms nobody else (invariant 7).
+//! Input from strangers costs a gateway little, is counted, and harms nobody else (invariant 7).
 
 use crate::support;
 use phoebus_proto::endpoint::Endpoint;
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::{Gateway, PATIENCE, address, connect_on, open, session, session_over, try_connect, wait_until};
 
-/// What comes back until the gateway ends the connection, cleanly or not.
+/// The bytes received until the gateway ends the connection, cleanly or not.
 fn answer(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut all = Vec::new();
@@ -48,7 +48,7 @@ fn strangers_are_refused_while_others_work() {
         let said = answer(&mut stream);
         assert!(said.len() < 4096, "{what}: {} bytes came back", said.len());
     }
-    // A port scan connects and goes; a slow-loris sends a byte now and then and is cut at the limit.
+    // A port scan connects and closes. A slow-loris client sends a byte now and then, and is cut at the limit.
     for _ in 0..50 {
         drop(TcpStream::connect(gateway.addr).unwrap());
     }
@@ -68,7 +68,7 @@ fn strangers_are_refused_while_others_work() {
     destination.read_exact(&mut [0; 10]).unwrap();
     session_over(&[gateway.addr]);
     wait_until(|| gateway.sockets() <= before, || format!("{} sockets, {before} before", gateway.sockets()));
-    // Each of the cases, the port scan and the slow one.
+    // All of the cases, the port scan, and the slow client.
     let expected = cases.len() as u64 + 51;
     let totals = || gateway.status()["totals"].clone();
     wait_until(
@@ -94,7 +94,7 @@ fn pending_handshakes_of_one_source_are_limited() {
 
 #[test]
 fn unanswered_names_delay_only_their_client() {
-    // A name server that is there and says nothing.
+    // A name server that does not answer.
     let silent = std::net::UdpSocket::bind((address(), 53)).unwrap();
     let resolver = format!("nameserver {}\n", silent.local_addr().unwrap().ip());
     let limits = "[limits]\nthreads = 1\nresolve_timeout = \"4s\"\n";
@@ -111,7 +111,7 @@ fn unanswered_names_delay_only_their_client() {
         .collect();
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
     silent.recv(&mut [0; 512]).unwrap();
-    // Another user, at another address, asks for a name that needs no name server.
+    // Another user, at another address, requests a destination that needs no name server.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let name: Endpoint = format!("localhost:{}", listener.local_addr().unwrap().port()).parse().unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

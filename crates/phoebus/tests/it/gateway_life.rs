@@ -1,5 +1,5 @@
-//! A gateway's life and its answers: refusals with the right code and hop, duplicates, loops, draining, reloading, bounded
-//! memory behind a receiver that has stopped (P10, P14, P18, P22).
+//! The life of a gateway and its answers: refusals with the right code and hop, duplicates, loops, draining, reloading,
+//! bounded memory behind a receiver that has stopped reading (P10, P14, P18, P22).
 
 use crate::support;
 use phoebus_proto::endpoint::Endpoint;
@@ -88,7 +88,7 @@ fn paths_need_known_peers_without_repetition() {
     assert_eq!((refused.code, refused.hop.as_str()), (Code::NoRoute, "pg1"));
     assert!(refused.reason.contains(&stranger.to_string()), "{}", refused.reason);
 
-    // pg3 and pg4 know each other.
+    // pg3 and pg4 are peers.
     let (a, b) = (SocketAddr::from((address(), 5006)), SocketAddr::from((address(), 5006)));
     let peer = |name: &str, addr| format!("[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\nsecurity = \"none\"\n");
     let third = Gateway::start_at(a, "pg3", &peer("pg4", b));
@@ -211,7 +211,7 @@ fn stalled_receiver_costs_bounded_memory_and_resumes() {
     let status = first.status();
     let stalled = &status["sessions"][0];
     let moved = stalled["bytes_up"].as_u64().unwrap_or_else(|| panic!("no bytes_up in {status}"));
-    // Two gateways with 256 KiB a direction each, and the end hosts' own buffers of a few MiB.
+    // Two gateways with 256 KiB for each direction. The end hosts' own buffers add a few MiB.
     assert!(moved < 16 << 20, "{moved} bytes went into the path");
     for (gateway, before) in [(&first, before[0]), (&second, before[1])] {
         assert!(gateway.memory() < before + (4 << 20), "{} bytes resident, {before} before", gateway.memory());
@@ -368,7 +368,7 @@ fn gateway_that_cannot_start_says_why_in_one_sentence() {
     refuses(&["gateway", "--config", "/"], 2, "phoebus: /: cannot read the configuration: is a directory");
 }
 
-/// Fails with this code and one line on standard error, which begins so.
+/// Fails with this code and one line on standard error that begins so.
 fn refuses(arguments: &[&str], code: i32, expected: &str) {
     let output = phoebus().args(arguments).env("RUST_BACKTRACE", "1").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();

@@ -1,5 +1,5 @@
-//! Two thousand sessions at once over two gateways: random sizes, half-closes and aborts. Every byte is right, every end
-//! is the one that was meant, and no descriptor is left behind.
+//! Two thousand concurrent sessions over two gateways, with random sizes, half-closes and aborts. Every byte is right,
+//! every session ends as planned, and no descriptor is leaked.
 
 use crate::support;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
@@ -30,7 +30,7 @@ fn bytes_of(rng: &mut Rng, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Who cuts a session short, after having sent how much.
+/// Which end resets a session, and after how many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     None,
@@ -43,7 +43,7 @@ enum Cut {
 struct Plan {
     up: Vec<u8>,
     down: Vec<u8>,
-    /// The destination answers only after the client's stream has ended, and the other way about.
+    /// Whether the destination answers only after the client's stream has ended, and the reverse.
     answer_after_request: bool,
     cut: Cut,
 }
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// Sends `out`, or only its first bytes and a reset, and expects `expected` from the other end, or a reset.
+/// Sends `out`, or only its first bytes and a reset. Expects `expected` from the other end, or a reset.
 async fn play(stream: TcpStream, out: &[u8], expected: &[u8], cut: Option<usize>, cut_by_peer: bool, wait: bool) {
     let (mut reader, mut writer) = stream.into_split();
     if let Some(len) = cut {
@@ -92,7 +92,7 @@ async fn play(stream: TcpStream, out: &[u8], expected: &[u8], cut: Option<usize>
         tokio::join!(send, receive)
     };
     if cut_by_peer {
-        // The kernel tells of a reset once, to whichever call comes first.
+        // The kernel reports a reset once, to the call that comes first.
         let error = sent.and(received.map(|_| ())).expect_err("a session that was cut must not end cleanly");
         assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
         assert!(expected.starts_with(&got), "what came before the cut was changed");
@@ -123,7 +123,7 @@ async fn client(number: u64, gateways: [SocketAddr; 2], destination: SocketAddr,
     let plan = Plan::of(number);
     let mut stream = connect(gateways, destination).await.unwrap();
     stream.write_all(&number.to_le_bytes()).await.unwrap();
-    // The session is open at both ends before anybody cuts anything.
+    // The session is open at both ends before either end resets it.
     stream.read_exact(&mut [0; 1]).await.unwrap();
     all_open.wait().await;
     let cut = if let Cut::Client(len) = plan.cut { Some(len) } else { None };
@@ -147,8 +147,8 @@ fn two_thousand_sessions_at_once() {
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
 
-    // All of them may have connected before the first is heard, and the last is heard when all others were: no limit may be below
-    // their number, nor below the time that it takes.
+    // All clients may connect before the first is served, and the last is served after all others. So no limit may be
+    // below their number, nor below that time.
     let more = "[limits]\nsessions = 3000\nsessions_per_source = 3000\nhandshakes = 3000\nhandshakes_per_source = 3000\n\
                 handshake_timeout = \"4m\"\nconnect_timeout = \"4m\"\n";
     let (first, second) = pair(more, more);
@@ -183,7 +183,7 @@ fn two_thousand_sessions_at_once() {
             || gateway.status()["sessions"].as_array().is_some_and(Vec::is_empty),
             || format!("sessions are left: {}", gateway.status()["sessions"]),
         );
-        // Listeners, the pool of pipes and idle connections stay; two sockets for each of 2000 sessions do not.
+        // Listeners, the pool of pipes and idle connections remain, but not the two sockets of each session.
         wait_until(|| gateway.sockets() <= 40, || format!("{} sockets are left", gateway.sockets()));
         assert!(!gateway.log().contains("panicked"));
     }

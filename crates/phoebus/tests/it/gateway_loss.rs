@@ -1,4 +1,4 @@
-//! Gateways joined by a path that loses packets and puts the rest out of order: every byte arrives, in its place (S22).
+//! Gateways joined by a path that loses and reorders packets: every byte arrives, in order (S22).
 
 use crate::support;
 use support::path::{Path, transfer};

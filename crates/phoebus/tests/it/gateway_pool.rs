@@ -1,5 +1,6 @@
-//! Connections between gateways on the emulated path, where a session's end takes a round trip to be confirmed: one that is
-//! opened right after another has ended finds a connection that is ready, and waits for no more than a direct one (S22).
+//! Connections between gateways on the emulated path, where the end of a session takes a round trip to be confirmed. A
+//! session that is opened right after another finds a ready connection, and waits no longer than a direct connection
+//! would (S22).
 
 use crate::support;
 use std::io::{Read, Write};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use support::path::{Joined, Path};
 use support::wait_until;
 
-/// Long enough for what takes several round trips not to be there after one, on a busy machine too.
+/// A round trip so long that even on a busy machine, one round trip is distinguishable from several.
 const FAR: Joined = Joined {
     wan_rtt: Duration::from_millis(200),
     transport: "tcp",
@@ -33,7 +34,7 @@ fn follow_each_other(transport: &str) {
         let mut ends = path.session();
         echo(&mut ends);
         let (client, mut destination) = ends;
-        // As most programs do: the client has all and goes, and the server sees that and goes.
+        // Like most programs, the client closes when it has everything, and the server closes after it.
         drop(client);
         std::thread::spawn(move || {
             assert_eq!(destination.read(&mut [0; 1]).unwrap(), 0);
@@ -57,14 +58,14 @@ fn sessions_over_udt_that_follow_each_other_find_connections_ready() {
 fn pool_grows_after_sessions_have_found_it_empty() {
     let path = Path::up(&Joined { wan_rtt: Duration::from_secs(1), peer: "pool = { min = 1 }", ..FAR });
     path.until_ready("tcp", 1);
-    // Of these one begins long before there can be another connection, which takes some seconds.
+    // One of these begins long before another connection can be ready, which takes some seconds.
     let mut open = std::thread::scope(|scope| {
         let both = [scope.spawn(|| path.session()), scope.spawn(|| path.session())];
         both.map(|session| session.join().unwrap())
     });
     open.iter_mut().for_each(echo);
     assert_eq!(path.pool()["reused"], 1);
-    // Not one beside those in use, as configured, but one more.
+    // The configured one beside those in use, and one more.
     path.until_ready("tcp", 2);
     for (mut client, mut destination) in open {
         client.shutdown(Shutdown::Write).unwrap();

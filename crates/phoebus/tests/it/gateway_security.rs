@@ -1,5 +1,5 @@
-//! Certificates and secrets of gateways as processes: files that are bad when they are to be read again, warnings in the log, and
-//! what a gateway that was restarted can still tell its peers (P2, P9, P23, invariant 1).
+//! Certificates and secrets of gateways as processes: invalid files at a reload, warnings in the log, and how a
+//! restarted gateway tells its peers about lost sessions (P2, P9, P23, invariant 1).
 
 use crate::support;
 use std::io::{Read, Write};
@@ -45,13 +45,13 @@ fn unusable_files_change_nothing_and_are_named() {
         second.signal(libc::SIGHUP);
         second.wait_for_log(expected);
         both_ways(&mut client, &mut destination);
-        // All connections that there are have a session, so that this one has a handshake of its own.
+        // All existing connections have a session, so this one needs a handshake.
         open.push(session_over(&addrs));
     }
     let said = second.log().matches("the new configuration cannot be used, the old one stays in force").count();
     assert_eq!(said, 3, "{}", second.log());
     assert!(!second.log().contains("other certificates are in force"));
-    // And good ones are taken, while the session goes on.
+    // Valid files are accepted, and the session continues.
     certificates.issue("pg2");
     second.signal(libc::SIGHUP);
     second.wait_for_log("other certificates are in force");
@@ -67,7 +67,7 @@ fn log_warns_of_expiry_once_and_after_each_reload() {
     let gateway = Gateway::start("pg1", &tls);
     let warnings = || gateway.log().matches("or its authority expires in ").count();
     wait_until(|| warnings() == 1, || format!("no warning:\n{}", gateway.log()));
-    // Renewed, and for too short a time.
+    // Renewed, but for too short a time.
     certificates.issue_for("pg1", 3 * DAY);
     gateway.reload("pg1", &tls);
     wait_until(|| warnings() == 2, || format!("no second warning:\n{}", gateway.log()));
@@ -97,8 +97,8 @@ fn new_reset_key_needs_a_restart_and_the_log_says_so() {
     assert!(!gateway.file("other.reset").exists());
 }
 
-/// pg2 listens for QUIC where it does not listen for TCP, so that no beacon can be had there. What it leaves in files is all that
-/// can tell its peer that it was restarted.
+/// pg2 listens for QUIC where it does not listen for TCP, so there can be no beacon. Only the secret that it has stored
+/// lets it tell its peer about the restart.
 #[test]
 fn restart_without_a_beacon_is_told_by_the_stored_secret() {
     const SILENCE: Duration = Duration::from_secs(600);
@@ -126,7 +126,7 @@ fn restart_without_a_beacon_is_told_by_the_stored_secret() {
     second.kill();
     assert_reset(&mut destination, "destination");
     let second = Gateway::start_at(addrs[1], "pg2", &text);
-    // What is sent now is answered with a stateless reset, if no acknowledgement that came late was before.
+    // These bytes are answered with a stateless reset, unless a late acknowledgement already was.
     match client.write_all(b"is anybody there?") {
         Ok(()) => assert_reset(&mut client, "client"),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),

@@ -1,5 +1,5 @@
-//! A gateway that stands still, as under a debugger or on a host that is suspended: its sessions go on if that was short, and
-//! fail at both ends if it was longer than the hop's time-out. Never do they end as if all were well (invariant 1, P23).
+//! A gateway that is stopped, as by a debugger or on a suspended host. Its sessions continue after a short stop, and
+//! fail at both ends after one longer than the hop's time-out. They never end cleanly (invariant 1, P23).
 
 use crate::support;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! What two gateways joined by QUIC or UDT have to survive, on the emulated path with real packets: a filter that begins to drop
-//! UDP, an address that changes (QUIC alone), and floods of strangers.
+//! Two gateways joined by QUIC or UDT, on the emulated path with real packets: a filter that begins to drop UDP, an
+//! address that changes (only QUIC), and floods of strangers.
 
 use crate::support;
 use std::cell::Cell;
@@ -32,15 +32,15 @@ fn filtered(transport: &str) {
             }
         }
     });
-    // TCP still passes, and with it the beacon: silence alone shows what has happened.
+    // TCP still passes, and with it the beacon. Only silence shows the failure.
     for host in HOSTS {
         path.ip(host, "rule add ipproto udp prohibit pref 10");
     }
     assert_reset(&mut destination, "destination");
-    // Whoever writes is told, and nobody a second time.
+    // A writer gets the error, once.
     let error = sender.join().unwrap();
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "client: {error}");
-    // And once it passes again, so do sessions.
+    // When UDP passes again, sessions do so too.
     for host in HOSTS {
         path.ip(host, "rule del pref 10");
     }
@@ -56,7 +56,7 @@ fn session_survives_a_change_of_address() {
         path.ip("pg2", &format!("route add {new}/32 dev wan"));
         path.ip("pg1", &format!("address add {new}/32 dev wan"));
         path.ip("pg1", &format!("route replace {pg2}/32 dev wan src {new}"));
-        // The old address is nobody's any more, as far as pg2 goes.
+        // For pg2, the old address no longer exists.
         path.ip("pg2", &format!("route replace blackhole {pg1}/32"));
     };
     transfer(path.session(), 256, change);
@@ -84,7 +84,7 @@ fn flooded(transport: &str, packet: fn(u64) -> Vec<u8>) {
     let before = memory();
     let (sent, back) = path.testbed.run_in("src", || flood(pg2, packet)).unwrap();
     assert!(0 < back && back <= sent, "{back} bytes back for {sent}");
-    // A state for each of 50 000 beginnings would be several times that.
+    // A state for each of 50 000 attempts would need several times as much.
     assert!(memory() < before + (64 << 20), "{before} bytes have become {}", memory());
     transfer((client, destination), 16, || {});
     let is_idle = || path.status("pg2")["sessions"].as_array().is_some_and(Vec::is_empty);
@@ -96,12 +96,12 @@ fn status_tells_when_certificates_expire() {
     let path = Path::by("quic", "");
     let certificate = &path.status("pg1")["certificate"];
     let left = |field: &str| certificate[field].as_i64().unwrap();
-    // For one hour, from a moment ago on; the authority for years.
+    // From a moment ago, for one hour. The authority is valid for years.
     assert!((1..=3600).contains(&left("certificate_expires_in_s")), "{certificate}");
     assert!(left("authority_expires_in_s") > 24 * 3600, "{certificate}");
 }
 
-/// Beginnings of connections from many ports, of which none is ever continued. Returns bytes sent and bytes that came back.
+/// Attempts to connect from many ports, none of which continues. Returns the bytes sent, and the bytes received.
 fn flood(to: SocketAddr, packet: fn(u64) -> Vec<u8>) -> (usize, usize) {
     let sockets: Vec<_> = (0..50).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
     let (mut sent, back, mut answer) = (0, Cell::new(0), [0; 2048]);
@@ -118,7 +118,7 @@ fn flood(to: SocketAddr, packet: fn(u64) -> Vec<u8>) -> (usize, usize) {
         }
         thread::sleep(Duration::from_micros(500));
     }
-    // The gateway may be behind.
+    // The gateway may not have read all of them yet.
     let begin = Instant::now();
     loop {
         thread::sleep(Duration::from_millis(300));
@@ -129,13 +129,13 @@ fn flood(to: SocketAddr, packet: fn(u64) -> Vec<u8>) -> (usize, usize) {
     }
 }
 
-/// What looks like the first packet of a connection until it is decrypted (RFC 9000, section 17.2.2).
+/// A packet that looks like the first one of a connection until it is decrypted (RFC 9000, section 17.2.2).
 fn initial(number: u64) -> Vec<u8> {
     let mut packet = vec![0xc3, 0, 0, 0, 1, 8];
     packet.extend_from_slice(&number.to_be_bytes());
     packet.push(8);
     packet.extend_from_slice(&(!number).to_be_bytes());
-    // No token, and as long as all that follows.
+    // No token, and the length of the rest.
     packet.extend_from_slice(&[0, 0x44, 0x80]);
     packet.resize(1200, number as u8);
     packet

@@ -1,5 +1,5 @@
-//! GridFTP's own programs through two gateways by the XIO driver (S4–S11): every direction, mode and number of streams, over
-//! every transport between the gateways and directly, and which gateway each end enters by.
+//! GridFTP's own programs through two gateways by the XIO driver (S4–S11): every direction, mode and number of streams,
+//! over every transport between the gateways and directly, and the gateway at which each end enters.
 
 use crate::support;
 use support::gridftp::{Grid, Server, local};
@@ -12,21 +12,21 @@ const BYTES: u64 = 32 << 16;
 
 const WHITELIST: &[&str] = &["-dc-whitelist", "tcp,gsi,phoebus"];
 
-/// From where to where, how, which host's end connects, and how often.
+/// A transfer: its two ends, its options, the host that connects, and how many sessions it opens.
 type Way<'a> = (&'a (String, String), &'a [&'a str], &'a str, usize);
 
-/// Moves a file through the gateways in every way that there is for a client on `src` and servers on both ends.
+/// Moves a file through the gateways in every way that a client on `src` and servers on both ends allow.
 fn every_way(grid: &Grid, servers: [&Server; 2], more: &[&str]) {
     let stack = grid.stack("");
     every_way_by(grid, servers, &[&["-dcstack", &stack], more].concat(), true);
 }
 
-/// The same with these options, by which data go `through` the gateways or past them, and asserts who entered where.
+/// The same with these options. Data goes `through` the gateways or past them. Asserts where each host entered.
 fn every_way_by(grid: &Grid, [here, there]: [&Server; 2], options: &[&str], through: bool) {
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));
     let [get, put] = [(there.url("gsiftp", &from), local(&to)), (local(&from), there.url("gsiftp", &to))];
     let third = (there.url("gsiftp", &from), here.url("gsiftp", &to));
-    // In MODE E the sender connects, in stream mode whoever was not asked to listen.
+    // In MODE E, the sender connects; in stream mode, the side that did not listen.
     let ways: [Way<'_>; 6] = [
         (&get, &[], "src", 1),
         (&get, &["-p", "8"], "dst", 8),
@@ -90,7 +90,7 @@ fn transfer_without_the_driver_goes_directly() {
     assert_eq!(grid.counted(), [0, 0], "the gateways carried something");
 }
 
-/// Stock clients, and a server that knows nothing of the driver at the other end.
+/// Stock clients, and a server without the driver at the other end.
 #[test]
 fn server_alone_sends_data_through_gateways() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
@@ -106,7 +106,7 @@ fn server_alone_sends_data_through_gateways() {
         grid.counting(BYTES, || grid.copies(&arguments, &from, &to));
         grid.entered_at("dst", streams);
     }
-    // A client that wants data channels authenticated, which the last driver of the default does.
+    // A client that requests authenticated data channels. The last driver of the default authenticates them.
     let secured = grid.secure("dst", 2812, &["-dc-whitelist", "tcp,gsi,phoebus", "-dc-default", &default]);
     grid.counting(BYTES, || grid.copies(&["-p", "8", &secured.url("gsiftp", &from), &local(&to)], &from, &to));
     grid.entered_at("dst", 8);
@@ -124,7 +124,7 @@ fn options_of_tcp_reach_the_socket() {
     grid.counting(BYTES, || grid.copies(&arguments, &from, &to));
     let buffers: Vec<_> =
         grid.reports("dst").iter().map(|report| report["hops"][0]["send_buffer"].as_u64().unwrap()).collect();
-    // The kernel doubles what was asked for.
+    // The kernel doubles the requested size.
     assert_eq!(buffers, [2 * 262_144; 2]);
     grid.until_logged("dst", 2811, &format!("BUFFER={}", 2 * 262_144));
 }
@@ -144,7 +144,7 @@ fn congestion_control_is_requested_and_reported() {
         grid.reports("src").iter().map(said).collect::<Vec<_>>()
     };
     assert_eq!(said(";cc=reno"), ["reno "; 2]);
-    // A host that permits nothing else; bbr is what is asked for by default.
+    // A host that permits only reno. By default, the driver requests bbr.
     let lock = "ip -4 route show | while read -r route; do ip route replace $route congctl lock reno || exit 1; done";
     grid.path.run("src", "sh", &["-c", lock]);
     assert_eq!(said(""), ["reno asked for bbr, in force is reno"; 2]);

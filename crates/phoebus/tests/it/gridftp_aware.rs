@@ -1,5 +1,5 @@
-//! The accepting side of the XIO driver as a part of the session (S5): the last gateway asks it with GridFTP's own programs at both
-//! ends, and nothing else is taken for a session, nor a session for something else.
+//! The XIO driver as an accepting end that takes part in the session (S5). The last gateway asks it for the session,
+//! with GridFTP's own programs at both ends. Nothing else is taken for a session, nor a session for something else.
 
 use crate::support;
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ fn both_ends_take_part_over_quic_with_protected_data() {
     both_ends_take_part("quic", "encrypt", &[8], &["-dcpriv"]);
 }
 
-/// Third-party copies whose ends do not agree, and what of the driver's says why.
+/// Third-party copies whose ends have different settings. Returns the driver's reasons.
 #[test]
 fn end_that_takes_no_part_is_detected() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
@@ -67,9 +67,10 @@ fn end_that_takes_no_part_is_detected() {
         let reports = ["src", "dst"].into_iter().flat_map(|host| grid.reports(host));
         reports.map(|report| report["note"].as_str().unwrap().to_owned()).collect::<String>()
     };
-    // One that is asked and knows nothing of sessions. It says so to the client, which may end the sender before that has an answer.
+    // An end that is asked for a session, and knows nothing of sessions. It tells its client, which may end the sender
+    // before the sender has an answer.
     fails(&aware, &plain);
-    // One that is not asked and expects to be.
+    // An end that expects to be asked for a session, and is not.
     let notes = fails(&plain, &aware);
     assert!(notes.contains(" did not ask for a session: "), "{notes}");
     let down = grid.path.address("pg2", 5999);
@@ -77,7 +78,7 @@ fn end_that_takes_no_part_is_detected() {
     assert!(notes.contains("is to take part in the session (aware), but the connection is direct"), "{notes}");
 }
 
-/// A program that is asked for a session, and greets whoever comes.
+/// A program that sends a greeting to every client, also to one that asks for a session.
 #[test]
 fn stranger_opens_no_session() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
@@ -87,7 +88,7 @@ fn stranger_opens_no_session() {
     let greeter = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         stream.write_all(b"220 a stranger\r\n").unwrap();
-        // It would be reset with what it has not read. How it ends is the gateway's affair.
+        // Closing with unread bytes would send a reset. How the connection ends is up to the gateway.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let mut client = grid.bounded("src", "globus-xioperf");

@@ -1,5 +1,5 @@
-//! Faults of the WAN under a GridFTP transfer that goes over QUIC or UDT: what heals costs nothing, what does not is an error of
-//! GridFTP's own programs, in time (invariant 1, P21, P23).
+//! Faults of the WAN during a GridFTP transfer over QUIC or UDT. A fault that heals costs nothing; another one is an
+//! error of GridFTP's own programs, in time (invariant 1, P21, P23).
 
 use crate::support;
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,7 +31,7 @@ impl Case {
         Self { grid, server, to }
     }
 
-    /// A put on two streams, during which `meanwhile` happens once something has arrived. It gets the client's process.
+    /// A put on two streams. `meanwhile` runs once something has arrived, and gets the client's process.
     fn put(&self, from: &Path, meanwhile: impl FnOnce(&Grid, Pid)) -> Output {
         let urls = [local(from), self.server.url("gsiftp", &self.to)];
         let mut copy = self.grid.bounded("src", "globus-url-copy");
@@ -46,7 +46,7 @@ impl Case {
         copy.wait_with_output().unwrap()
     }
 
-    /// A put that would go on for long fails once this has happened.
+    /// A long put fails after this event.
     #[track_caller]
     fn fails(&self, meanwhile: impl FnOnce(&Grid, Pid)) {
         let output = self.put(&self.grid.endless("from"), meanwhile);
@@ -70,8 +70,8 @@ fn survives_a_cut(transport: &str) {
     case.grid.until_quiet(&[&case.server]);
 }
 
-/// What carries the sessions vanishes between the gateways. (A link that is cut would hold GridFTP's control connection as well, on which
-/// GCT's programs wait for ever.)
+/// The network under the sessions vanishes between the gateways. (A link that is cut would also hold GridFTP's control
+/// connection, on which GCT's programs wait for ever.)
 fn a_black_hole_is_an_error(transport: &str) {
     let rules = "table inet hole { chain in { type filter hook input priority 0; meta l4proto udp drop; }; \
                  chain out { type filter hook output priority 0; meta l4proto udp drop; }; }";
@@ -83,9 +83,9 @@ fn the_first_gateways_death_is_an_error(transport: &str) {
     Case::new(transport).fails(|grid, _| grid.path.signal(0, libc::SIGKILL));
 }
 
-/// Both ends hear of it at once, the server by its kernel, the client by the first gateway. GCT's client waits for ever where the
-/// server's word that it has failed comes before the reset of its own connections, over plain TCP as well
-/// (`docs/guide/gridftp.md`), and may have to be ended.
+/// Both ends learn of it at once: the server from its kernel, the client from the first gateway. GCT's client waits for
+/// ever if the server's reply about the failure precedes the reset of its own connections, over plain TCP as well
+/// (`docs/guide/gridftp.md`). The test may have to end it.
 fn the_last_gateways_death_is_an_error(transport: &str) {
     let case = Case::new(transport);
     case.fails(|grid, client| {

@@ -1,5 +1,5 @@
-//! What the XIO driver's options ask of gateways with GridFTP's own programs: a user's address, connections of a hop, a bandwidth
-//! (S8, S17). What is had is what was asked for, and what cannot be had is an error that says what there is.
+//! Requirements in the XIO driver's options, with GridFTP's own programs: a user's address, connections for each hop, a
+//! bandwidth (S8, S17). A requirement is met, or the error says what is available.
 
 use crate::support;
 use std::process::Stdio;
@@ -33,7 +33,7 @@ fn user_and_connections_of_a_hop_are_honoured() {
         let log = grid.path.log(host);
         assert!(log.lines().all(|line| !line.contains("ada@example.org") || line.contains("tcp*3")), "{log}");
     }
-    // More than gateways have for anybody.
+    // More than gateways grant to anyone.
     let output = grid.copy(&["-dcstack", &grid.stack(";streams=500"), &urls[0], &urls[1]]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("500 connections for each hop were asked for; at most "), "{}", said(&output));
@@ -57,7 +57,7 @@ fn reserved_bandwidth_is_honoured() {
     };
     fails("85mbit", "85mbit was asked for, but the hop to pg2 carries 80mbit");
 
-    // One that holds what it was promised until it is ended.
+    // A client that holds its reserved bandwidth until it is ended.
     let endless = server.url("gsiftp", &grid.endless("endless"));
     let mut holder = grid.bounded("src", "globus-url-copy");
     let mut holder =
@@ -66,7 +66,7 @@ fn reserved_bandwidth_is_honoured() {
     wait_until(|| HOSTS.iter().all(|host| open(host)), || "no session is open".to_owned());
     fails("30mbit", "30mbit was requested, but only 20mbit is not reserved yet");
     grid.copies(&["-dcstack", &stack("20mbit"), &urls[0], &urls[1]], &from, &to);
-    // Which passes it on to the program that it bounds.
+    // timeout(1) passes the signal on to its program.
     let pid = rustix::process::Pid::from_child(&holder);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     holder.wait().unwrap();

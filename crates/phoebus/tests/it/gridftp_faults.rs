@@ -1,5 +1,5 @@
-//! What the XIO driver makes of gateways that are down or silent, of wrong options and of requirements: a clear error from GridFTP's
-//! own programs, in time, and never a direct transfer that nobody asked for.
+//! The XIO driver with gateways that are down or silent, with wrong options and with requirements: a clear error of
+//! GridFTP's own programs, in time, and never an unrequested direct transfer.
 
 use crate::support;
 use std::path::PathBuf;
@@ -30,7 +30,8 @@ impl Case {
         ["-dcstack", stack].iter().chain(mode).map(|text| (*text).to_owned()).chain(urls).collect()
     }
 
-    /// Asserts that a copy with this stack fails, that its error says so, and that no byte went anywhere.
+    /// Asserts that a copy with this stack fails, that its error contains these words, and that no byte was
+    /// transferred.
     #[track_caller]
     fn fails(&self, stack: &str, mode: &[&str], expected: &str) {
         let arguments = self.arguments(stack, mode);
@@ -70,7 +71,7 @@ fn misspelt_option_never_means_a_direct_transfer() {
     case.fails_on_both_ends("phoebus:gw=pg1/5006;path=pg1/5006", "gw and path are both given");
     case.fails_on_both_ends("phoebus:user=50%25", "a percent sign");
     case.fails_on_both_ends("phoebus:credential=site", "names no directory of credentials");
-    // The same stack at both ends: each has its own gateway inside the path.
+    // The same stack at both ends: each end's own gateway is inside the path.
     let inside = format!("phoebus:path=a/1|{}|{}|b/2", case.gateway("pg1", 5006), case.gateway("pg2", 5006));
     case.fails_on_both_ends(&inside, "is inside the path; expected it at one of its ends");
 }
@@ -102,7 +103,7 @@ fn gateway_that_is_down_is_a_clear_error() {
 #[test]
 fn unreachable_gateway_is_an_error_in_time() {
     let case = Case::new();
-    // Packets to this port vanish, as behind a filter; the kernel would try for two minutes.
+    // Packets to this port are dropped, as by a firewall. The kernel would try for two minutes.
     let rules = "table inet filter { chain input { type filter hook input priority 0; tcp dport 5998 drop; }; }";
     case.grid.path.run("pg1", "nft", &[rules]);
     let silent = case.gateway("pg1", 5998);
@@ -133,7 +134,7 @@ fn refusal_is_a_sentence_with_the_hop_at_fault() {
         &[],
         "transport udt was asked for between gateways, but the hop from pg1 to pg2 has transport tcp",
     );
-    // The first hop is the program's own connection, which no other transport carries but by an agent.
+    // The first hop is the program's own connection. Only an agent can carry it over another transport.
     case.fails(&case.grid.stack(";first_hop=quic"), &[], "no agent");
 }
 
@@ -158,7 +159,7 @@ fn fallback_is_reported_and_keeps_options_of_tcp() {
         for report in reports {
             assert_eq!(report["event"], "direct", "{report:#}");
             assert!(report["note"].as_str().unwrap().contains("connection refused"), "{report:#}");
-            // The kernel doubles what was asked for.
+            // The kernel doubles the requested size.
             assert_eq!(report["hops"][0]["send_buffer"], 2 * 262_144, "{report:#}");
         }
     }

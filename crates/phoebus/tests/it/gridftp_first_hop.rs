@@ -1,5 +1,5 @@
-//! The first hop of GridFTP's data, where it is more than a plain connection: proved by TLS at its beginning, or carried by an agent on
-//! loopback over what the driver itself cannot have (S1, S8, S12).
+//! The first hop of GridFTP's data, if it is not a plain connection: authenticated by TLS at its beginning, or carried
+//! by an agent on loopback over a transport that the driver lacks (S1, S8, S12).
 
 use crate::support;
 use std::fs;
@@ -14,7 +14,7 @@ const BYTES: u64 = 32 << 16;
 
 const USER: &str = "ada.users.example";
 
-/// Gateways that are protected between each other, and know a user by a certificate.
+/// Gateways with protected hops between them, which know a user by a certificate.
 fn grid(more: &str) -> Grid {
     let mut grid = Grid::up(&Joined { more, ..Joined::default() });
     let certificates = &grid.path.certificates;
@@ -33,7 +33,7 @@ fn server(grid: &Grid) -> Server {
     grid.secure("dst", 2811, &["-dc-whitelist", "tcp,gsi,phoebus"])
 }
 
-/// Gets and puts with this stack, and asserts what the first hops of all sessions were: who, transport, protection.
+/// Gets and puts with this stack. Asserts the first hops of all sessions: user, transport, protection.
 #[track_caller]
 fn goes_by(grid: &Grid, server: &Server, stack: &str, expected: [&str; 3]) {
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));
@@ -44,7 +44,7 @@ fn goes_by(grid: &Grid, server: &Server, stack: &str, expected: [&str; 3]) {
         let arguments = [&["-dcstack", stack], mode, &[&urls[0], &urls[1]]].concat();
         grid.counting(BYTES, || grid.copies(&arguments, &from, &to));
         let mut reports = grid.reports(connects);
-        // Of earlier transfers, where both ends took part.
+        // Reports of earlier transfers in which both ends took part.
         reports.retain(|report| report["event"] != "accepted");
         assert_eq!(reports.len(), sessions, "{reports:#?}");
         for report in reports {
@@ -60,7 +60,7 @@ fn goes_by(grid: &Grid, server: &Server, stack: &str, expected: [&str; 3]) {
 fn first_hop_authenticates_both_ends() {
     let grid = grid(FOR_AGENTS);
     let server = server(&grid);
-    // Which would show certificates of their own.
+    // An agent would show its own certificate.
     let _agents = ["src", "dst"].map(|host| Agent::start(&grid, host, "quic/5008"));
     for aware in [0, 1] {
         let stack = grid.stack(&format!(";security=auth;credential={USER};aware={aware}"));
@@ -75,7 +75,7 @@ fn untrusted_gateway_gets_no_byte() {
     let (from, to) = (grid.file("from", BLOCKS), grid.place("to"));
     let others = support::Certificates::new();
     others.issue(USER);
-    // In stream mode the client connects, which trusts, or is trusted by, somebody else from here on.
+    // In stream mode, the client connects. From here on, it trusts another authority, or another one trusts it.
     let fails = |grid: &Grid, expected: &str| {
         let stack = grid.stack(&format!(";security=auth;credential={USER}"));
         grid.counting(0, || {
@@ -119,7 +119,7 @@ impl Drop for Agent {
     }
 }
 
-/// Listeners for agents, which show no certificate.
+/// Listeners for agents, which have no certificate.
 const FOR_AGENTS: &str = r#"
 [[listen]]
 address = "0.0.0.0:5007"
@@ -169,7 +169,7 @@ fn dead_agent_fails_the_transfer() {
     });
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     grid.until_quiet(&[&server]);
-    // The next one finds none, and says so.
+    // The next transfer finds no agent, and says so.
     let urls = [local(&from), server.url("gsiftp", &to)];
     let output = grid.copy(&["-dcstack", &stack, &urls[0], &urls[1]]);
     assert!(said(&output).contains("no agent carries the first hop"), "{}", said(&output));

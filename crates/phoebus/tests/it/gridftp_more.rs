@@ -1,5 +1,6 @@
-//! The rest of what GridFTP does, directly and through two gateways over every transport between them: parts of files, restarts,
-//! directories, checksums, stripes, with GSI and without; and the same programs without the driver, by the preload library.
+//! Further features of GridFTP, directly and through two gateways over every transport between them: parts of files,
+//! restarts, directories, checksums, stripes, with GSI and without. The same programs without the driver, by the
+//! preload library.
 
 use crate::support;
 use std::fs;
@@ -21,7 +22,7 @@ const WHITELIST: [&str; 2] = ["-dc-whitelist", "tcp,gsi,phoebus"];
 
 type Case = (&'static str, fn(&Course));
 
-/// What is done over each course, one after the other on the same path.
+/// The tests of each course, one after the other on the same path.
 const CASES: [Case; 7] = [
     ("a part of a file", a_part_of_a_file),
     ("a transfer goes on after its server was killed", a_transfer_goes_on_after_its_server_was_killed),
@@ -56,15 +57,15 @@ fn over_udt() {
     Course::up(&Joined { transport: "udt", ..Joined::default() }, true).run();
 }
 
-/// A path with servers on its ends, and the way that data take.
+/// A path with servers on its ends, and the route of data.
 struct Course {
     /// On `dst`, with GSI.
     secure: Server,
-    /// On `dst`, without; what it sends to clients that ask for nothing takes this way too.
+    /// On `dst`, without GSI. Its data to clients without a stack takes the same route.
     sender: Server,
     /// On `src`, without GSI and without the driver.
     receiver: Server,
-    /// Through the gateways, or past them.
+    /// Whether data goes through the gateways.
     through: bool,
     grid: Grid,
 }
@@ -86,18 +87,18 @@ impl Course {
         }
     }
 
-    /// Waits until nothing of GridFTP is left on the ends but these servers and the course's own.
+    /// Waits until no GridFTP program is left on the ends but these servers and the course's own.
     fn quiet(&self, more: &[&Server]) {
         self.grid.until_quiet(&[&[&self.secure, &self.sender, &self.receiver], more].concat());
     }
 
-    /// Does `work`, and asserts that at least so many bytes went through each gateway, or none at all if they go past them.
+    /// Does `work`. Asserts that at least so many bytes went through each gateway, or none if the route is direct.
     #[track_caller]
     fn counting(&self, bytes: u64, work: impl FnOnce()) {
         self.grid.counting(if self.through { bytes } else { 0 }, work);
     }
 
-    /// A client's options for data to take this way.
+    /// A client's options for this route.
     fn options(&self) -> Vec<String> {
         if self.through { vec!["-dcstack".to_owned(), self.grid.stack("")] } else { Vec::new() }
     }
@@ -107,20 +108,20 @@ impl Course {
         [self.secure.url("gsiftp", file), self.sender.url("ftp", file)]
     }
 
-    /// A file of so many blocks, and where its copy is to be.
+    /// A file of so many blocks, and the destination of its copy.
     fn files(&self, blocks: usize) -> (PathBuf, PathBuf) {
         let to = self.grid.place("to");
         let _ = fs::remove_file(&to);
         (self.grid.file("from", blocks), to)
     }
 
-    /// What programs that are given a path, and not a stack, go by.
+    /// The path, for programs that have no stack.
     fn path(&self) -> String {
         HOSTS.map(|host| self.grid.path.address(host, 5006).to_string()).join(",")
     }
 }
 
-/// What makes a server send by this way, whatever its clients ask for.
+/// The options that make a server send over this route, whatever its clients request.
 fn sending(grid: &Grid, through: bool) -> Vec<String> {
     let default = ["-dc-default".to_owned(), format!("tcp,{},gsi", grid.stack(""))];
     WHITELIST.map(str::to_owned).into_iter().chain(default.into_iter().filter(|_| through)).collect()
@@ -134,7 +135,7 @@ fn a_part_of_a_file(course: &Course) {
     let (from, to) = course.files(BLOCKS);
     let options = course.options();
     let [secure, anonymous] = course.urls(&from);
-    // `-dcstack` does nothing without GSI, where it is the sending server that has the driver by its default.
+    // `-dcstack` has no effect without GSI. There, the sending server has the driver by its default.
     for (url, mode) in [(&secure, &[][..]), (&secure, &["-p", "8"]), (&anonymous, &["-p", "8"])] {
         let _ = fs::remove_file(&to);
         let part = ["-off", "100000", "-len", "1000000", url, &local(&to)];
@@ -204,7 +205,7 @@ fn checksums_are_verified(course: &Course) {
 
 fn two_stripes(course: &Course) {
     let (grid, own) = (&course.grid, sending(&course.grid, course.through));
-    // A server in front of two data nodes on each end; those that send have the driver.
+    // A server with two data nodes on each end. Those that send have the driver.
     let striped = |host, own: &[String]| {
         let nodes = [2832, 2833].map(|port| grid.anonymous(host, port, &[&["-dn"][..], &texts(own)].concat()));
         let remote = nodes.iter().map(|node| format!("{host}:{}", node.port)).collect::<Vec<_>>().join(",");
@@ -223,13 +224,13 @@ fn two_stripes(course: &Course) {
     let expected = if course.through { (2, 4) } else { (0, 0) };
     assert_eq!((nodes.len(), reports.len()), expected, "two connections of each node: {reports:#?}");
     for (front, host) in [(&there.0, "dst"), (&here.0, "src")] {
-        // It did use both data nodes.
+        // It used both data nodes.
         grid.until_logged(host, front.port, "STRIPES=2 ");
     }
     course.quiet(&[&there.0, &there.1[0], &there.1[1], &here.0, &here.1[0], &here.1[1]]);
 }
 
-/// A program that is not GridFTP's own, with a TCP driver of its own, whose calls wait.
+/// A program that is not part of GridFTP, with a TCP driver of its own and blocking calls.
 fn xioperf(course: &Course) {
     let grid = &course.grid;
     let mut server = grid.bounded("dst", "globus-xioperf");
@@ -250,8 +251,8 @@ fn xioperf(course: &Course) {
     grid.entered_at("src", usize::from(course.through));
 }
 
-/// The preload library in the place of the driver: the control connection goes direct, data go by their ports. (Directly, the
-/// same transfers without it.)
+/// The preload library instead of the driver: the control connection goes direct, data goes by its ports. (In the
+/// direct course, the same transfers without it.)
 fn the_preload_library_carries_data_by_their_ports(course: &Course) {
     let grid = &course.grid;
     let server = grid.anonymous("dst", 2841, &["-port-range", "50000,50999"]);

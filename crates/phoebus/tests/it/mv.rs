@@ -1,4 +1,4 @@
-//! `phoebus mv` of directories that have to be copied: where they go, and how a move that was cut goes on.
+//! `phoebus mv` of directories that have to be copied: their destinations, and how an interrupted move is resumed.
 
 use crate::support;
 use std::fs;
@@ -34,7 +34,7 @@ impl Here {
         command
     }
 
-    /// The exit code, and what is said.
+    /// The exit code and the messages.
     fn moves(&self, arguments: &[&str]) -> (Option<i32>, String) {
         says(&run(&mut self.command(arguments)))
     }
@@ -44,7 +44,7 @@ fn says(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A file that has its path for bytes.
+/// A file whose content is its path.
 fn write(path: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, path.display().to_string()).unwrap();
@@ -54,7 +54,7 @@ fn write(path: &Path) {
 fn partly_moved_directory_is_not_split() {
     let (here, serve) = (Here::new(), Serve::writable());
     let new = serve.url("new");
-    // What an earlier move has left: a directory, or the draft of a file.
+    // Remains of an earlier move: a directory, or the draft of a file.
     for left in ["new/a/other", "new/.g.0123456789abcdef.phoebus-part"] {
         let _ = fs::remove_dir_all(serve.path("new"));
         write(&serve.path(left));
@@ -63,13 +63,13 @@ fn partly_moved_directory_is_not_split() {
         assert!(code == Some(10) && both, "{left}: {code:?} {said}");
         assert!(here.path("tree/a/f").exists() && !serve.path("new/tree").exists(), "{left}");
     }
-    // The two forms that it names.
+    // The two commands that the message names.
     assert_eq!(here.moves(&["-T", "tree", &new]), (Some(0), String::new()));
     assert!(!here.path("tree").exists() && serve.path("new/a/f").exists() && serve.path("new/g").exists());
     here.write("tree/a/f");
     assert_eq!(here.moves(&["tree", &serve.url("new/")]), (Some(0), String::new()));
     assert!(!here.path("tree").exists() && serve.path("new/tree/a/f").exists());
-    // With nothing in common there is nothing to ask.
+    // Without a common name, the move needs no decision of the user.
     here.write("else/b");
     assert_eq!(here.moves(&["else", &new]), (Some(0), String::new()));
     assert!(serve.path("new/else/b").exists());
@@ -110,14 +110,14 @@ fn interrupted_move_tells_how_to_resume() {
 fn first_of_two_links_to_one_file_is_moved() {
     let here = Here::new();
     fs::hard_link(here.path("tree/g"), here.path("other")).unwrap();
-    // One name by two paths is no such pair.
+    // One name by two paths is not a pair of hard links.
     std::os::unix::fs::symlink("tree", here.path("way")).unwrap();
     assert_eq!(here.moves(&["way/g", "tree/g"]), (Some(0), String::new()));
     assert!(here.path("tree/g").exists() && here.path("other").exists());
     assert_eq!(here.moves(&["tree/g", "other"]), (Some(0), String::new()));
     assert!(!here.path("tree/g").exists() && here.path("other").exists());
     assert_eq!(fs::read_dir(here.path("tree")).unwrap().count(), 1);
-    // Of the same name in two directories, as copies by links have them.
+    // Hard links with the same name in two directories, as backups with links have them.
     fs::create_dir(here.path("copy")).unwrap();
     fs::hard_link(here.path("other"), here.path("copy/other")).unwrap();
     assert_eq!(here.moves(&["copy/other", "other"]), (Some(0), String::new()));
@@ -127,7 +127,7 @@ fn first_of_two_links_to_one_file_is_moved() {
 #[test]
 fn first_of_two_links_of_one_name_is_moved_everywhere() {
     let (here, serve, other) = (Here::new(), Serve::writable(), Ftp::pyftpdlib());
-    // By a path of this machine, and by servers.
+    // By a path of this machine, and through servers.
     for (root, url) in [
         (here.path(""), here.path("").display().to_string()),
         (serve.path(""), serve.url("")),
@@ -143,7 +143,7 @@ fn first_of_two_links_of_one_name_is_moved_everywhere() {
             assert_eq!(here.moves(&[&place(from), &place(to)]), (Some(0), String::new()), "{from} {to}");
             assert!(!root.join(from).exists() && root.join(left).exists(), "{} {from} {to}", root.display());
         }
-        // The same name is none of two.
+        // The same name twice is not a pair of hard links.
         fs::hard_link(root.join("d2/x"), root.join("d2/same")).unwrap();
         here.moves(&[&place("d2/x"), &place("d2/x")]);
         assert!(root.join("d2/x").exists() && root.join("d2/same").exists());
@@ -172,7 +172,7 @@ fn links_that_a_server_does_not_tell_apart_stay() {
 fn private_file_stays_if_the_server_refuses_modes() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
     let chmod = |name: &str, mode| fs::set_permissions(here.path(name), fs::Permissions::from_mode(mode)).unwrap();
-    // Of a private directory all is private that is in it.
+    // All files in a private directory count as private.
     for name in ["tree/private", "tree/closed/f", "tree/closed/deep/f", "alone"] {
         here.write(name);
     }
@@ -195,7 +195,7 @@ fn private_file_stays_if_the_server_refuses_modes() {
     ] {
         assert_eq!((here.path(name).exists(), ftp.path(name).exists()), (stays, true), "{name}: {said}");
     }
-    // What all may read goes, and it is told that it has the server's mode.
+    // A file that everybody may read is moved, and the message says that it has the server's mode.
     here.write("public");
     chmod("public", 0o644);
     let (code, said) = here.moves(&["public", &ftp.url("ftp", "public")]);
@@ -233,27 +233,27 @@ fn directory_is_not_merged_into_an_existing_one() {
         assert!(code == Some(10) && says, "{code:?} {said}");
         assert!(here.path("A/f").exists() && fs::read(serve.path("B/A/f")).unwrap() == b"old");
     }
-    // A draft is something, too: of a move that was cut.
+    // The draft of an interrupted move counts as content, too.
     fs::remove_file(serve.path("B/A/f")).unwrap();
     fs::write(serve.path("B/A/.f.0123456789abcdef.phoebus-part"), "o").unwrap();
     assert_eq!(here.moves(&["A", &serve.url("B/")]).0, Some(10));
-    // As it says.
+    // With the command that the message names.
     assert_eq!(here.moves(&["-T", "A", &serve.url("B/A")]), (Some(0), String::new()));
     assert!(!here.path("A").exists() && fs::read(serve.path("B/A/f")).unwrap() == b"new");
-    // An empty one is taken, as by the system, and several go on past one that is refused.
+    // An empty directory is replaced, as by rename(2). The other sources are moved although one is refused.
     fs::create_dir(serve.path("B/E")).unwrap();
     new("A");
     new("E");
     let (code, said) = here.moves(&["A", "E", &serve.url("B")]);
     assert!(code == Some(4) && serve.path("B/E/f").exists() && here.path("A/f").exists(), "{code:?} {said}");
-    // Back the same.
+    // The same in the other direction.
     new("dd/E");
     let (code, said) = here.moves(&[&serve.url("B/E"), "dd"]);
     assert!(
         code == Some(10) && said.contains("\"phoebus mv -T ftp://") && serve.path("B/E/f").exists(),
         "{code:?} {said}"
     );
-    // Within a server it says what is in the way.
+    // Within a server, the error names the obstacle.
     fs::create_dir_all(serve.path("E")).unwrap();
     let (code, said) = here.moves(&[&serve.url("E"), &serve.url("B")]);
     assert!(code == Some(1) && said.contains("not empty") && !said.contains("not a file"), "{code:?} {said}");
@@ -282,7 +282,7 @@ fn interrupted_move_into_a_directory_tells_how_to_resume() {
 #[test]
 fn missing_space_has_its_code() {
     let quota = "[anonymous]\nroot = \"ROOT\"\nread_only = false\nquota = { bytes = \"LIMIT\" }\n";
-    // Nothing is left, or something.
+    // With and without remains.
     for (limit, some) in [("1B", false), ("300kB", true)] {
         let (here, serve) = (Here::new(), Serve::configured(&quota.replace("LIMIT", limit)));
         for name in ["tree/large", "tree/larger"] {
@@ -315,7 +315,7 @@ fn link_is_moved_with_its_target() {
             fs::create_dir(serve.path("moved")).unwrap();
         }
         let dir = if from.starts_with('/') { here.path("links") } else { serve.path("moved") };
-        // Names on either side of it: the link leaves after it, before it, or meanwhile.
+        // The link sorts before or after the file, so it is moved after it, before it, or at the same time.
         for name in ["a", "z"] {
             std::os::unix::fs::symlink("file", dir.join(name)).unwrap();
         }
@@ -331,7 +331,7 @@ fn link_is_moved_with_its_target() {
 #[test]
 fn partly_finished_rename_is_repeated() {
     let (here, serve) = (Here::new(), Serve::writable());
-    // As a move to another link of the file leaves it, when it is killed between its two steps.
+    // The state that a move to another link of the file leaves if it is killed between its two steps.
     let aside = ".f.0123456789abcdef.phoebus-moved";
     fs::rename(here.path("tree/a/f"), here.path("tree/a").join(aside)).unwrap();
     fs::hard_link(here.path("tree/a").join(aside), here.path("other")).unwrap();
@@ -367,12 +367,12 @@ fn link_does_not_replace_its_target() {
         let (code, said) = here.moves(words);
         assert!(code == Some(1) && said.contains("symbolic link") && is_kept(&dir), "{words:?}: {code:?} {said}");
     }
-    // A link takes the place of another one to the same file.
+    // A link replaces another link to the same file.
     make(&dir);
     symlink("x", dir.join("new")).unwrap();
     assert_eq!(here.moves(&["-T", "d/new", "d/l"]).0, Some(0));
     assert!(dir.join("l").is_symlink() && !dir.join("new").is_symlink() && is_kept(&dir));
-    // What leads elsewhere takes its place as ever.
+    // A link to another file is replaced as usual.
     assert_eq!(here.moves(&["d/l", "d/other"]).0, Some(0));
     assert!(dir.join("other").is_symlink() && is_kept(&dir));
     let (serve, pyftpdlib) = (Serve::writable(), Ftp::pyftpdlib());
@@ -390,7 +390,7 @@ fn link_does_not_replace_its_target() {
             let (code, said) = here.moves(&["-T", &format!("{url}{from}"), &format!("{url}{to}")]);
             assert!(code == Some(1) && said.contains("symbolic link") && is_kept(&dir), "{url}: {code:?} {said}");
         }
-        // Another file of the same size and time is one by itself.
+        // Another file with the same size and time is not the same file.
         make(&dir);
         let time = fs::metadata(dir.join("x")).unwrap().modified().unwrap();
         fs::write(dir.join("y"), fs::read(dir.join("x")).unwrap()).unwrap();
@@ -440,7 +440,7 @@ fn sticky_directories_stay_sticky() {
     let set = |bits| fs::set_permissions(here.path("tree/a"), fs::Permissions::from_mode(bits)).unwrap();
     set(0o1777);
     fs::set_permissions(here.path("tree/g"), fs::Permissions::from_mode(0o4755)).unwrap();
-    // Away and back: by a server, and by another file system.
+    // To another place and back: through a server, and through another file system.
     let elsewhere = there.path().join("tree").display().to_string();
     for (to, path) in [(serve.url("tree"), serve.path("tree")), (elsewhere.clone(), elsewhere.into())] {
         assert_eq!(here.moves(&["tree", &to]), (Some(0), String::new()));

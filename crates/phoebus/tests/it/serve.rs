@@ -9,12 +9,12 @@ use support::PATIENCE;
 use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run, with_input};
 
-/// Runs a script with a server's address as `host` and `port`, and a directory of its own as `dir`.
+/// Runs a script with the server's address as `host` and `port`, and a directory of its own as `dir`.
 fn python(serve: &Serve, script: &str) -> Output {
     run(&mut python_command(serve, script))
 }
 
-/// The command that does so.
+/// The command for this.
 fn python_command(serve: &Serve, script: &str) -> Command {
     let before = "import ftplib, io, os, sys\nhost, port, dir = sys.argv[1], int(sys.argv[2]), sys.argv[3]\n\
         def login(name='anonymous', password='me@'):\n    f = ftplib.FTP(timeout=30)\n    f.connect(host, port)\n    f.login(name, password)\n    return f\n";
@@ -52,7 +52,7 @@ except ftplib.error_perm as e: assert str(e).startswith('530'), e
     ok(&python(&serve, script));
     let log = serve.log();
     assert!(log.contains("jane") && !log.contains("s3cret"), "{log}");
-    // Names that the configuration lacks may be passwords.
+    // Unknown names may be passwords, so the log does not show them.
     let failed: Vec<_> = log.lines().filter(|line| line.contains(": a login failed")).collect();
     assert_eq!(failed.len(), 3, "{log}");
     for (line, user) in failed.iter().zip(["jane", "(unknown)", "(unknown)"]) {
@@ -116,7 +116,7 @@ f = login(); f.voidcmd('TYPE I'); g = login(); g.voidcmd('TYPE I')
 s = f.transfercmd('STOR part'); g.storbinary('STOR other', io.BytesIO(b'whole'))
 s.sendall(b'x' * 100000)
 os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGTERM)
-# Nobody comes in any more once it is told.
+# After the signal, the server accepts nobody.
 while True:
     try: socket.create_connection((host, port), 30).close(); time.sleep(0.01)
     except ConnectionResetError: pass # It was in the queue of the listener that was closed.
@@ -152,7 +152,7 @@ for code in '426', '421':
 #[test]
 fn example_configuration_is_valid_and_faults_are_named() {
     let serve = |arguments: &[&str]| run(Command::new(env!("CARGO_BIN_EXE_phoebus")).arg("serve").args(arguments));
-    // The example, with what it names in a directory of the test's.
+    // The example, with its paths in a directory of the test.
     let lab = Lab::new();
     let at = |name: &str| lab.path(name).display().to_string();
     let mut example =
@@ -184,7 +184,7 @@ fn example_configuration_is_valid_and_faults_are_named() {
     mode("stripes.secret", 0o600);
     let check = || serve(&["--config", &config, "--check"]);
     assert!(ok(&check()).contains("valid"));
-    // Who else can read what the configuration has of passwords.
+    // Who else can read the password hashes in the configuration.
     for (bits, who) in [(0o644, Some("everybody on this host")), (0o640, Some("its group")), (0o600, None)] {
         mode("serve.toml", bits);
         let output = check();
@@ -209,7 +209,7 @@ fn example_configuration_is_valid_and_faults_are_named() {
     fails(&["the root of jane"]);
     fs::remove_file(lab.path("jane")).unwrap();
     fs::create_dir(lab.path("jane")).unwrap();
-    // Whom the system does not let in there.
+    // A user without permission for that directory.
     fs::write(&config, example.replace("# account = \"jane\"", "account = \"daemon\"")).unwrap();
     mode("jane", 0o700);
     fails(&["the root of jane, ", "/jane: cannot be listed: ", "ermission"]);
@@ -219,13 +219,13 @@ fn example_configuration_is_valid_and_faults_are_named() {
     let one_line = String::from_utf8_lossy(&check().stderr).into_owned();
     let expected = format!("phoebus: {config}:4:3: unknown field `stal`, expected one of ");
     assert!(one_line.starts_with(&expected) && one_line.lines().count() == 1, "{one_line}");
-    // A key that is another certificate's is named.
+    // The error names a key that belongs to another certificate.
     let other = ["genpkey", "-algorithm", "ed25519", "-out", &at("serve.key")];
     ok(&run(Command::new("openssl").args(other)));
     fs::write(&config, &example).unwrap();
     fails(&["[tls]: ", "serve.key: is not the key of the certificate in "]);
     fs::copy(lab.path("host.key"), lab.path("serve.key")).unwrap();
-    // What can be used and is hardly meant.
+    // A valid configuration that is probably a mistake.
     let clear = example.replace("[tls]", "[tls]\nrequired = false");
     fs::write(&config, clear).unwrap();
     let output = check();
@@ -242,10 +242,11 @@ fn example_configuration_is_valid_and_faults_are_named() {
     }
 }
 
-/// Between servers only: its client does not restart what it puts or gets itself, with the toolkit's own server neither.
+/// Only between servers: the toolkit's client does not restart its own puts and gets, with the toolkit's own server
+/// neither.
 #[test]
 fn gct_client_resumes_after_a_server_was_killed() {
-    // So slow that there is much of the file left to send when a marker is seen: six seconds.
+    // So slow that much of the file is left when a marker arrives: six seconds.
     let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n[data]\nmarkers = \"20ms\"\n\
                   drivers = [\"tcp\", \"rate\"]\nstack = \"tcp,rate:rate=25mbit\"\n";
     let (mut source, mut target) = (Serve::that_comes_back(config), Serve::that_comes_back(config));
@@ -264,7 +265,7 @@ fn gct_client_resumes_after_a_server_was_killed() {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert!(!target.path("x").exists(), "{killed}: it is there already");
-        // The client gives up where nobody listens: it stands still until the server is back.
+        // The client gives up if nobody listens. It is stopped until the server is back.
         let pid = rustix::process::Pid::from_child(&copy);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         match killed {
@@ -281,7 +282,7 @@ fn gct_client_resumes_after_a_server_was_killed() {
         let told = || String::from_utf8_lossy(&fs::read(&said).unwrap()).into_owned();
         assert!(copy.wait().unwrap().success(), "{killed}: {}\n{}", told(), target.log());
         assert!(fs::read(target.path("x")).unwrap() == content, "{killed}");
-        // What was there was not sent again.
+        // The bytes that had arrived were not sent again.
         let log = target.log();
         let line = log.lines().rfind(|line| line.contains(": transferred ")).unwrap();
         let moved = line.split_once("bytes=").unwrap().1.split(' ').next().unwrap();
@@ -375,7 +376,7 @@ def reload(says):
         time.sleep(0.01)
 f = tls(); assert shown() == pem('first')
 s = f.transfercmd('STOR x'); s.sendall(b'x' * 100000)
-# A key that is another certificate's is in force for nobody.
+# A key that belongs to another certificate is never used.
 replace('key'); reload('nothing is changed'); assert shown() == pem('first')
 replace('pem'); reload('was read again'); assert shown() == pem('second')
 s.sendall(b'y' * 100000); s.unwrap(); s.close(); assert f.voidresp().startswith('226')
@@ -402,19 +403,19 @@ def logged(says):
         time.sleep(0.01)
 os.mkfifo(config + '.new'); os.rename(config + '.new', config)
 def reads():
-    # Nobody can write to it until it is read.
+    # Opening it for writing fails until it is read.
     until = time.time() + 60
     while True:
         try: return os.open(config, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as e: assert time.time() < until, (e, open(log).read())
         time.sleep(0.01)
 os.kill(pid, signal.SIGHUP); one = reads()
-# The second one is kept until the first is done, and then done, too.
+# The second SIGHUP waits until the first is done, and is then carried out, too.
 os.kill(pid, signal.SIGHUP); logged('still being read')
 os.write(one, open(os.path.join(dir, 'first'), 'rb').read()); os.close(one); logged('was read again')
 two = reads(); login().quit()
 os.kill(pid, signal.SIGTERM)
-# It ends, and so reads no more.
+# The server ends, and reads no more.
 until = time.time() + 60
 while True:
     try: os.write(two, b'\n')
@@ -443,7 +444,7 @@ fn lookup_of_an_account_has_a_deadline() {
         |limit: &str| format!("[limits]\naccounts = \"{limit}\"\n[anonymous]\nroot = \"ROOT\"\naccount = \"{own}\"\n");
     let signal = |serve: &Serve, name: &str| ok(&run(Command::new("kill").args([name, &serve.pid().to_string()])));
 
-    // What is not said in time is an error, and nothing is changed.
+    // A file that cannot be read in time is an error, and nothing changes.
     let serve = Serve::configured_under(&path, &config("1s"));
     File::create(&hangs).unwrap();
     signal(&serve, "-HUP");
@@ -453,7 +454,7 @@ fn lookup_of_an_account_has_a_deadline() {
     ok(&python(&serve, "login().quit()"));
     drop(serve);
 
-    // Until then the server can be told to end, also where it has not started yet.
+    // Until then, the server can be told to end, also before it has started completely.
     fs::remove_file(&hangs).unwrap();
     let serve = Serve::configured_under(&path, &config("1h"));
     File::create(&hangs).unwrap();

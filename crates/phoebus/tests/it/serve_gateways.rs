@@ -1,4 +1,4 @@
-//! `phoebus serve` and clients whose control connection comes from them, and whose data connections come from gateways.
+//! `phoebus serve` with clients whose data connections come from gateways, and whose control connection does not.
 
 use crate::support;
 use std::fs;
@@ -8,7 +8,7 @@ use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run};
 use support::wait_until;
 
-/// Runs a script whose client is 127.0.0.2, and whose data goes through `gateway`, from where the server sees 127.0.0.1.
+/// Runs a script with a client at 127.0.0.2. Its data goes through `gateway`, so the server sees it from 127.0.0.1.
 fn python(serve: &Serve, gateway: &Gateway, script: &str) -> Output {
     let before = r#"
 import ftplib, os, signal, subprocess, sys
@@ -57,7 +57,7 @@ r = end(f); assert r.startswith('226'), r
 assert s.wait() == 0
 s = data(f); begin(f, 'RETR x'); s.stdin.close(); got = s.stdout.read()
 r = end(f); assert r.startswith('226') and got == content, (r, len(got))
-# What a gateway carried when it was killed is not there.
+# A file that a gateway was carrying when it was killed does not exist.
 s = data(f); begin(f, 'STOR y'); s.stdin.write(content); s.stdin.flush()
 os.kill(pid, signal.SIGKILL); r = end(f); assert r.startswith('426'), r
 "#;
@@ -73,7 +73,7 @@ fn other_gateways_may_make_no_data_connections() {
     let script = r#"
 f = login(); s = data(f); begin(f, 'STOR x')
 r = end(f); assert r[:3] in ('425', '426') and '127.0.0.1' in r, r
-# Nor does the server connect to any of them: it would say there what a client tells it to.
+# The server does not connect to any of them either: a client could use it to send data to them.
 try: r = f.sendcmd('PORT 127,0,0,3,19,142')
 except ftplib.Error as e: r = str(e)
 assert r.startswith('504'), r
@@ -110,11 +110,11 @@ for stack in 'phoebus', 'tcp,phoebus:gw=' + gateway, 'phoebus:path=' + gateway.r
     r = f.sendcmd('SITE SETNETSTACK ' + stack); assert r.startswith('250'), r
     aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content; s.close(); r = end(f); assert r.startswith('226'), r
     aim(); begin(f, 'STOR y'); s = listener.accept()[0]; s.sendall(content); s.close(); r = end(f); assert r.startswith('226'), r
-# What the client listens for the server takes as it comes.
+# The server accepts the client's data connections directly.
 a = ftplib.parse227(f.sendcmd('PASV')); begin(f, 'RETR x'); assert whole(socket.create_connection(a)) == content; r = end(f); assert r.startswith('226'), r
-# Amid a file the gateway dies.
+# The gateway dies during a file.
 aim(); begin(f, 'STOR z'); s = listener.accept()[0]; s.sendall(content[:1000000]); os.kill(pid, signal.SIGKILL); r = end(f); assert r.startswith('426'), r
-# A gateway that is not there is named, and nothing goes around it.
+# The error names a gateway that is down, and no data goes around it.
 aim(); begin(f, 'RETR x'); r = end(f); assert r.startswith('425') and gateway.split('/')[0] in r, r
 for stack, words in ('phoebus:gw=127.0.0.9/22', 'gateway 127.0.0.9:22 not whitelisted'), ('udt,phoebus', 'phoebus is above udt'):
     try: f.sendcmd('SITE SETNETSTACK ' + stack); raise SystemExit(stack)
@@ -124,7 +124,7 @@ aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content;
 "#;
     ok(&python(&serve, &gateway, script));
     assert!(fs::read(serve.path("y")).unwrap() == content && !serve.path("z").exists());
-    // The one whose gateway dies may not have been reported by then.
+    // The connection whose gateway dies may not be in the log by then.
     let through = serve.log().matches("a data connection goes through gateways").count();
     assert!((6..=7).contains(&through), "{}", serve.log());
     wait_until(|| serve.hidden().is_empty(), || format!("{:?} is left", serve.hidden()));

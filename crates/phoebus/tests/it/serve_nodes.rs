@@ -10,7 +10,7 @@ use support::grid::ok;
 use support::serve::{bytes, run};
 use support::site::Site;
 
-/// Waits until each node has this in its log, which it may write after its client has gone.
+/// Waits until each node has this in its log. It may write it after its client has gone.
 fn all_say(site: &Site, words: &str) {
     let begin = Instant::now();
     while !site.nodes.iter().all(|node| node.log().contains(words)) {
@@ -34,11 +34,11 @@ fn data_nodes_carry_files_between_sites() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
         ok(&run(command.args(arguments).current_dir(here.dir.path()).env("HOME", here.dir.path())))
     };
-    // Our own client has one address, to which all of them send.
+    // Our own client has one address, to which all nodes send.
     phoebus(&["cp", "--stripe", "--streams", "4", &there.front.url("y"), "got"]);
     assert!(fs::read(here.dir.path().join("got")).unwrap() == content);
     all_say(&there, "retrieve stripe");
-    // Where it does not ask for them, the front end moves all of it.
+    // If the client does not request stripes, the front end moves all data.
     phoebus(&["cp", "--streams", "4", &urls[0], "back"]);
     assert!(fs::read(here.dir.path().join("back")).unwrap() == content);
     phoebus(&["cp", "--streams", "4", "back", &there.front.url("z")]);
@@ -48,7 +48,7 @@ fn data_nodes_carry_files_between_sites() {
 
 #[test]
 fn killed_data_node_is_named_and_leaves_no_file() {
-    // For some seconds, in which a node is killed.
+    // Slow enough that a node can be killed during it.
     let (here, mut there) = (Site::slow(), Site::new());
     let content = bytes(300_000_001);
     fs::write(here.path("x"), &content).unwrap();
@@ -82,7 +82,7 @@ fn killed_data_node_is_named_and_leaves_no_file() {
     assert!(!there.path("y").exists());
 }
 
-/// Has `copy` begin, kills a node that sends once it has, and gives how `copy` ends.
+/// Starts `copy`, kills a sending node once it has begun, and returns how `copy` ends.
 fn cut(site: &mut Site, copy: &mut Child, target: &Path) -> bool {
     let begin = Instant::now();
     let some = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0);
@@ -104,8 +104,8 @@ fn cut(site: &mut Site, copy: &mut Child, target: &Path) -> bool {
     }
 }
 
-/// Cuts a copy from a site's front end to a file by a program that `copy` makes of the two. One that was done before the node died, as
-/// may be where others use the machine, is to be whole, and another is tried.
+/// Runs a copy from a site's front end to a file with the program that `copy` returns, and cuts it. If the copy was
+/// finished before the node died, as on a busy machine, the file must be complete, and the test tries again.
 fn cut_amid(content: &[u8], target: &Path, copy: impl Fn(&Site) -> Command) {
     for _ in 0..5 {
         let mut site = Site::slow();

@@ -1,4 +1,5 @@
-//! Standard streams that are closed, full, unread or open the wrong way: no command that was to print or to read there ends with 0.
+//! Standard streams that are closed, full, unread or open in the wrong direction: a command that needs one of them
+//! never ends with 0.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -61,7 +62,7 @@ fn says(dir: &Path, redirection: &str, arguments: &[&str]) -> (i32, String) {
 #[test]
 fn unwritten_result_is_no_success() {
     for arguments in PRINTING {
-        // What is asked for is right.
+        // The command itself is valid.
         let dir = place();
         let (code, said) = says(dir.path(), "", arguments);
         assert!(code == 0 || arguments[0] == "check", "{arguments:?}: {code}: {said}");
@@ -110,7 +111,7 @@ fn closed_output_stops_before_anything_begins() {
 fn reader_that_stops_causes_the_code_of_sigpipe() {
     for arguments in PRINTING {
         let dir = place();
-        // A pipe that nobody reads any more: the writer has its end open before the reader lets go of the other.
+        // A pipe that nobody reads any more: the writer opens its end before the reader closes the other.
         let (read, write) = std::io::pipe().unwrap();
         drop(read);
         let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
@@ -120,7 +121,7 @@ fn reader_that_stops_causes_the_code_of_sigpipe() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(141), "{arguments:?}: {said}");
         assert!(!said.contains("pipe"), "{arguments:?}: {said}");
-        // A copy itself is not standard output's business.
+        // The copy itself does not depend on standard output.
         let copy = arguments.starts_with(&["cp", "--json"]) || arguments.starts_with(&["cp", "-v"]);
         assert_eq!(dir.path().join("copy").exists(), copy, "{arguments:?}");
     }

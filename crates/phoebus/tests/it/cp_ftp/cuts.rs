@@ -12,7 +12,7 @@ fn empty_directory_for_drafts_is_removed_without_a_transfer() {
     assert!(!serve.path("new/deep/.partial").exists() && serve.path("new/deep/e").exists());
 }
 
-/// Ends listings of `/` after their first line, in the way `cut` says; knows each file itself.
+/// Ends listings of `/` after their first line, as `cut` says. It reports each file that is named itself.
 fn lists_half(control: TcpStream, cut: &str) {
     let mut out = control.try_clone().unwrap();
     let mut data = None;
@@ -135,7 +135,7 @@ fn interrupted_copy_keeps_received_bytes() {
     ] {
         let mut copy = here.command(&["cp", "--json", "--limit-rate", "40mbit", &from, &to]);
         let mut copy = copy.stdout(Stdio::piped()).spawn().unwrap();
-        // Sooner than it would be noted by itself, on a machine that is not busy.
+        // Earlier than its regular record, on a machine that is not busy.
         let mut lines = BufReader::new(copy.stdout.take().unwrap()).lines();
         let moved = |line: &str| serde_json::from_str::<Value>(line).unwrap()["bytes_moved"].as_u64();
         assert!(lines.any(|line| moved(&line.unwrap()) > Some(4 << 20)), "nothing is copied");

@@ -1,4 +1,4 @@
-//! What permissions files have at servers, with times or nothing preserved.
+//! Permissions of files at servers, with times preserved or not.
 
 use super::support::ftp::{Copy, Ftp, Tls};
 use super::support::serve::{Serve, bytes, run};
@@ -19,7 +19,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Servers that set modes: where they are, and where that is on disk.
+/// Servers that can set permissions: their URLs, and the directories on disk.
 fn servers() -> (Ftp, Serve) {
     (Ftp::pyftpdlib(), Serve::writable())
 }
@@ -45,7 +45,7 @@ fn file_is_not_copied_onto_itself() {
 #[test]
 fn replaced_file_keeps_its_mode() {
     let (here, servers) = (Here::new(), servers());
-    // Short ones are sent without looking at much, long ones to our own server in blocks.
+    // Short files need few checks, and long ones go to our own server in blocks.
     for (len, more) in [(10, &[][..]), (2 << 20, &[]), (2 << 20, &["--streams", "3"])] {
         fs::write(here.path("public"), bytes(len)).unwrap();
         chmod(&here.path("public"), 0o644);
@@ -82,14 +82,14 @@ fn private_file_is_private_from_its_first_byte() {
             let arguments = ["cp", "-q", how, "--preserve", preserve, "private", &url];
             let slow = [&arguments[..], &["--limit-rate", "1M"]].concat();
             let copy = Copy::start(here.command(&slow));
-            // Whatever it is called meanwhile.
+            // Whatever the draft's name is.
             let begun = || fs::read_dir(dir).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
             wait_until(|| begun().any(|meta| meta.blocks() > 0), || format!("{url}: nothing has come"));
             for meta in begun() {
                 assert_eq!(meta.mode() & 0o077, 0, "{url} {how} {preserve}: {:o}", meta.mode());
             }
             copy.cut();
-            // What has come by then is no file that was there.
+            // The copy is resumed: the bytes that have arrived belong to no earlier file.
             here.does(&arguments);
             assert_eq!(mode(&path), 0o600, "{url} {preserve}");
             assert_eq!(fs::read(&path).unwrap(), bytes(6 << 20));
@@ -97,7 +97,7 @@ fn private_file_is_private_from_its_first_byte() {
     }
 }
 
-/// Needs root, and somebody who is not.
+/// Needs root, and a user who is not root.
 #[test]
 fn file_unreadable_for_its_owner_reaches_a_server_without_root() {
     let serve = Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\naccount = \"daemon\"\n");
@@ -110,7 +110,7 @@ fn file_unreadable_for_its_owner_reaches_a_server_without_root() {
         here.does(&["cp", "-q", "--preserve", "times,modes", "closed", &serve.url(&format!("f{set:o}"))]);
         let path = serve.path(&format!("f{set:o}"));
         assert_eq!((mode(&path), fs::read(&path).unwrap()), (set, b"shadow".to_vec()));
-        // What may have been changed is compared once more, which cannot be read there any more.
+        // A file that may have changed is compared once more, although it is unreadable at the server by then.
         let old = SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
         fs::File::open(here.path("closed")).unwrap().set_modified(old).unwrap();
         here.does(&["mv", "closed", &serve.url(&format!("g{set:o}"))]);
@@ -133,7 +133,7 @@ fn file_written_in_place_is_as_private_as_its_source() {
             for (name, expected) in files {
                 assert_eq!(format!("{:o}", mode(&path.join(name))), format!("{expected:o}"), "{url} {preserve} {name}");
             }
-            // What was there keeps its own.
+            // A replaced file keeps its permissions.
             let (url, path) = (format!("{url}/private"), path.join("private"));
             chmod(&path, 0o644);
             here.does(&[
@@ -153,11 +153,11 @@ fn file_written_in_place_is_as_private_as_its_source() {
     }
 }
 
-/// What is private in [`private_tree`], with its mode; directories end with a slash.
+/// The private names in [`private_tree`], with their modes. Directories end with a slash.
 const PRIVATE: [(&str, u32); 6] =
     [("d/", 0o700), ("d/f", 0o600), ("d/group", 0o640), ("d/sub/", 0o750), ("d/sub/x", 0o400), ("d/public", 0o644)];
 
-/// Makes that in `root`, of somebody whom every server may read as.
+/// Makes that tree in `root`, for a user whose files every server may read.
 fn private_tree(root: &Path) {
     let id = |what| says(&run(Command::new("id").args([what, "daemon"]))).1.trim().parse().unwrap();
     fs::create_dir_all(root.join("d/sub")).unwrap();
@@ -178,7 +178,7 @@ fn is_private(root: &Path, top: &str, what: &str) {
     }
 }
 
-/// Servers that tell modes only if they are asked to (pyftpdlib), or in listings alone.
+/// Servers that report permissions only on request (pyftpdlib), or only in listings.
 fn reticent() -> [(&'static str, Ftp); 4] {
     let [pyftpdlib, vsftpd] = [Ftp::pyftpdlib(), Ftp::vsftpd(Tls::None)];
     [("pyftpdlib", pyftpdlib), ("vsftpd", vsftpd), ("aioftp", Ftp::aioftp()), ("twisted", Ftp::twisted())]
@@ -195,7 +195,7 @@ fn private_file_of_a_server_with_modes_on_request_is_copied_privately() {
             here.does(&["cp", "-q", "--preserve", preserve, &file, &one]);
             assert_eq!(mode(&here.path(&one)), 0o600, "{one}");
         }
-        // What an earlier copy has made public, too.
+        // Files that an earlier copy has made public are made private, too.
         chmod(&here.path(&format!("{name}-times,modes")), 0o644);
         here.does(&["cp", "-q", &file, &format!("{name}-times,modes")]);
         assert_eq!(mode(&here.path(&format!("{name}-times,modes"))), 0o600, "{name}");
@@ -250,7 +250,7 @@ fn private_file_stays_private_between_servers() {
 fn unknown_modes_are_counted() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
     private_tree(&ftp.path(""));
-    // Of a link nobody says what it leads to.
+    // The server does not report the permissions of a link's target.
     std::os::unix::fs::symlink("f", ftp.path("d/link")).unwrap();
     for (name, from, count) in [("one", "d/f", 0), ("link", "d/link", 1), ("tree", "d", 1)] {
         let (out, _) = here.does(&["cp", "-r", "--json", &ftp.url("ftp", from), name]);

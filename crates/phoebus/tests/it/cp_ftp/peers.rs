@@ -1,4 +1,4 @@
-//! `phoebus cp` and its like with servers that do without MLSD, FEAT, SIZE or REST, or that alter names.
+//! `phoebus cp` and the small commands with servers that lack MLSD, FEAT, SIZE or REST, or that alter names.
 
 use super::support::ftp::{Copy, Ftp, hidden};
 use super::support::serve::{Serve, bytes, run};
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-/// Copies a tree with odd names: those that the server alters are refused, and each of the others has its own bytes.
+/// Copies a tree with odd names. Names that the server alters are refused, and each other file gets its own bytes.
 fn odd_names(here: &Here, ftp: &Ftp, names: &[&[u8]], altered: usize) {
     let source = here.path("odd");
     fs::create_dir(&source).unwrap();
@@ -34,7 +34,7 @@ fn pure_ftpd() {
     let (here, ftp) = (Here::new(), Ftp::pure_ftpd());
     tree(&here, &ftp, true);
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
-    // It takes Telnet's escape of 255 for two bytes: the name would be another file's.
+    // The server takes the Telnet escape 255 for two bytes, so the name would be another file's.
     for (file, twice) in [("rm", "t1"), ("cat", "t2"), ("cp", "t3")] {
         fs::create_dir(ftp.path(twice)).unwrap();
         let [once, two] = [&b"\xff"[..], b"\xff\xff"].map(|name| ftp.path(twice).join(OsStr::from_bytes(name)));
@@ -49,7 +49,7 @@ fn pure_ftpd() {
         fs::remove_dir_all(ftp.path(dir)).unwrap();
     }
     odd_names(&here, &ftp, &[b"a\tb", b"a_b", b"tail ", b"tail_", "\u{e9}".as_bytes(), b"n\xff"], 3);
-    // What it would take for another is not read or removed.
+    // A name that the server would take for another is neither read nor removed.
     for command in ["rm", "cat", "stat"] {
         here.fails(1, "the server alters such names", &[command, &ftp.url("ftp", "odd/a%09b")]);
     }
@@ -81,7 +81,7 @@ fn pyftpdlib() {
     let (here, ftp) = (Here::new(), Ftp::pyftpdlib());
     everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
-    // All of these would have one name, as those of files have that were there before.
+    // The server would give all of these one name, like existing files with such names.
     odd_names(&here, &ftp, &[b"n\xff", b"n\xfe", "n\u{fffd}".as_bytes(), b"tail "], 2);
     for name in [&b"m\xff"[..], b"m\xfe"] {
         fs::write(ftp.path("odd").join(OsStr::from_bytes(name)), name).unwrap();
@@ -101,14 +101,14 @@ fn server_that_ignores_case() {
         fs::write(path, name).unwrap();
     }
     let apart = |from: &[&str], to: &str, lost: usize| {
-        // The second time, too, when one of each pair is there.
+        // Also the second time, when one of each pair exists.
         for _ in 0..2 {
             let target = ftp.url("ftp", to);
             let (code, _, said) = says(&run(&mut here.command(&[&["cp", "-r"], from, &[target.as_str()]].concat())));
             assert_eq!((code, said.matches("takes several names for one").count()), (4, lost), "{said}");
         }
     };
-    // Of two directories the second one is refused, and what is in it.
+    // The second of two such directories is refused, and so are the files in it.
     apart(&["odd/"], "odd", 3);
     for name in fs::read_dir(ftp.path("odd")).unwrap().map(|entry| entry.unwrap().path()) {
         if name.is_file() {
@@ -119,13 +119,13 @@ fn server_that_ignores_case() {
     apart(&["one/", "two/"], "both/", 1);
     assert_eq!(fs::read_dir(ftp.path("both")).unwrap().count(), 1);
     assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
-    // A move keeps the second of two directories, even if nothing is in them.
+    // A move keeps the second of two such directories, even if it is empty.
     for name in ["em/Name", "em/nAME"] {
         fs::create_dir_all(here.path(name)).unwrap();
     }
     here.fails(4, "takes several names for one", &["mv", "-T", "em", &ftp.url("ftp", "em")]);
     assert_eq!(fs::read_dir(here.path("em")).unwrap().count(), 1);
-    // Elsewhere all of them are there.
+    // On other servers, all of them exist.
     let all = Ftp::pyftpdlib();
     for _ in 0..2 {
         here.does(&["cp", "-r", "odd/", &all.url("ftp", "odd")]);
@@ -133,7 +133,7 @@ fn server_that_ignores_case() {
     }
 }
 
-/// A tree goes there and comes back, and once more; nothing else is asked for than what such servers have.
+/// A tree is uploaded and downloaded, twice, with no more commands than such servers have.
 fn tree(here: &Here, ftp: &Ftp, replaces: bool) {
     let url = |path: &str| ftp.url("ftp", path);
     for i in 0..2 {
@@ -163,7 +163,7 @@ fn tree(here: &Here, ftp: &Ftp, replaces: bool) {
 #[test]
 fn aioftp() {
     let (here, ftp) = (Here::new(), Ftp::aioftp());
-    // It lets no file take another's name.
+    // It does not rename a file over an existing one.
     tree(&here, &ftp, false);
     works("phoebus cp", "aioftp", "password", "get put list manage tree sync");
 }
@@ -171,10 +171,10 @@ fn aioftp() {
 #[test]
 fn twisted() {
     let (here, ftp) = (Here::new(), Ftp::twisted());
-    // What it has no name for as bytes is called otherwise on its disk.
+    // It stores a name that is not valid UTF-8 under another name.
     fs::rename(here.path("src/deep/er/\u{e9}"), here.path("src/deep/er/e")).unwrap();
     tree(&here, &ftp, true);
-    // It has no REST: what was cut begins anew.
+    // It has no REST, so an interrupted transfer starts again.
     let content = bytes(40 << 20);
     fs::write(ftp.path("long"), &content).unwrap();
     let slow = here.command(&["cp", "-q", "--limit-rate", "30mbit", &ftp.url("ftp", "long"), "long"]);
@@ -187,7 +187,7 @@ fn twisted() {
 #[test]
 fn links_to_files_are_followed_in_every_listing() {
     let here = Here::new();
-    // It tells the length of the link's text as the size.
+    // The size that it reports is the length of the link's text.
     for ftp in [Ftp::proftpd(Tls::None, ""), Ftp::pyftpdlib()] {
         fs::create_dir(ftp.path("d")).unwrap();
         fs::set_permissions(ftp.path("d"), fs::Permissions::from_mode(0o777)).unwrap();
@@ -248,7 +248,7 @@ fn targets_of_links_at_servers_stay() {
         here.does(&["rm", "-r", &format!("{url}/l")]);
         here.fails(1, "stays where it is", &["mv", &format!("{url}/deep/l"), "moved"]);
         assert!(is_kept() && !root.join("tree/l").is_symlink() && root.join("tree/deep/l").is_symlink(), "{url}");
-        // What filters leave out is behind the link, too.
+        // A file that filters exclude is behind the link, too.
         symlink("../keep", root.join("tree/l")).unwrap();
         if root == serve.path("") {
             symlink("../keep/precious", root.join("tree/file")).unwrap();
@@ -257,7 +257,7 @@ fn targets_of_links_at_servers_stay() {
         }
         here.does(&["cp", "-r", "--delete", "--exclude", "*.log", "empty/", &url]);
         assert!(is_kept() && left("tree").is_empty(), "{url}: {:?}", left("tree"));
-        // What the source has goes behind the link, and nothing is taken from there.
+        // The source's files are copied through the link, and nothing is deleted there.
         fs::remove_dir(root.join("tree")).unwrap();
         make();
         here.does(&["cp", "-r", "--delete", "source/", &url]);
@@ -288,7 +288,7 @@ fn possible_links_stay_where_servers_do_not_tell_links() {
         kept.iter().all(|name| root.join("keep").join(name).exists())
     };
     make();
-    // A count that a file system makes up, or that another client changes, says nothing.
+    // A link count that a file system invents, or that another client changes, proves nothing.
     here.fails(1, "--trust-listings", &["cp", "-r", "--delete", "source/", &url]);
     assert!(is_kept() && !root.join("tree/a").exists() && root.join("tree/deep/own/b").exists(), "{url}");
     let (code, _, said) = says(&run(&mut here.command(&["rm", "-r", &url])));
@@ -301,7 +301,7 @@ fn possible_links_stay_where_servers_do_not_tell_links() {
         assert!(code != 0 && said.contains("symbolic link"), "{all:?}: {code}: {said}");
     }
     assert!(is_kept() && root.join("named").is_symlink() && root.join("tree/deep/own/b").exists(), "{url}");
-    // Who says that there are none is believed.
+    // With --trust-listings, the user says that there are no links.
     fs::remove_file(root.join("tree/l")).unwrap();
     here.does(&["clean", "--trust-listings", "--min-age", "0s", &url]);
     here.does(&["mv", "--trust-listings", &ftp.url("ftp", "tree/deep"), "moved"]);
@@ -349,7 +349,7 @@ fn hidden_links_are_found_before_their_targets_are_removed() {
     here.does(&["rm", "-r", &url]);
     assert!(is_kept() && !root.join("tree").exists());
     make();
-    // What is left out, and more than may go, is behind a link that goes by itself.
+    // Excluded files, and more names than --max-delete allows, are behind a link. The link alone is deleted.
     let beside = |name: &str| fs::remove_file(root.join(name).join(draft)).unwrap();
     beside("tree/deep/own");
     here.does(&["cp", "-r", "--delete", "--max-delete", "6", "--exclude", "*.log", "empty/", &url]);
@@ -366,7 +366,7 @@ fn hidden_links_are_found_before_their_targets_are_removed() {
     for dir in ["keep", "keep/sub", "tree/deep/own"] {
         fs::remove_file(root.join(dir).join(draft)).unwrap();
     }
-    // The copy goes behind the link, and nothing is removed there, nor counted.
+    // The copy goes through the link. Nothing is deleted there, nor counted.
     here.does(&["cp", "-r", "--delete", "--max-delete", "5", "source/", &url]);
     assert!(is_kept() && root.join("tree/l").is_symlink() && !root.join("tree/deep").exists());
     fs::remove_file(root.join("tree/l")).unwrap();
@@ -386,7 +386,7 @@ fn clean_ends_in_circles_of_hidden_links() {
     for dir in ["tree/a/own", "tree/b", "tree/a/.names.0123456789abcdee.phoebus-part/x", "spool/empty"] {
         fs::create_dir_all(root.join(dir)).unwrap();
     }
-    // 2^40 paths, at the end of which there are too many links for the system.
+    // 2^40 paths, at the end of which are too many links for the system.
     for (target, link) in [("../b", "a/l"), ("../b", "a/m"), ("../a", "b/l"), ("../a", "b/m"), ("../spool", trial)] {
         symlink(target, root.join("tree").join(link)).unwrap();
     }
@@ -411,7 +411,7 @@ fn refusal_does_not_prove_a_directory() {
         fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
     }
     let is_kept = || root.join("keep/precious").exists() && root.join("keep/sub").exists();
-    // The words are in the name; and then nobody but root may remove the link.
+    // The error's words are in a name, and only root may remove the link.
     for mode in [0o777, 0o1777, 0o555] {
         for command in
             [&["rm", "-r", &url][..], &["cp", "-r", "--delete", "empty/", &url], &["mv", "-T", &url, "moved"]]
@@ -468,7 +468,7 @@ fn nothing_behind_links_at_servers_is_moved_or_cleaned() {
         assert!(!root.join("tree/deep/own").exists(), "{url}");
         fs::remove_dir_all(here.path("moved")).unwrap();
         fs::remove_dir_all(root.join("tree")).unwrap();
-        // Where there are no links all of it goes.
+        // Without links, everything is removed.
         make(false);
         here.does(&["mv", &tree, &place]);
         assert!(!root.join("tree").exists() && here.path("moved/deep/own/c").exists(), "{url}");

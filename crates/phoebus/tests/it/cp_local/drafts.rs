@@ -1,8 +1,8 @@
-//! What is left of copies that are cut, and how it is resumed, listed and removed.
+//! Drafts of interrupted copies: how they are resumed, listed and removed.
 
 use super::*;
 
-/// Waits until something was noted in the journal of a slow copy, which may be begun anew before that.
+/// Waits for a record in the journal of a slow copy. A busy machine may start the copy again before that.
 fn until_it_grows(child: &mut Child, journal: &Path) {
     let (mut first, begin) = (None, Instant::now());
     while child.try_wait().unwrap().is_none() {
@@ -72,11 +72,11 @@ fn partial_dir_keeps_cut_files() {
     assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(dir.join("to/long")).unwrap() == content, "the copy differs");
     assert_eq!(names(), ["long"]);
-    // One that was left by a run that was killed, with all of its files complete.
+    // The directory of a run that was killed, with all of its files complete.
     fs::create_dir(dir.join("to/.parts*")).unwrap();
     copies(dir, &arguments);
     assert_eq!(names(), ["long"]);
-    // What somebody else has in a directory of that name stays.
+    // Other files in a directory of that name stay.
     fs::create_dir(dir.join("to/.parts*")).unwrap();
     fs::write(dir.join("to/.parts*/own"), "").unwrap();
     fs::write(dir.join("to/.partsx"), "").unwrap();
@@ -139,7 +139,7 @@ fn drafts_are_listed_on_request_and_removed_with_their_directory() {
     assert!(!run(&["ls", "src/run"]).1.contains("phoebus"));
     let all = run(&["ls", "-a", "src/run"]).1;
     assert_eq!(all.lines().filter(|name| name.contains(".phoebus-")).count(), 3, "{all}");
-    // One that is being written stays, and so does its journal.
+    // A draft that is being written stays, and so does its journal.
     let used = fs::File::open(dir.join("src/run/.c.h5.phoebus-draft")).unwrap();
     used.lock().unwrap();
     let (code, _, said) = run(&["rm", "-r", "src"]);
@@ -167,7 +167,7 @@ fn clean_removes_only_abandoned_drafts() {
     let all = count();
     let lock = fs::File::open(run.join(used[0])).unwrap();
     lock.lock().unwrap();
-    // By itself it leaves what is younger than a day.
+    // By default, it keeps drafts that are younger than a day.
     let (code, out, said) = clean(&["src"]);
     assert!(
         (code, &*out, count()) == (0, "", all)

@@ -1,4 +1,4 @@
-//! Runs the blocks of `docs/guide/gateway/` as they are printed: commands on hosts of their own, configurations by `--check`.
+//! Runs the blocks of `docs/guide/gateway/` as printed: commands on hosts of their own, configurations with `--check`.
 
 use crate::support::{PATIENCE, phoebus, wait_until};
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 /// The pages of the guide, in the order in which they are read.
 const PAGES: [&str; 4] = ["first.md", "two-sites.md", "operating.md", "reference.md"];
 
-/// The guide's blocks of a language, under the heading that begins so or under all.
+/// The guide's code blocks in a language, below the heading with this beginning or below all.
 fn blocks(language: &str, heading: &str) -> Vec<String> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/gateway");
     let text = PAGES.map(|page| fs::read_to_string(guide.join(page)).unwrap()).concat();
@@ -100,7 +100,7 @@ impl Drop for Hosts {
     }
 }
 
-/// What `ip netns exec` puts in the place of files in /etc.
+/// A file that `ip netns exec` mounts over one in /etc.
 fn etc(name: &str) -> PathBuf {
     Path::new("/etc/netns").join(name)
 }
@@ -142,14 +142,14 @@ fn two_gateways_are_joined_as_in_the_guide() {
             other => panic!("{other}: no host of this test"),
         }
     }
-    // By its name the destination is reached through both as well.
+    // The destination is reached through both gateways by its name, too.
     hosts.start(2, "sh -c \"printf 'SSH-2.0-test' | nc -N -l 10.3.0.7 22\"", 22);
     let command = "phoebus connect -v --gateway pg1.example dtn.example:22";
     let output = hosts.on(0, &format!("timeout {} {command}", PATIENCE.as_secs())).output().unwrap();
     let said = text(&output.stderr);
     assert!(output.status.success() && output.stdout == b"SSH-2.0-test", "{output:?}");
     assert!(said.contains(" pg1.example –") && said.contains(" pg2.example –"), "{said}");
-    // A second time nothing is written over, nor a key with it.
+    // A second run overwrites nothing, also no key.
     let again = hosts.on(0, init.trim()).output().unwrap();
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     assert!(
@@ -165,7 +165,7 @@ fn every_configuration_of_the_guide_is_valid() {
     assert!(made.status.success(), "{made:?}");
     let own = blocks("toml", "Join two gateways");
     for block in blocks("toml", "").into_iter().filter(|block| !own.contains(block)) {
-        // What the guide has said before.
+        // Parts of the configuration from earlier in the guide.
         let tls = "[tls]\ncertificate = \"pg1.pem\"\nkey = \"pg1-key.pem\"\nauthorities = \"ca.pem\"\n";
         let mut whole = "name = \"pg1\"\n".to_owned();
         for (mark, part) in [

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub struct Ftp {
     child: Child,
     pub port: u16,
-    /// What is before the host in URLs.
+    /// The part of URLs before the host.
     login: &'static str,
     /// The path of URLs that leads to [`Self::path`].
     below: &'static str,
@@ -34,7 +34,7 @@ pub enum Tls {
 }
 
 impl Ftp {
-    /// vsftpd, with anybody who may write.
+    /// vsftpd, to which everybody may write.
     pub fn vsftpd(tls: Tls) -> Self {
         Self::vsftpd_with(tls, "")
     }
@@ -74,7 +74,7 @@ impl Ftp {
         Self::start(command, port, "", "pub/", root.join("pub"), dir)
     }
 
-    /// ProFTPD, with a user `jane` whose password is `s3cret`, and whose root is what is served.
+    /// ProFTPD, with a user `jane` whose password is `s3cret`, and whose root is the served directory.
     pub fn proftpd(tls: Tls, more: &str) -> Self {
         let dir = place();
         let root = dir.path().join("root");
@@ -140,23 +140,23 @@ impl Ftp {
         format!("{scheme}://{}localhost:{}/{}{path}", self.login, self.port, self.below)
     }
 
-    /// Where that is on disk.
+    /// The path on disk.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
-    /// The certificate that says who it is.
+    /// The server's certificate.
     pub fn authority(&self) -> PathBuf {
         self.dir.path().join("cert.pem")
     }
 
-    /// What it has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         let read = |name| fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
         ["said", "log", "tls.log"].map(read).concat()
     }
 
-    /// Puts what anybody may replace where `path` is.
+    /// Puts a file that everybody may replace at `path`.
     pub fn write(&self, path: &str, content: &[u8]) {
         fs::write(self.path(path), content).unwrap();
         open_to_all(&self.path(path), 0o666);
@@ -185,7 +185,7 @@ impl Copy {
         Self(command.stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// Kills it when its journal in `dir` has noted that something of the file `name` is safe.
+    /// Kills it when its journal in `dir` records that part of the file `name` is synced.
     pub fn cut_when_noted(mut self, dir: &Path, name: &str) {
         self.until_noted(dir, name);
         self.cut();
@@ -197,7 +197,7 @@ impl Copy {
         let (start, mut before) = (Instant::now(), None);
         loop {
             let now = fs::metadata(&journal).ok().map(|meta| (meta.ino(), meta.len()));
-            // It may be begun anew before anything is noted.
+            // The copy may start again before it has a record.
             if before.zip(now).is_some_and(|(old, new): ((u64, u64), (u64, u64))| old.0 == new.0 && old.1 < new.1) {
                 break;
             }
@@ -208,7 +208,7 @@ impl Copy {
         }
     }
 
-    /// Waits until it has noted what a server calls safe.
+    /// Waits until it has recorded bytes that a server has reported as synced.
     pub fn until_marked(&mut self, home: &Path) {
         let dir = home.join(".local/state/phoebus/uploads");
         let start = Instant::now();
@@ -227,7 +227,7 @@ impl Copy {
         self.0.wait().unwrap();
     }
 
-    /// Waits for its end; whether it succeeded.
+    /// Waits for its end. Returns whether it succeeded.
     pub fn ends(mut self) -> bool {
         let start = Instant::now();
         loop {
@@ -254,10 +254,10 @@ impl Copy {
 
 /// Whether a draft in `dir`, or in a directory there, has so many bytes.
 fn drafted(dir: &Path, bytes: u64) -> bool {
-    // It may be gone by now.
+    // It may disappear meanwhile.
     let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
     let within = entries(dir).flat_map(|entry| entries(&entry.path()).collect::<Vec<_>>());
-    // The client's, or that of a server of ours.
+    // The draft of the client, or of our own server.
     let ends = [".phoebus-part", ".phoebus-draft"];
     let mut drafts = entries(dir)
         .chain(within)
@@ -265,11 +265,11 @@ fn drafted(dir: &Path, bytes: u64) -> bool {
     drafts.any(|entry| entry.metadata().is_ok_and(|meta| meta.blocks() * 512 >= bytes))
 }
 
-/// Names beneath `root` that begin with a dot: drafts that were left.
+/// Names beneath `root` that begin with a dot: leftover drafts.
 pub fn hidden(root: &Path) -> Vec<String> {
     let (mut found, mut dirs) = (Vec::new(), vec![root.to_owned()]);
     while let Some(dir) = dirs.pop() {
-        // It may be gone by now.
+        // It may disappear meanwhile.
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 found.push(entry.path().strip_prefix(root).unwrap().display().to_string());
@@ -282,7 +282,7 @@ pub fn hidden(root: &Path) -> Vec<String> {
     found
 }
 
-/// A directory that servers reach under other users.
+/// A directory that servers can access as other users.
 pub(super) fn place() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     open_to_all(dir.path(), 0o755);
@@ -293,7 +293,7 @@ pub(super) fn open_to_all(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A certificate for localhost that is its own authority, and its key.
+/// A self-signed certificate for localhost, and its key.
 pub fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
     let make = "req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost -keyout key.pem -out cert.pem \
                 -addext subjectAltName=DNS:localhost";

@@ -8,7 +8,7 @@ pub mod gct;
 #[path = "../../../../gridftp/tests/it/support/lab.rs"]
 pub mod lab;
 
-/// What a program printed that succeeded.
+/// The output of a program that succeeded.
 pub fn ok(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));

@@ -1,4 +1,5 @@
-//! GridFTP as Debian ships it, on the ends of the emulated path: servers, clients with the XIO driver, and what became of them.
+//! GridFTP as Debian ships it, on the ends of the emulated path: servers, clients with the XIO driver, and their
+//! results.
 
 use super::path::{HOSTS, Joined, Path, block};
 use super::{PATIENCE, wait_until};
@@ -9,15 +10,15 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// What the ends are, and the gateway next to each.
+/// The ends, and the gateway next to each.
 const ENDS: [(&str, &str); 2] = [("src", "pg1"), ("dst", "pg2")];
 
-/// The path with what GridFTP needs on it.
+/// The path with the files that GridFTP needs.
 pub struct Grid {
     pub path: Path,
-    /// What all programs have in their environment beside what is set here.
+    /// Variables that all programs have, beside those set here.
     pub environment: Vec<(&'static str, PathBuf)>,
-    /// Whether gateways are called by their names and not by their addresses.
+    /// Whether programs call gateways by name rather than by address.
     pub by_name: bool,
     security: Security,
     dir: tempfile::TempDir,
@@ -44,7 +45,7 @@ impl Grid {
         format!("phoebus:path={pg1}|{pg2}{options}")
     }
 
-    /// What programs call the gateway on a host.
+    /// The text by which programs know the gateway on a host.
     pub fn gateway(&self, host: &str) -> String {
         if self.by_name { format!("{host}/5006") } else { self.path.address(host, 5006).to_string() }
     }
@@ -56,14 +57,14 @@ impl Grid {
         file
     }
 
-    /// A file of zeros that takes no room and far longer than any test to copy.
+    /// A sparse file of zeros that takes longer to copy than any test lasts.
     pub fn endless(&self, name: &str) -> PathBuf {
         let file = self.place(name);
         fs::File::create(&file).unwrap().set_len(1 << 36).unwrap();
         file
     }
 
-    /// Where a file of this name is; both ends see the same files.
+    /// The path of a file with this name. Both ends share their file system.
     pub fn place(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -80,14 +81,14 @@ impl Grid {
         command
     }
 
-    /// The same, ended if it hangs: whatever it does takes less on a machine that others use, too.
+    /// The same with a time limit against hanging, longer than any step takes even on a busy machine.
     pub fn bounded(&self, host: &str, name: &str) -> Command {
         let mut command = self.program(host, "timeout");
         command.args(["-k", "5", &(4 * PATIENCE).as_secs().to_string()]).arg(program(name));
         command
     }
 
-    /// A server without names and passwords for `ftp://`.
+    /// A server for `ftp://` without logins.
     pub fn anonymous(&self, host: &'static str, port: u16, arguments: &[&str]) -> Server {
         self.server(host, port, &[&["-aa", "-anonymous-user", "root"], arguments].concat())
     }
@@ -115,7 +116,7 @@ impl Grid {
         server
     }
 
-    /// Waits until a server's transfer log says so, which it writes when it likes.
+    /// Waits for this text in a server's transfer log, which is written with a delay.
     #[track_caller]
     pub fn until_logged(&self, host: &str, port: u16, says: &str) {
         let log = || fs::read_to_string(self.transfers(host, port)).unwrap_or_default();
@@ -140,14 +141,14 @@ impl Grid {
         command.output().unwrap()
     }
 
-    /// The same, started by another program that stands before it.
+    /// The same, started by another program.
     pub fn copy_by(&self, before: &str, with: &[&str], arguments: &[&str]) -> Output {
         let mut command = self.bounded("src", before);
         command.args(with).arg(program("globus-url-copy")).args(arguments);
         command.output().unwrap()
     }
 
-    /// Copies a file in the place of what was there before, and asserts that the copy is the same.
+    /// Copies a file over an existing one, and asserts that the copy is the same.
     #[track_caller]
     pub fn copies(&self, arguments: &[&str], from: &FilePath, to: &FilePath) {
         let _ = fs::remove_file(to);
@@ -156,7 +157,7 @@ impl Grid {
         assert!(fs::read(from).unwrap() == fs::read(to).unwrap(), "{arguments:?}: the copy differs");
     }
 
-    /// Bytes that each gateway has passed on since its start, once no session is open any more.
+    /// Bytes that each gateway has relayed since its start, once no session is open.
     pub fn counted(&self) -> [u64; 2] {
         HOSTS.map(|host| {
             let mut status = serde_json::Value::Null;
@@ -169,7 +170,7 @@ impl Grid {
         })
     }
 
-    /// Does `work`, and asserts that at least so many bytes went through each gateway meanwhile; if 0, none at all.
+    /// Does `work`, and asserts that at least so many bytes went through each gateway; if 0, none at all.
     #[track_caller]
     pub fn counting(&self, bytes: u64, work: impl FnOnce()) {
         let before = self.counted();
@@ -180,7 +181,7 @@ impl Grid {
         assert!(right, "{bytes} bytes were to go through the gateways, and {grew:?} did");
     }
 
-    /// What the driver reported on a host since the last time.
+    /// The driver's reports on a host since the last call.
     pub fn reports(&self, host: &str) -> Vec<serde_json::Value> {
         let file = self.report_file(host);
         let text = fs::read_to_string(&file).unwrap_or_default();
@@ -188,7 +189,8 @@ impl Grid {
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
     }
 
-    /// Asserts that since the last time `host` alone opened so many sessions, all by the gateway next to it and then the other.
+    /// Asserts that since the last call only `host` opened sessions, this many, all over the gateway next to it and
+    /// then the other.
     #[track_caller]
     pub fn entered_at(&self, host: &str, sessions: usize) {
         for (end, gateway) in ENDS {
@@ -203,7 +205,8 @@ impl Grid {
         }
     }
 
-    /// Asserts that since the last time `from` alone opened so many sessions, and that `to` took part in just these.
+    /// Asserts that since the last call only `from` opened sessions, this many, and that `to` took part in exactly
+    /// these.
     #[track_caller]
     pub fn took_part(&self, from: &str, to: &str, sessions: usize) {
         let (opened, accepted) = (self.reports(from), self.reports(to));
@@ -240,7 +243,7 @@ impl Grid {
         wait_until(is_there, || format!("nothing listens on port {port} of {host}"));
     }
 
-    /// Waits until no program of GridFTP runs on the ends but these servers themselves.
+    /// Waits until no GridFTP program runs on the ends but these servers.
     pub fn until_quiet(&self, servers: &[&Server]) {
         let inode = || fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
         let inodes = ENDS.map(|(end, _)| self.path.testbed.run_in(end, inode).unwrap());
@@ -271,7 +274,7 @@ impl Server {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Kills the processes that serve clients; how many there were.
+    /// Kills the processes that serve clients. Returns their number.
     pub fn kill_children(&self) -> usize {
         let file = format!("/proc/{0}/task/{0}/children", self.child.id());
         let children = fs::read_to_string(file).unwrap();
@@ -290,12 +293,12 @@ impl Drop for Server {
     }
 }
 
-/// Where a reported session led, hop by hop.
+/// The hops of a reported session.
 fn way(report: &serde_json::Value) -> Vec<&str> {
     report["hops"].as_array().unwrap().iter().map(|hop| hop["to"].as_str().unwrap()).collect()
 }
 
-/// What a program printed.
+/// The output of a program.
 pub fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -314,7 +317,7 @@ fn program(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is not installed: run `scripts/setup test`"))
 }
 
-/// A directory with the driver, built from `xio/`, and libphoebus under the name that it is loaded by.
+/// A directory with the driver, built from `xio/`, and libphoebus under its installed name.
 fn libraries() -> &'static FilePath {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
@@ -323,7 +326,7 @@ fn libraries() -> &'static FilePath {
         assert!(library.exists(), "{} is missing: run `make build`", library.display());
         let source = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../xio");
         let place = FilePath::new(env!("CARGO_TARGET_TMPDIR")).join(format!("xio-{}", std::process::id()));
-        // Of an earlier process with this number.
+        // Left by an earlier process with the same number.
         let _ = fs::remove_dir_all(&place);
         let mut make = Command::new(program("make"));
         make.arg("-s").arg("-C").arg(&source).arg(format!("OUT={}", place.display()));
@@ -339,7 +342,7 @@ fn libraries() -> &'static FilePath {
     })
 }
 
-/// A throw-away authority with a certificate for both servers and one for the user.
+/// A temporary authority with a certificate for both servers and one for the user.
 struct Security(PathBuf);
 
 impl Security {

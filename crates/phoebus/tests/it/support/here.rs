@@ -1,4 +1,4 @@
-//! `phoebus cp` and the like, run as a user with a directory and credentials of his own.
+//! Runs `phoebus cp` and the small commands as a user with a directory and credentials of their own.
 
 use super::grid::gct::Gct;
 use super::grid::lab::Lab;
@@ -46,18 +46,18 @@ impl<'a> Here<'a> {
     }
 }
 
-/// How a program ended, and all that it said.
+/// The exit code of a program, and its output.
 pub fn says(output: &Output) -> (i32, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
 }
 
-/// Our own server, which believes the lab's authority.
+/// Our own server, which trusts the lab's authority.
 pub fn serve(lab: &Lab) -> Serve {
     serve_with(lab, "")
 }
 
-/// The same with more in its configuration.
+/// The same with a longer configuration.
 pub fn serve_with(lab: &Lab, more: &str) -> Serve {
     let shown = |name: &str| lab.path(name).display().to_string();
     Serve::configured(&format!(
@@ -69,7 +69,7 @@ pub fn serve_with(lab: &Lab, more: &str) -> Serve {
     ))
 }
 
-/// The toolkit's server, which believes it, too.
+/// The toolkit's server, which trusts the authority, too.
 pub fn secure_gct(lab: &Lab) -> Gct {
     Gct::secure(&lab.path("certs"), &lab.path("host.pem"), &lab.path("host.key"), &lab.path("grid-mapfile.unix"))
 }

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
-/// Far beyond what any step takes: the bound against hanging.
+/// Time limit against hanging, far longer than any step takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A loopback address that no other test uses: every address of 127.0.0.0/8 is this host's.
@@ -64,7 +64,7 @@ impl Gateway {
         gateway.wait_until_up()
     }
 
-    /// One whose host knows names by this file instead of `/etc/resolv.conf`: in a mount namespace of its own, which takes root.
+    /// A gateway whose host has this file instead of `/etc/resolv.conf`, in a mount namespace of its own. Needs root.
     pub fn start_with_resolver(resolv_conf: &str, name: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let addr = SocketAddr::from((address(), 5006));
@@ -143,14 +143,14 @@ impl Gateway {
         }
     }
 
-    /// How many sockets it has. (Pipes are kept, as many as sessions have needed at once.)
+    /// The number of its sockets. (Pipes are kept, as many as sessions have needed at once.)
     pub fn sockets(&self) -> usize {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
         let links = descriptors.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
         links.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
-    /// Resident memory of its own, in bytes: what it has of its program it may have for other reasons.
+    /// Its private resident memory, in bytes. The pages of its program can be resident for other reasons.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -205,7 +205,7 @@ fn spawn_by(mut command: Command, dir: &TempDir, addr: SocketAddr, name: &str, m
     command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
 }
 
-/// What a gateway said instead of OPENED.
+/// The refusal that a gateway sent instead of OPENED.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: Code,
@@ -213,14 +213,14 @@ pub struct Refusal {
     pub hop: String,
 }
 
-/// The two gateways of a usual path, the first knowing the second.
+/// The usual two gateways. The first knows the second.
 pub fn pair(more_first: &str, more_second: &str) -> (Gateway, Gateway) {
     let second = Gateway::start("pg2", more_second);
     let first = Gateway::before(&second, "pg1", "pg2", more_first);
     (first, second)
 }
 
-/// A random session identifier: of no use to guess, only to be distinct.
+/// A random session identifier. It need not be secret, only distinct.
 pub fn session() -> SessionId {
     let mut id = [0; 16];
     std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut id).unwrap();
@@ -242,7 +242,7 @@ pub fn connect_as(id: SessionId, gateways: &[SocketAddr], destination: &Endpoint
     try_connect(id, gateways, destination).unwrap()
 }
 
-/// The same, of a gateway that may be about to go.
+/// The same over a gateway that may be about to end.
 pub fn try_connect(
     id: SessionId,
     gateways: &[SocketAddr],
@@ -251,7 +251,7 @@ pub fn try_connect(
     Ok(connect_reported(id, gateways, destination)?.map(|(stream, _)| stream))
 }
 
-/// What a gateway says of a hop of a session.
+/// What a gateway reports about a hop of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     pub to: String,
@@ -259,7 +259,7 @@ pub struct Hop {
     pub note: String,
 }
 
-/// The same, with what the gateways say of their hops, the first gateway's first.
+/// The same, with the gateways' reports about their hops, the first gateway's first.
 pub fn connect_reported(
     id: SessionId,
     gateways: &[SocketAddr],
@@ -301,7 +301,7 @@ pub fn connect_on(
     Ok(Ok((stream, hops.collect())))
 }
 
-/// A destination, and a session to it that both ends know to be open.
+/// A destination, and a session to it that is open at both ends.
 pub fn session_over(gateways: &[SocketAddr]) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut client = connect(gateways, listener.local_addr().unwrap()).unwrap();
@@ -315,7 +315,7 @@ pub fn session_over(gateways: &[SocketAddr]) -> (TcpStream, TcpStream) {
     (client, destination)
 }
 
-/// Reads on until the connection has failed; a clean end fails the test.
+/// Reads until the connection has failed. A clean end fails the test.
 pub fn assert_reset(stream: &mut TcpStream, who: &str) {
     let mut rest = vec![0; 1 << 16];
     loop {
@@ -354,7 +354,7 @@ impl Certificates {
         self.dir.path().join(name)
     }
 
-    /// The same, with a certificate that counts for `life`; one that was there for that name is replaced.
+    /// The same with a certificate that is valid for `life`. Replaces an earlier one for that name.
     pub fn issue_for(&self, name: &str, life: Duration) -> String {
         let issued = self.authority.issue(name, &[], SystemTime::now(), life).unwrap();
         let path = |file: String| self.file(&file);
@@ -367,7 +367,7 @@ impl Certificates {
     }
 }
 
-/// Polls until `done`; `why` tells what was waited for.
+/// Polls until `done`. `why` explains a failure.
 pub fn wait_until(mut done: impl FnMut() -> bool, why: impl Fn() -> String) {
     let start = Instant::now();
     while !done() {
@@ -382,7 +382,7 @@ pub fn interrupt(child: &Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// Makes the next drop a reset.
+/// Makes the next drop send a reset.
 pub fn arm(stream: &TcpStream) {
     socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
 }

@@ -24,7 +24,7 @@ pub struct Joined<'a> {
     pub security: &'a str,
     /// More lines of the section `[[peer]]` of both.
     pub peer: &'a str,
-    /// Lines of the profile of what is between them.
+    /// Lines of the profile of the hop between them.
     pub profile: &'a str,
     /// More sections.
     pub more: &'a str,
@@ -40,15 +40,15 @@ impl Default for Joined<'_> {
 /// The path at 100 Mbit/s with a gateway on `pg1` and one on `pg2`, each the other's peer.
 pub struct Path {
     pub testbed: Testbed,
-    /// As [`HOSTS`].
+    /// In the order of [`HOSTS`].
     pub gateways: Vec<Child>,
-    /// The authority of both, and what it has issued.
+    /// The authority of both, and the certificates that it has issued.
     pub certificates: Certificates,
     dir: tempfile::TempDir,
 }
 
 impl Path {
-    /// With gateways that listen.
+    /// With gateways that are listening.
     pub fn up(joined: &Joined) -> Self {
         let settings = Sc09 {
             wan_rtt: Span(joined.wan_rtt),
@@ -72,7 +72,7 @@ impl Path {
         path
     }
 
-    /// The same by this transport, encrypted, with these lines in its profile.
+    /// The same with this transport, encrypted, with these lines in its profile.
     pub fn by(transport: &str, profile: &str) -> Self {
         Self::up(&Joined { transport, profile, ..Joined::default() })
     }
@@ -125,7 +125,7 @@ impl Path {
         (client, destination)
     }
 
-    /// The same, with what the gateways said of their hops.
+    /// The same, with the gateways' reports about their hops.
     pub fn session_reported(&self) -> (TcpStream, TcpStream, Vec<Hop>) {
         let dst = self.address("dst", 0);
         let listener = self.testbed.run_in("dst", || TcpListener::bind(dst)).unwrap().unwrap();
@@ -138,19 +138,19 @@ impl Path {
         (client, destination, hops)
     }
 
-    /// What the gateway on `host` tells `phoebus status`; null while it does not answer.
+    /// The answer of the gateway on `host` to `phoebus status`; null while it does not answer.
     pub fn status(&self, host: &str) -> serde_json::Value {
         let socket = self.file(host, "sock");
         let output = phoebus().args(["status", "--json", "--gateway"]).arg(socket).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// What `pg1` says of its connections to `pg2`.
+    /// The report of `pg1` about its connections to `pg2`.
     pub fn pool(&self) -> serde_json::Value {
         self.status("pg1")["pools"][0].clone()
     }
 
-    /// Waits until `pg1` has so many connections ready, at least, and goes by `transport`.
+    /// Waits until `pg1` has at least so many ready connections, and uses `transport`.
     pub fn until_ready(&self, transport: &str, idle: u64) {
         let is_ready = || {
             let pool = self.pool();
@@ -170,7 +170,7 @@ impl Path {
         self.run(host, "ip", &arguments.split_whitespace().collect::<Vec<_>>());
     }
 
-    /// Loses 5 % of what is on the WAN, each way, and puts the rest out of order.
+    /// Drops 5 % of the packets on the WAN, each way, and reorders the rest.
     pub fn lose_and_reorder(&self) {
         let update = DirectionUpdate {
             loss: Some("5%".parse().unwrap()),
@@ -182,7 +182,7 @@ impl Path {
         [Direction::Forward, Direction::Backward].into_iter().for_each(|direction| wan.update(direction, &update));
     }
 
-    /// A signal to a gateway, by its place in [`HOSTS`].
+    /// Sends a signal to a gateway, by its index in [`HOSTS`].
     pub fn signal(&self, gateway: usize, signal: i32) {
         let pid = rustix::process::Pid::from_child(&self.gateways[gateway]);
         let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
@@ -216,8 +216,8 @@ pub fn block(number: usize) -> Vec<u8> {
     (0..1 << 16).map(next).collect()
 }
 
-/// A transfer of so many blocks, during which `meanwhile` happens once a quarter has arrived; verified to the byte, and to
-/// the end that both sides see.
+/// A transfer of so many blocks. `meanwhile` runs once a quarter has arrived. Every byte is verified, and the clean end
+/// at both sides.
 pub fn transfer((client, mut destination): (TcpStream, TcpStream), blocks: usize, meanwhile: impl FnOnce()) {
     let sender = thread::spawn(move || {
         let mut client = client;

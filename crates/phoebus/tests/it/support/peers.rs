@@ -5,7 +5,7 @@ use super::serve::with_input;
 use std::fs;
 use std::process::Command;
 
-/// Where scripts/setup puts Python's packages that Debian does not have.
+/// The directory in which scripts/setup installs Python packages that Debian lacks.
 const PEERS: &str = "/usr/local/lib/phoebus-peers/bin/python";
 
 const PYFTPDLIB: &str = r#"
@@ -19,7 +19,7 @@ FTPHandler.authorizer = users
 FTPServer(("127.0.0.1", int(sys.argv[1])), FTPHandler).serve_forever()
 "#;
 
-/// The same with a file system that takes names that differ in case only for one, as Windows' does.
+/// The same on a file system that ignores case in names, as Windows' does.
 const FOLDING: &str = r#"
 import os, sys
 from pyftpdlib.authorizers import DummyAuthorizer
@@ -72,7 +72,7 @@ impl Ftp {
         open_to_all(&root, 0o777);
         let shown = |name: &str| dir.path().join(name).display().to_string();
         let (list, users) = (shown("users"), shown("users.pdb"));
-        // pure-pw would make a hash that takes half a second of each login.
+        // pure-pw would make a hash that costs half a second for each login.
         let hash = with_input(Command::new("openssl").args(["passwd", "-6", "-stdin"]), b"s3cret\n");
         fs::write(&list, format!("jane:{}:1:65534::{}/./::::::::::::\n", hash.trim(), root.display())).unwrap();
         let made = super::serve::run(super::ftp::program("pure-pw").args(["mkdb", &users, "-f", &list]));
@@ -88,7 +88,7 @@ impl Ftp {
         Self::python("/usr/bin/python3", PYFTPDLIB)
     }
 
-    /// pyftpdlib where case makes no difference.
+    /// pyftpdlib on a file system that ignores case.
     pub fn folding() -> Self {
         Self::python("/usr/bin/python3", FOLDING)
     }

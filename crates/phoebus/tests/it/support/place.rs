@@ -1,4 +1,4 @@
-//! `phoebus testbed` as a user has it, in a place of its own.
+//! `phoebus testbed` as a user runs it, in a directory of its own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,14 +32,14 @@ impl Place {
         self.phoebus(arguments).output().unwrap()
     }
 
-    /// Runs a command that is to succeed, and returns what it printed.
+    /// Runs a command that must succeed, and returns its output.
     pub fn succeed(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
         text(&output.stdout)
     }
 
-    /// Runs a command that is to fail with `code`, and returns its one line of explanation.
+    /// Runs a command that must fail with `code`, and returns its one line of explanation.
     pub fn fail(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
@@ -51,7 +51,7 @@ impl Place {
     /// Runs a shell script as a user of this machine without any rights, to whom `/dev/net/tun` has the given mode.
     pub fn as_user(&self, tun: &str, script: &str) -> Output {
         let program = self.0.path().join("phoebus");
-        // Copied by another process: what some other test's child still has open for writing cannot be executed.
+        // Copied by another process: a file that a child of another test still has open for writing cannot be executed.
         let prepare = "cd \"$0\" && cp \"$3\" phoebus && mkdir dev && mount -t tmpfs -o mode=755 none dev && mknod dev/tun c 10 200 && \
                        chmod \"$1\" dev/tun && mount --bind dev/tun /dev/net/tun && \
                        exec setpriv --reuid 54321 --regid 54321 --clear-groups --inh-caps=-all sh -c \"$2\"";
@@ -61,7 +61,7 @@ impl Place {
         command.output().unwrap()
     }
 
-    /// What stands in the directory of state directories, hidden entries included.
+    /// The entries of the directory of state directories, with hidden ones.
     pub fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.testbeds()).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

@@ -1,4 +1,4 @@
-//! `phoebus serve` as a process, and programs that are run against it.
+//! `phoebus serve` as a process, and programs that run against it.
 
 use super::PATIENCE;
 use std::fs::{self, File};
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 pub struct Serve {
     child: Child,
     addr: SocketAddr,
-    /// What it was started with, but for where it listens.
+    /// Its arguments, without its address.
     arguments: Vec<String>,
-    /// `root`, what it serves; `local`, what clients have; the log and the configuration.
+    /// `root` is what it serves, and `local` the clients' directory. The log and the configuration are here, too.
     dir: TempDir,
 }
 
 impl Serve {
-    /// One that lets everybody do everything.
+    /// A server that lets everybody do everything.
     pub fn writable() -> Self {
         Self::start(|dir| {
             ["--anonymous", "--root"]
@@ -31,7 +31,7 @@ impl Serve {
         })
     }
 
-    /// One that lets everybody read.
+    /// A server that lets everybody read.
     pub fn reading() -> Self {
         Self::start(|dir| {
             let root = dir.join("root").display().to_string();
@@ -39,22 +39,22 @@ impl Serve {
         })
     }
 
-    /// One with this configuration, in which `ROOT` is what it serves.
+    /// A server with this configuration, in which `ROOT` stands for the served directory.
     pub fn configured(config: &str) -> Self {
         Self::start(|dir| configuration(dir, &config.replace("ROOT", "root")))
     }
 
-    /// The same, which finds programs by this search path.
+    /// The same, with this search path for programs.
     pub fn configured_under(path: &str, config: &str) -> Self {
         Self::start_at(0, Some(path), |dir| configuration(dir, &config.replace("ROOT", "root")))
     }
 
-    /// The same at a port that nobody gets while it is down.
+    /// The same at a port that no other program gets while it is down.
     pub fn that_comes_back(config: &str) -> Self {
         Self::start_at(super::port::free(), None, |dir| configuration(dir, &config.replace("ROOT", "root")))
     }
 
-    /// A data node with this configuration, in which nothing is replaced.
+    /// A data node with this configuration, used as it is.
     pub fn data_node(config: &str) -> Self {
         Self::start(|dir| [vec!["--data-node".to_owned()], configuration(dir, config)].concat())
     }
@@ -79,8 +79,7 @@ impl Serve {
         Self { child, addr, arguments, dir }
     }
 
-    /// Kills it as a machine does that loses its power, and starts it again at the same address; the log begins again, too. For those
-    /// that come back.
+    /// Kills it as a power failure does, and starts it again at the same address. The log starts again, too.
     pub fn killed_and_started_again(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -97,12 +96,12 @@ impl Serve {
         format!("ftp://{}/{path}", self.addr)
     }
 
-    /// Where that is on disk.
+    /// The path on disk.
     pub fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join("root").join(path)
     }
 
-    /// A directory for what clients have. The server's process number is in the file `pid` there.
+    /// The clients' directory. The file `pid` there has the server's process number.
     pub fn local(&self) -> PathBuf {
         self.dir.path().join("local")
     }
@@ -117,7 +116,7 @@ impl Serve {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// Names beneath the root that begin with a dot: drafts and journals that were left.
+    /// Names beneath the root that begin with a dot: leftover drafts and journals.
     pub fn hidden(&self) -> Vec<String> {
         super::ftp::hidden(&self.path(""))
     }
@@ -186,7 +185,7 @@ pub fn run(command: &mut Command) -> Output {
     }
 }
 
-/// What a program prints that is given `input`.
+/// The output of a program with this input.
 pub fn with_input(command: &mut Command, input: &[u8]) -> String {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();

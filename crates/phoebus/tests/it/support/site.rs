@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A front end, data nodes, and what they serve.
+/// A front end, data nodes, and the directory that they serve.
 pub struct Site {
     pub front: Serve,
     pub nodes: Vec<Serve>,
@@ -25,7 +25,7 @@ impl Site {
         Self::configured(count, "")
     }
 
-    /// One with two nodes, each of whose connections sends 10 MB/s at most.
+    /// A site with two nodes. Each connection of a node sends at most 10 MB/s.
     pub fn slow() -> Self {
         Self::configured(2, "drivers = [\"tcp\", \"rate\"]\nstack = \"tcp,rate:rate=80mbit\"\n")
     }
