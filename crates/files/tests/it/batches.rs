@@ -1,4 +1,5 @@
-//! Many short files between two directories: carried on one thread and synced together, but each with a result of its own.
+//! Many short files between two directories: one thread carries them and syncs them together, but each has a result of
+//! its own.
 
 use crate::common;
 use common::{content, key};
@@ -29,7 +30,7 @@ fn many() -> TempDir {
     dir
 }
 
-/// Does something when a file begins to be carried.
+/// Runs a function when a file begins to be carried.
 struct At<F>(F);
 
 impl<F: Fn(&Key) + Send + Sync> Watcher for At<F> {
@@ -51,7 +52,7 @@ async fn carried(from: &Path, to: &Path, at: impl Fn(&Key) + Send + Sync + 'stat
     Job { watcher: Arc::new(At(at)), ..job }.run([(Key::ROOT, Key::ROOT)]).await
 }
 
-/// Names in `to`, none of which may be a draft. Files have the bytes of `from`.
+/// The names in `to`, none of which may be a draft. Asserts that files have the bytes of those in `from`.
 fn whole(from: &Path, to: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(to).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -78,7 +79,7 @@ async fn what_fails_in_a_batch_leaves_the_others_alone() {
     let kind = |name: &str| report.failures.iter().find(|(failed, _)| *failed == key(name)).unwrap().1.kind();
     assert_eq!((kind("f010"), kind("f020")), (ErrorKind::Request, ErrorKind::NotFound));
     assert_eq!(whole(from.path(), to.path()).len(), FILES - 1);
-    // What is there already is carried no second time.
+    // Existing files are not carried again.
     let again = carried(from.path(), to.path(), |_| {}).await;
     assert_eq!((again.carried, again.skipped, again.failed), (0, FILES as u64 - 2, 1));
 }
@@ -115,7 +116,7 @@ async fn request_to_stop_ends_batches_between_files() {
 /// The variable with the directory for [`within_few_descriptors`].
 const DIR: &str = "PHOEBUS_TEST_FEW_DESCRIPTORS";
 
-/// What the process does that may open few files; nothing when it is run as a test like any other.
+/// The work of the process that may open few files. As an ordinary test, it does nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn within_few_descriptors() {
     let Some(dir) = std::env::var_os(DIR) else { return };
@@ -145,7 +146,7 @@ async fn batch_ends_with_its_job() {
     let counted = begun.clone();
     let watcher = Arc::new(At(move |_: &Key| {
         counted.fetch_add(1, Ordering::SeqCst);
-        // Until the job is gone.
+        // Until the job has ended.
         let _ = waits.lock().unwrap().recv();
     }));
     let job = Job::new(Arc::new(local(from.path())), Arc::new(local(to.path())));
@@ -160,6 +161,6 @@ async fn batch_ends_with_its_job() {
     while Arc::strong_count(&watcher) > 1 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Each of the batches may have begun one.
+    // Each batch may have begun one file.
     assert!(begun.load(Ordering::SeqCst) <= 3);
 }

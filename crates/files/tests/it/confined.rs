@@ -1,4 +1,4 @@
-//! Paths that others made cannot lead out of a root, nor make anything hang.
+//! Paths that other users made can neither lead out of a root nor make anything hang.
 
 use crate::common;
 use common::{key, local};
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 use tempfile::tempdir;
 
-/// Somebody else, in these tests that need root.
+/// Another user, for the tests that need root.
 const GAMES: u32 = 5;
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn symbolic_links_do_not_lead_out() {
     escapes(store.open(&key("file")).await.unwrap_err(), "open");
     escapes(store.edit(&key("file")).await.unwrap_err(), "edit");
 
-    // A link stays one, and what it leads to is written, if it is beneath the root.
+    // A link stays a link. Its target is written, if it is beneath the root.
     let replacing = Spec { replace: true, ..Spec::default() };
     let Ok(Begun::Draft(draft)) = store.create(&key("good"), replacing.clone()).await else { panic!() };
     draft.publish(0).await.unwrap();
@@ -63,7 +63,7 @@ async fn symbolic_links_do_not_lead_out() {
     symlink("nothing", root.join("in/dangling")).unwrap();
     let error = store.create(&key("in/dangling"), replacing.clone()).await.unwrap_err().to_string();
     assert!(error.ends_with("is a symbolic link that leads nowhere, not a file"), "{error}");
-    // Where others can make names, only one's own links are followed.
+    // In a directory where others can make names, only a user's own links are followed.
     fs::create_dir(root.join("tmp")).unwrap();
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
     symlink("../in/f", root.join("tmp/theirs")).unwrap();
@@ -104,7 +104,7 @@ async fn special_files_are_refused_without_blocking() {
     assert_eq!(store.stat(&key("socket")).await.unwrap().kind, Kind::Other);
 }
 
-/// Writes `bytes` to the file `f` as one whose source is known, so that it can go on.
+/// Writes `bytes` to the file `f` with a known source, so that it can be resumed.
 async fn put(store: &Local, bytes: &[u8]) {
     let Begun::Draft(draft) = store.create(&key("f"), of("source", bytes.len())).await.unwrap() else { panic!() };
     draft.write(Block::new(0, bytes.to_vec())).await.unwrap();
@@ -128,7 +128,7 @@ fn names(dir: &std::path::Path) -> Vec<String> {
 async fn symbolic_link_is_made_beside_files_of_others() {
     let dir = tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
-    // The name that earlier versions gave every link that was being made, and one of their links that a kill left.
+    // The name that earlier versions gave to every link while they made it, and such a link that a killed process left.
     for (name, owner) in [(".l.link.phoebus-part", GAMES), (".left.link.phoebus-part", 0)] {
         let place = dir.path().join(name);
         if owner == 0 {
@@ -210,10 +210,10 @@ async fn draft_resumes_in_a_shared_directory() {
     assert_eq!(draft.kept().total(), 5);
     draft.abandon(true).await;
     drop(draft);
-    // One of another source takes its predecessor away.
+    // A draft of another source removes its predecessor.
     let draft = begin("two").await;
     assert_eq!((draft.kept().total(), names(root.path()).len()), (0, 2));
-    // What has been opened to others in between is not trusted.
+    // A draft whose permissions were opened to others meanwhile is not trusted.
     draft.write(Block::new(0, &b"abcde"[..])).await.unwrap();
     draft.abandon(true).await;
     drop(draft);
@@ -255,7 +255,7 @@ async fn overwritten_file_keeps_owner_mode_and_attributes() {
         assert_eq!((fs::read(&file).unwrap(), get("user.note")), (b"new".to_vec(), b"kept".to_vec()));
     }
     assert_eq!(get("system.posix_acl_access"), list);
-    // What the directory would give to a new file, one that was there does not get.
+    // An existing file does not get the directory's default ACL for new files.
     rustix::fs::setxattr(root.path(), "system.posix_acl_default", &list, flags).unwrap();
     rustix::fs::removexattr(&file, "system.posix_acl_access").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
@@ -263,7 +263,7 @@ async fn overwritten_file_keeps_owner_mode_and_attributes() {
     let now = rustix::fs::getxattr(&file, "system.posix_acl_access", &mut [0; 100]);
     assert_eq!((now, fs::metadata(&file).unwrap().mode() & 0o7777), (Err(rustix::io::Errno::NODATA), 0o640));
 
-    // Who cannot leave it to its owner is refused before anything is written.
+    // A user who cannot keep the file's owner is refused before anything is written.
     let games = Identity::named("games", Duration::from_secs(60)).unwrap();
     chown(root.path(), Some(GAMES), None).unwrap();
     chown(&file, Some(0), None).unwrap();

@@ -1,5 +1,4 @@
-//! A file that is mostly a hole costs what it has of bytes. By themselves, one after the other, since what the process reads is
-//! counted.
+//! A sparse file costs only its bytes. This test runs alone, since it counts what the process reads.
 
 use crate::common;
 use common::{content, key, local};
@@ -14,13 +13,13 @@ use std::path::Path;
 use tempfile::tempdir;
 use tokio::sync::Mutex;
 
-/// Held while what the process reads is counted.
+/// Held while the reads of the process are counted.
 static COUNTING: Mutex<()> = Mutex::const_new(());
 
 const SIZE: u64 = 5 << 30;
 const MIB: u64 = 1 << 20;
 
-/// Where there is something in it, and how much.
+/// The extents with data, and their size.
 const PARTS: [(u64, usize); 3] = [(0, 10), (3 * (SIZE / 4) + 12_345, 300_000), (SIZE - 1, 1)];
 
 fn make(path: &Path) {
@@ -42,7 +41,7 @@ fn check(path: &Path) {
     }
 }
 
-/// How many bytes this process has read and written so far.
+/// Bytes that this process has read and written so far.
 fn counted() -> (u64, u64) {
     let text = fs::read_to_string("/proc/self/io").unwrap();
     let field =
@@ -59,24 +58,24 @@ async fn what_is_not_there_is_neither_read_nor_written() {
     for (verify, times) in [(Verify::Flight(None), 2), (Verify::Flight(Some(Algorithm::Adler32)), 2), (Verify::None, 1)]
     {
         let (read, written) = counted();
-        // Holes load nothing, and nobody is held up for them.
+        // Holes cause no reads and no waits for the rate limit.
         let how = TransferOptions { verify, throttle: Some(Throttle::new(100 * MIB)), ..TransferOptions::default() };
         let done = transfer(&store, &key("from"), &store, &key("to"), &how).await.unwrap();
         let (read, written) = (counted().0 - read, counted().1 - written);
         assert_eq!((done.size, done.moved, done.verified.is_some()), (SIZE, SIZE, verify != Verify::None));
-        // At most two blocks for each place with something in it.
+        // At most two blocks for each extent with data.
         let most = PARTS.len() as u64 * 2 * MIB;
         assert!(read <= times * most && written <= most, "{verify:?}: {read} read, {written} written");
         check(&dir.path().join("to"));
         fs::remove_file(dir.path().join("to")).unwrap();
     }
-    // Other checksums compute all zeros, and read none of them either.
+    // Other checksums process all zeros, but read none of them either.
     fs::File::create(dir.path().join("short")).unwrap().set_len(64 * MIB).unwrap();
     let (read, how) =
         (counted().0, TransferOptions { verify: Verify::Flight(Some(Algorithm::Sha1)), ..TransferOptions::default() });
     transfer(&store, &key("short"), &store, &key("to"), &how).await.unwrap();
     assert!(counted().0 - read < MIB);
-    // The checksum is that of all bytes, of any extent.
+    // The checksum covers all bytes of any extent.
     let object = store.open(&key("from")).await.unwrap();
     let mut hasher = Hasher::new(Algorithm::Crc32c);
     let extent = Extent::new(PARTS[1].0 - 100_000, 500_000).unwrap();
@@ -100,7 +99,7 @@ async fn a_hole_is_cleared_where_a_draft_that_was_cut_may_have_anything() {
     let place = dir.path().join(cut.capabilities().place.unwrap().to_string());
     cut.abandon(true).await;
     drop(cut);
-    // Written, and never said to be safe.
+    // Written, but not recorded as synced.
     fs::File::options().write(true).open(&place).unwrap().write_all_at(&[7; 10_000], 2 * MIB - 5000).unwrap();
     let Begun::Draft(draft) = store.create(&key("f"), spec).await.unwrap() else { panic!() };
     assert_eq!(draft.kept().to_string(), "0-1000");

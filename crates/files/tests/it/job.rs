@@ -1,4 +1,4 @@
-//! Jobs: trees, filters, what is there already, and what fails.
+//! Jobs: trees, filters, existing files, and failures.
 
 use crate::common;
 use common::{Far, content, key, local};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tempfile::{TempDir, tempdir};
 
-/// What happened, in words.
+/// The events, as text.
 #[derive(Debug, Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -55,7 +55,7 @@ fn tree() -> TempDir {
     dir
 }
 
-/// Paths with what is in them, for files, and their times and modes.
+/// Paths with the content, times and modes of files.
 fn seen(root: &Path) -> BTreeMap<String, (Option<Vec<u8>>, SystemTime, u32)> {
     let (mut all, mut dirs) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(dir) = dirs.pop() {
@@ -191,13 +191,13 @@ async fn what_may_pass_is_tried_again() {
     let job = Job { source: Arc::new(far), files: 1, ..job };
     let report = job.run(ALL).await;
     assert!(report.is_complete(), "{report:?}");
-    // An attempt asks in several pieces at a time, and may meet both faults.
+    // An attempt sends several requests at a time, and may meet both faults.
     let again = log.sorted().into_iter().filter(|line| line.contains("again")).count();
     assert!((1..=2).contains(&again), "{again}");
     assert_eq!(seen(to.path()), seen(from.path()));
 }
 
-/// Keys beneath the root of `dir`, links included, which are not followed.
+/// Keys beneath the root of `dir`, with links, which are not followed.
 fn names(dir: &Path) -> Vec<String> {
     let (mut all, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(at) = dirs.pop() {
@@ -231,7 +231,7 @@ async fn what_the_source_does_not_have_is_deleted_and_nothing_else() {
     filter.exclude("kept.tmp").unwrap();
     let job = Job { filter: Arc::new(filter), delete: Some(6), ..job };
 
-    // More than was allowed: nothing goes.
+    // More names than the limit, so nothing is deleted.
     let report = job.run(ALL).await;
     assert!(report.failed == 1 && report.not_deleted && report.deleted == 0, "{report:?}");
     assert!(report.failures[0].1.to_string().contains("more than 6 files"), "{:?}", report.failures);
@@ -254,7 +254,7 @@ async fn no_draft_is_deleted_that_somebody_writes_or_may_write() {
     let (from, to) = (tree(), tempdir().unwrap());
     let (job, _) = job(from.path(), to.path());
     assert!(job.run(ALL).await.is_complete());
-    // Beside what stays, in a directory that goes, and by somebody whose lock nobody sees.
+    // Drafts beside names that stay, in a directory that is deleted, and of a writer whose lock is not visible.
     let beside = ["run/.x.phoebus-draft", ".y.0123456789abcdef.phoebus-part"];
     let within = [
         "old/.x.phoebus-draft",
@@ -273,12 +273,12 @@ async fn no_draft_is_deleted_that_somebody_writes_or_may_write() {
     let there = |names: &[&str]| names.iter().map(|name| to.path().join(name).exists()).collect::<Vec<_>>();
     assert_eq!((there(&beside), there(&within)), (vec![true; 2], vec![true, true, false, true]), "{report:?}");
     assert!(!to.path().join("older").exists() && report.failed > 0, "{report:?}");
-    // It goes when it is left.
+    // It is deleted after its writer has closed it.
     drop(used);
     let report = job.run(ALL).await;
     assert_eq!((there(&beside), there(&within)), (vec![true; 2], vec![false, false, false, true]), "{report:?}");
     assert!(!to.path().join("old").exists() && to.path().join("oldest").exists());
-    // What stays is no failure.
+    // A draft that stays is not a failure.
     assert_eq!(report.failed, 0, "{report:?}");
 }
 
@@ -289,7 +289,7 @@ async fn nothing_is_deleted_after_a_failure_or_a_listing_that_is_not_whole() {
     assert!(job.run(ALL).await.is_complete());
     fs::write(to.path().join("run/extra"), "x").unwrap();
     let before = names(to.path());
-    // A file that cannot be carried may be one of several.
+    // One of several files that cannot be carried.
     fs::create_dir(to.path().join("new")).unwrap();
     fs::write(from.path().join("new"), "x").unwrap();
     let job = Job { delete: Some(100), ..job };
@@ -297,7 +297,7 @@ async fn nothing_is_deleted_after_a_failure_or_a_listing_that_is_not_whole() {
     assert!(report.failed > 0 && report.not_deleted && to.path().join("run/extra").exists(), "{report:?}");
     fs::remove_dir(to.path().join("new")).unwrap();
     fs::remove_file(from.path().join("new")).unwrap();
-    // Each listing of the source is cut after one entry: the first time with an error, and then as if that were all.
+    // Each listing of the source is cut after one entry: the first time with an error, and then as if it were complete.
     for silent in [false, true] {
         let far = Far::new(from.path());
         far.faults.cut_listings.store(if silent { 2 } else { 1 }, Ordering::Relaxed);
@@ -327,7 +327,7 @@ async fn links_are_carried_as_links_if_that_is_asked() {
     let times = |dir: &TempDir| fs::symlink_metadata(dir.path().join("to-file")).unwrap().modified().unwrap();
     assert_eq!(times(&from), times(&to));
     assert_eq!(job.run(ALL).await.skipped, 4);
-    // One that leads elsewhere is replaced, and so is a file; a directory is not.
+    // A link to another target is replaced, and so is a file, but not a directory.
     for name in ["to-file", "to-dir", "to-nowhere"] {
         fs::remove_file(to.path().join(name)).unwrap();
     }
@@ -356,7 +356,7 @@ async fn a_mode_alone_that_changed_is_set() {
     assert_eq!(job.run(ALL).await.modes_set, 0);
 }
 
-/// Notes the mode of a directory when a file begins to go there.
+/// Notes the mode of a directory when the copy of a file into it begins.
 #[derive(Debug)]
 struct Looking(std::path::PathBuf, Mutex<Vec<u32>>);
 
@@ -374,7 +374,7 @@ async fn private_directories_are_private_while_they_are_filled() {
     fs::create_dir(from.path().join("own")).unwrap();
     fs::write(from.path().join("own/a"), "secret").unwrap();
     fs::set_permissions(from.path().join("own"), fs::Permissions::from_mode(0o500)).unwrap();
-    // What is made in such a directory has its group.
+    // New names in such a directory get its group.
     fs::set_permissions(to.path(), fs::Permissions::from_mode(0o2775)).unwrap();
     let looking = Arc::new(Looking(to.path().join("own"), Mutex::default()));
     let (source, dest) = (Arc::new(local(from.path())), Arc::new(local(to.path())));
@@ -384,7 +384,7 @@ async fn private_directories_are_private_while_they_are_filled() {
     assert_eq!(fs::metadata(to.path().join("own")).unwrap().mode() & 0o7777, 0o2500);
 }
 
-/// Counts what is found before it is its turn.
+/// Counts the files that are found before they are carried.
 #[derive(Debug, Default)]
 struct Counting(Mutex<(u64, u64, bool)>);
 
@@ -470,7 +470,7 @@ async fn trees_that_differ_are_told_apart() {
         found
     };
     assert_eq!(compare(&comparison).await, Vec::<String>::new());
-    // The same size and time, other bytes.
+    // The same size and time, but other bytes.
     let path = to.path().join("run/c.h5");
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     fs::write(&path, content(50_000, 4)).unwrap();
@@ -526,14 +526,14 @@ async fn what_has_another_name_at_the_destination_is_not_deleted() {
         let report = job.run(ALL).await;
         assert!(report.is_complete() && report.deleted == 1, "{report:?}");
         assert_eq!(names(to.path()), [there]);
-        // What would be deleted is what is deleted.
+        // A dry run reports the names that the job then deletes.
         job.dry_run = true;
         assert_eq!(job.run(ALL).await.deleted, 0);
         assert_eq!(names(to.path()), [there]);
     }
 }
 
-/// A file system that finds a name however its characters are composed.
+/// A file system that finds a name in composed and decomposed form.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_whose_names_differ_in_composition_are_not_lost() {
     let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
@@ -545,7 +545,7 @@ async fn files_whose_names_differ_in_composition_are_not_lost() {
     let report = Job::new(Arc::new(local(from.path())), Arc::new(far)).run(ALL).await;
     assert!((report.carried, report.failed) == (1, 1), "{report:?}");
     assert!(report.failures[0].1.to_string().contains("takes several names for one"), "{report:?}");
-    // Elsewhere both are there.
+    // On others, both exist.
     let to = tempdir().unwrap();
     let report = Job::new(Arc::new(local(from.path())), Arc::new(local(to.path()))).run(ALL).await;
     assert!(report.is_complete() && names(to.path()).len() == 2, "{report:?}");

@@ -1,4 +1,4 @@
-//! A process that is killed by the system and another that goes on, and one that has no space.
+//! A process that the system kills, and another that resumes its work; and a process without space.
 
 use crate::common;
 use common::{content, key, local};
@@ -12,7 +12,7 @@ use tempfile::tempdir;
 const DIR: &str = "PHOEBUS_FILES_TEST_KILLED_IN";
 const SIZE: usize = 12 << 20;
 
-/// What the process does that is killed; nothing when it is run as a test like any other.
+/// The work of the process that is killed. As an ordinary test, it does nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn slowly() {
     let Some(dir) = std::env::var_os(DIR) else { return };
@@ -58,7 +58,7 @@ async fn a_killed_transfer_goes_on_where_it_was() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
-/// What the process does whose files may not be long.
+/// The work of the process with a limit on file sizes.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_space() {
     let Some(dir) = std::env::var_os(DIR) else { return };

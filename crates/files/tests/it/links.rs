@@ -1,4 +1,4 @@
-//! Symbolic links that others made, where others can make them, are not written through.
+//! Symbolic links that other users made, in directories where they can, are not followed for writing.
 
 use crate::common;
 use common::{key, local};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::{TempDir, tempdir};
 
-/// Somebody else, in these tests that need root.
+/// Another user, for the tests that need root.
 const GAMES: u32 = 5;
 
-/// Another one yet.
+/// A third user.
 const MAN: u32 = 6;
 
-/// Who has the first of these numbers.
+/// The user with the number GAMES.
 fn games() -> Identity {
     Identity::named("games", Duration::from_secs(60)).unwrap()
 }
@@ -36,7 +36,7 @@ async fn put(store: &dyn Store, key: &Key) -> Result<(), Error> {
     }
 }
 
-/// A link of `owner`.
+/// A link that belongs to `owner`.
 fn link(owner: u32, target: &str, at: &Path) {
     symlink(target, at).unwrap();
     lchown(at, Some(owner), None).unwrap();
@@ -60,7 +60,7 @@ fn tree() -> TempDir {
     root
 }
 
-/// Everything that changes something below `dir`, `dir/a` among it.
+/// All operations that change something beneath `dir`, with `dir/a` among it.
 async fn refused_below(store: &Local, dir: &str) {
     let of = |name: &str| key(&format!("{dir}/{name}"));
     let (a, new, d, mine) = (of("a"), of("new"), of("d"), key("shared/mine"));
@@ -92,7 +92,7 @@ async fn refused_below(store: &Local, dir: &str) {
     }
 }
 
-/// Nothing of it has changed.
+/// None of it has changed.
 fn untouched(root: &Path) {
     let mut names: Vec<_> = fs::read_dir(root.join("vic")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -109,7 +109,7 @@ async fn link_of_others_to_a_directory_is_not_written_through() {
     let root = tree();
     let shared = root.path().join("shared");
     link(GAMES, "../vic", &shared.join("sub"));
-    // One's own link to it does not make it better, nor does a directory of his.
+    // One's own link to the other user's link does not make that one safe, nor does the other user's directory.
     link(0, "sub/../vic", &shared.join("own"));
     fs::create_dir(shared.join("his")).unwrap();
     lchown(shared.join("his"), Some(GAMES), None).unwrap();
@@ -120,7 +120,7 @@ async fn link_of_others_to_a_directory_is_not_written_through() {
             refused_below(&store, dir).await;
             assert!(store.open(&key(dir).join("a").unwrap()).await.is_ok(), "it is read through");
         }
-        // A whole tree, which gives the directory its mode.
+        // A whole tree, which sets the mode of the directory.
         let store: Arc<dyn Store> = Arc::new(store);
         let job = Job::new(store.clone(), store);
         let report = job.run([(key("src"), key("shared"))]).await;
@@ -149,7 +149,7 @@ async fn link_of_others_to_a_file_is_not_changed_through() {
                 assert!(matches!(error, Error::Denied { .. }) || name == "device", "{name}: {error}");
             }
         }
-        // What has the same bytes gets no other mode, either.
+        // A file with the same bytes does not get another mode either.
         mode(&root.path().join("vic/b"), 0o666);
         fs::write(root.path().join("vic/b"), "vic/a").unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
@@ -185,7 +185,7 @@ async fn special_files_take_no_bytes_and_no_mode() {
         }
         assert_eq!(fs::metadata(root.path().join(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
     }
-    // The null device takes bytes.
+    // A write to the null device succeeds.
     put(&store, &key("null")).await.unwrap();
 }
 
@@ -193,7 +193,7 @@ async fn special_files_take_no_bytes_and_no_mode() {
 async fn links_are_followed_that_nobody_else_chose() {
     let root = tree();
     let path = |name: &str| root.path().join(name);
-    // Of root; of one's own; up and down, and a slash at the end.
+    // Links of root and of one's own, with `..` and a trailing slash.
     fs::create_dir(path("closed")).unwrap();
     link(0, "../vic", &path("closed/sub"));
     link(0, "../closed/sub/", &path("shared/roots"));
@@ -224,7 +224,7 @@ async fn links_are_followed_that_nobody_else_chose() {
         put(&games, &key("shared/file")).await.unwrap();
         assert!(fs::symlink_metadata(path("shared/file")).unwrap().is_symlink());
     }
-    // To the top by a path of the machine, for files that the user names; and by what the kernel alone can follow.
+    // Through the root directory, for files that the user names, and through a link that only the kernel can follow.
     link(0, root.path().to_str().unwrap(), &path("shared/top"));
     put(&Local::new("/", Links::Anywhere).unwrap(), &key(path("shared/top/vic/b").to_str().unwrap())).await.unwrap();
     std::env::set_current_dir(root.path()).unwrap();
@@ -271,7 +271,7 @@ async fn file_made_by_others_meanwhile_gets_no_bytes() {
     };
     make("of-man", MAN);
     for (name, before) in [("new", 0), ("mine", 0), ("of-man", MAN)] {
-        // Of root's or of the same user's nothing is said: whoever could make it had as much before.
+        // A link of root or of the same user is no reason to refuse: whoever could make it had these rights before.
         for (owner, done) in [(before, true), (GAMES, false)] {
             let draft = begin(name).await;
             make(name, owner);

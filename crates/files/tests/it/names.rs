@@ -1,4 +1,4 @@
-//! Whether a far destination has what was carried by the names that were said.
+//! Whether a remote destination has stored files under the requested names.
 
 use crate::common;
 use common::{Far, key, local};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::tempdir;
 
-/// A server that alters names, for all that `from` has.
+/// A job to a server that alters names, for all files in `from`.
 fn job(from: &Path, far: &Far) -> Job {
     far.faults.alters.store(1, Ordering::Relaxed);
     let retry = Retry { attempts: 3, first: Duration::from_millis(1), most: Duration::from_millis(1) };
@@ -36,12 +36,12 @@ async fn of_what_answers_nothing_is_said_where_names_cannot_be_listed() {
     let report = carry(&["caf\u{e9}", "plain", "taken"], "taken").await;
     assert_eq!((report.failed, report.gone), (0, 1), "{report:?}");
     assert!(report.unlisted.is_some_and(|why| why.contains("busy")));
-    // What no server alters is gone; what some do is a failure.
+    // A missing name that no server alters counts as gone. One that some servers alter is a failure.
     let report = carry(&["a:stream", "plain"], "a:stream").await;
     assert_eq!((report.failed, report.gone), (1, 0), "{report:?}");
 }
 
-/// Takes one file away as soon as it is there.
+/// Removes one file as soon as it exists.
 #[derive(Debug)]
 struct Taking(std::path::PathBuf);
 
@@ -55,7 +55,7 @@ impl Watcher for Taking {
     }
 }
 
-/// Counts what is tried again, and asks all to end at the first if that is wanted.
+/// Counts repeated attempts, and stops the job at the first if requested.
 #[derive(Debug)]
 struct Again {
     count: AtomicU64,
@@ -86,9 +86,9 @@ async fn a_server_that_does_not_list_is_not_tried_again_for_each_directory() {
     let again = Arc::new(Again { count: 0.into(), stop: None });
     let report = Job { watcher: again.clone(), ..job(from.path(), &far) }.run(all.clone()).await;
     assert!(report.is_complete() && report.unlisted.is_some(), "{report:?}");
-    // Those that look at the same time, twice each.
+    // At most two attempts of each concurrent check.
     assert!(again.count.load(Ordering::Relaxed) <= 8, "{again:?}");
-    // Whoever asks it to end does not wait for it.
+    // A job that is told to stop does not wait for it.
     let there = tempdir().unwrap();
     let (far, stop) = (Far::new(there.path()), Stop::default());
     far.faults.unlisted.store(1000, Ordering::Relaxed);

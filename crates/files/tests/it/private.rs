@@ -43,7 +43,7 @@ fn mode(path: &Path) -> u32 {
 async fn they_are_private_before_directories_are_made_in_them() {
     let (from, to) = (tree(), tempdir().unwrap());
     let far = Far::new(to.path());
-    // One try of setting the mode fails and is made again.
+    // One attempt to set the mode fails and is repeated.
     far.faults.unset.store(1, Ordering::Relaxed);
     let report = job(from.path(), &far).run(ALL).await;
     assert!(report.is_complete() && report.carried == 4, "{report:?}");
@@ -56,14 +56,14 @@ async fn they_are_private_before_directories_are_made_in_them() {
 async fn nothing_is_put_in_one_that_cannot_be_made_private() {
     let (from, to) = (tree(), tempdir().unwrap());
     let far = Far::new(to.path());
-    // As often as it is tried.
+    // All attempts fail.
     far.faults.unset.store(3, Ordering::Relaxed);
     let report = job(from.path(), &far).run(ALL).await;
     assert_eq!((report.carried, report.failed), (1, 6), "{report:?}");
     assert!(report.failures[0].1.to_string().contains("busy"), "{report:?}");
     assert!(report.failures[1].1.to_string().contains("could not be made so"), "{report:?}");
     assert_eq!(fs::read_dir(to.path().join("own")).unwrap().count(), 0);
-    // At the end it is made so, and the next run goes on.
+    // The mode is set at the end, and the next run continues.
     assert_eq!(mode(&to.path().join("own")), 0o700);
     assert!(job(from.path(), &far).run(ALL).await.is_complete());
     assert!(to.path().join("own/sub/deep/c").exists());
@@ -80,7 +80,7 @@ async fn they_are_private_before_files_come_to_them_although_they_were_there() {
     let made = far.faults.made.lock().unwrap().clone();
     let above = made.iter().find(|(dir, _)| *dir == key("own/sub")).unwrap().1.unwrap();
     assert_eq!((above & 0o777, mode(&own)), (0o700, 0o700));
-    // Without the modes of the source it stays what it is.
+    // Without the modes of the source, it keeps its own.
     fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
     let job = job(from.path(), &far);
     let job = Job { how: TransferOptions { modes: false, ..job.how.clone() }, ..job };
@@ -107,6 +107,6 @@ async fn nothing_new_has_permissions_that_its_source_lacks() {
             assert!(is & !was == 0 && is & 0o700 == was & 0o700, "{path}: {was:o} {is:o}");
         }
     }
-    // What was there keeps its own.
+    // A replaced file keeps its permissions.
     assert_eq!((mode(&to[0].path().join("z")), mode(&to[1].path().join("z"))), (0o666, 0o440));
 }

@@ -350,7 +350,8 @@ async fn streams_become_files_and_files_streams() {
     );
 }
 
-/// One of the calls that a store has at work is held by what nobody wants any more, or that others have to wait for to its end.
+/// A checksum occupies one of the store's limited calls. It must yield to other calls, and stop when its result is no
+/// longer wanted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checksum_lets_others_have_their_turn_and_ends_when_nobody_wants_it() {
     let dir = tempdir().unwrap();
@@ -359,7 +360,7 @@ async fn a_checksum_lets_others_have_their_turn_and_ends_when_nobody_wants_it() 
     let object = store.open(&key("long")).await.unwrap();
     let whole = Extent::first(32 << 30);
     let summing = tokio::spawn(async move { object.checksum(Algorithm::Sha256, whole).await });
-    // Far more than a call waits, and far less than the whole file takes.
+    // Far longer than a call waits, and far shorter than the whole file takes.
     let time_limit = Duration::from_secs(20);
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(20)).await;

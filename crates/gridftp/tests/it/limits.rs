@@ -338,7 +338,7 @@ def slow(s, what):
         if not more: return got
         got += more
 def narrow(f):
-    # The free space for the upload is reported before the connection is made.
+    # The receive buffer has to be set before the connection is made.
     at = ftplib.parse227(f.sendcmd('PASV')); s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768); s.settimeout(60); s.connect(('127.0.0.1', at[1]))
     return s
 def one(f, tls, dead):

@@ -54,7 +54,7 @@ def send(f, line, cuts, twice=()):
     at = ftplib.parse227(f.sendcmd('PASV'))[1]
     begin(f, line); s = [socket.create_connection(('127.0.0.1', at), 30) for _ in range(3)]
     for i, (a, b) in enumerate(cuts): block(s[i % 3], 0, a, data[a:b])
-    # The first bytes stay, as with blocks that are written one by one: the file has the counted bytes.
+    # Bytes that arrive a second time do not replace the first ones: the file has the bytes that were counted.
     while twice and 'Transferred: %d' % n not in f.getresp(): pass
     for a, b in twice: block(s[0], 0, a, b'!' * (b - a))
     for c in s: c.sendall(struct.pack('>BQQ', 72 if c is s[0] else 8, 0, 3 if c is s[0] else 0))

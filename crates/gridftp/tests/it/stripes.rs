@@ -291,7 +291,7 @@ f.voidcmd('SPOR 127,0,0,1,200,0'); r = refused(f, 'RETR data', '425'); assert DE
             drop(kill);
         });
         let output = extended(&site, &script);
-        // The server ends the wait of a client.
+        // Let the waiting script continue.
         fs::write(site.front.local().join("go"), "").unwrap();
         ok(&output);
     });

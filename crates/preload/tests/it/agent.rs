@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Two gateways of which the first takes clients with a certificate over TLS, QUIC and UDT; and a place for agents of its own.
+/// Two gateways, and a directory for agents. The first gateway accepts clients with a certificate over TLS, QUIC and
+/// UDT.
 struct Place {
     room: tempfile::TempDir,
     gateways: [SocketAddr; 2],
@@ -71,7 +72,7 @@ impl Place {
         self.file("certificates").join(name)
     }
 
-    /// `command` as this place's user has it: with certificates, a runtime directory, and no agent asked for.
+    /// `command` as this place's user runs it: with certificates, a runtime directory, and no setting for an agent.
     fn settle(&self, mut command: Command) -> Command {
         let [first, second] = self.gateways;
         command.env("PHOEBUS_PATH", format!("{first},{second}")).env("PHOEBUS_ONLY", "127.0.0.0/8");
@@ -90,14 +91,14 @@ impl Place {
         command
     }
 
-    /// The reports since the last time.
+    /// The reports since the last call.
     fn reports(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.file("report")).unwrap_or_default();
         let _ = fs::remove_file(self.file("report"));
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
-    /// The processes that are agents of this place.
+    /// The process numbers of the agents in this directory.
     fn agents(&self) -> Vec<i32> {
         let ours = format!("XDG_RUNTIME_DIR={}\0", self.room.path().display());
         let is_agent = |pid: &i32| {
@@ -147,7 +148,7 @@ fn peer(name: &str, address: SocketAddr) -> String {
     format!("[[peer]]\nname = \"{name}\"\naddress = \"{address}\"\nsecurity = \"none\"\nfrom = [\"127.0.0.0/8\"]\n")
 }
 
-/// From where to where the hops of a report lead, and what carries and protects the first two.
+/// The ends of a report's hops, and transport and protection of the first two.
 fn way(report: &Value) -> (Vec<String>, Vec<String>) {
     let hops = report["hops"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -179,7 +180,7 @@ fn every_first_hop_carries_programs_and_says_so() {
         assert_eq!(from, ["client", "agent", "pg1", "pg2"], "{reports:#?}");
         assert_eq!(by, ["tcp none", carried], "{reports:#?}");
     }
-    // One for each first hop, and none for long.
+    // One agent for each first hop, and none stays for long.
     place.until_agents(0);
     assert!(fs::read_dir(place.file("phoebus/agents")).unwrap().all(|entry| {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -204,9 +205,9 @@ fn auto_chooses_what_can_be_had_and_says_so() {
     let (from, by) = way(&report);
     assert_eq!((said.as_str(), from[1].as_str(), by[1].ends_with("encrypt")), ("", "agent", true), "{report:#}");
     assert_eq!(by[1], "quic encrypt");
-    // TLS alone is to be had at the other port.
+    // Only TLS is available at the other port.
     let (said, report) = get(format!("{}:{},{second}", first.ip(), first.port() + 1));
-    // Before it, if that takes long, stands that the gateway has not answered yet.
+    // If that takes long, a message that the gateway has not answered yet comes first.
     assert!(said.contains("phoebus: the first hop goes by tls, since quic was not available: "), "{said}");
     assert_eq!(way(&report).1[1], "tcp encrypt", "{report:#}");
     // pg2 has no TLS at all.
@@ -225,7 +226,7 @@ fn auto_uses_no_agent_with_another_certificate() {
     let place = Place::new();
     let (_server, url) = web(&place);
     let mut holder = place.hold("tls");
-    // Without a certificate, pg1 takes no encrypted connection.
+    // Without a certificate, pg1 accepts no encrypted connection.
     let get = |mut command: Command, rest: &[&str]| {
         command.env_remove("PHOEBUS_CERT").env_remove("PHOEBUS_KEY");
         let ended = run(command.args(rest));
@@ -265,10 +266,10 @@ fn programs_that_start_at_once_share_one_agent_that_stays_while_they_live() {
         let starts: Vec<_> = (0..4).map(|_| scope.spawn(|| place.hold("quic"))).collect();
         holders.extend(starts.into_iter().map(|start| start.join().unwrap()));
     });
-    // Those that found one there have gone, or are about to.
+    // Agents that found another one have ended, or are about to.
     place.until_agents(1);
     let agents = place.agents();
-    // Several times as long as it waits without them.
+    // Several times as long as an agent waits without clients.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(place.agents(), agents);
     for mut holder in holders {
@@ -278,7 +279,7 @@ fn programs_that_start_at_once_share_one_agent_that_stays_while_they_live() {
     place.until_agents(0);
 }
 
-/// Says how each step went: an open session and its end, then another connect.
+/// Prints how each step went: an open session and its end, then another connect.
 const READER: &str = r#"
 import socket, sys
 def connect():
@@ -301,8 +302,8 @@ except OSError as error:
     print(error.strerror, flush=True)
 "#;
 
-/// A process that is being killed has no words any more before it has closed its sockets, and is a zombie after that: one whose
-/// last thread has gone, which need not be the first.
+/// A process that is being killed has no command line before it has closed its sockets, and is a zombie after that. Its
+/// last thread need not be the first.
 fn until_gone(pid: i32) {
     let begun = Instant::now();
     while let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -336,7 +337,7 @@ fn read_through_a_death(place: &Place, mut python: Command, url: &str) -> Vec<St
 #[test]
 fn dead_agent_resets_its_sessions() {
     let place = Place::new();
-    // More than all buffers on the way hold.
+    // More than all buffers on the path hold.
     payload(&place.file("data"), 256 * MEGABYTE);
     let (_server, url) = web(&place);
     let mut demanded = place.run("quic");
@@ -346,7 +347,7 @@ fn dead_agent_resets_its_sessions() {
     let note = reports[1]["note"].as_str().unwrap();
     assert!(note.contains("no agent carries the first hop to gateway") && note.contains("by quic any more"), "{note}");
 
-    // A program that did not ask for it goes on without, and finds the next one.
+    // A program without a setting for it continues without an agent, and finds the next one.
     let mut holder = place.hold("quic");
     let bare = place.settle(preloaded(program("python3"), self::address()));
     assert_eq!(read_through_a_death(&place, bare, &url), ["open", "reset", "connected"]);
@@ -373,7 +374,7 @@ fn destination_sees_the_death_of_an_agent() {
     let to = destination.local_addr().unwrap();
     let connect =
         "import socket, sys\ns = socket.create_connection((sys.argv[1], int(sys.argv[2])))\ns.sendall(b'x')\ns.recv(1)";
-    // Over UDT nothing but the beacon tells pg1, whose patience with silence is an hour.
+    // Over UDT, only the beacon tells pg1, which tolerates an hour of silence.
     let mut python = place.run("udt/5007");
     python.arg(program("python3")).args(["-c", connect]).arg(to.ip().to_string()).arg(to.port().to_string());
     let mut child = python.stderr(Stdio::null()).spawn().unwrap();
@@ -429,7 +430,7 @@ fn unavailable_first_hop_is_reported_before_the_start() {
         let ended = run(&mut command);
         assert_eq!(ended.status.code(), Some(125), "{ended:?}");
         let begins = format!("phoebus: no first hop by {hop} to ");
-        // Before it, if that takes long, stands that the gateway has not answered yet.
+        // If that takes long, a message that the gateway has not answered yet comes first.
         let said: Vec<&str> =
             ended.err.lines().filter(|line| !line.contains("has not answered the agent by")).collect();
         assert!(said.len() == 1 && said[0].starts_with(&begins) && said[0].contains(expected), "{expected}: {ended:?}");
@@ -452,7 +453,7 @@ fn unavailable_first_hop_is_reported_before_the_start() {
         refused(hop, &stranger, untrusted);
         refused(hop, &nameless, "it wants to see a certificate of this end: give one (--cert, --key)");
     }
-    // pg2 has TCP alone.
+    // pg2 has only TCP.
     let deaf = |command: &mut Command| {
         command.env("PHOEBUS_PATH", place.gateways[1].to_string());
     };
@@ -467,13 +468,13 @@ fn unavailable_first_hop_is_reported_before_the_start() {
 
 #[test]
 fn other_users_cannot_use_the_agent() {
-    // Only root can be somebody else.
+    // Only root can act as another user.
     if !fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
         return;
     }
     let place = Place::new();
     let mut holder = place.hold("quic");
-    // What the place's owner may read, others may too, but for what the agent itself closes.
+    // Others may read the files that the place's owner may read, except those that the agent itself protects.
     fs::set_permissions(place.room.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let as_nobody = |command: &Command| {
         let mut nobody = Command::new(program("setpriv"));
@@ -496,7 +497,7 @@ fn other_users_cannot_use_the_agent() {
     let mut cat = Command::new("cat");
     let ended = as_nobody(cat.arg(&file));
     assert!(!ended.status.success() && ended.err.contains("Permission denied"), "{ended:?}");
-    // A program that is told to use the agent does not get at it, and does not go another way.
+    // A program that is told to use the agent cannot reach it, and does not go another way.
     fs::copy(library(), place.file("shim.so")).unwrap();
     let destination = TcpListener::bind((address().ip(), 0)).unwrap();
     let mut curl = place.settle(preloaded("/usr/bin/curl", self::address()));
@@ -506,7 +507,7 @@ fn other_users_cannot_use_the_agent() {
     let ended = as_nobody(&curl);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(ended.err.contains("no agent carries the first hop to gateway"), "{ended:?}");
-    // Who knows where it listens is asked for the secret.
+    // A client that knows the address needs the secret.
     let text = fs::read_to_string(&file).unwrap();
     let listens = text.lines().find_map(|line| line.strip_prefix("listen ")).unwrap();
     let mut connect = plain(phoebus());

@@ -1,4 +1,4 @@
-//! What a program sees of epoll while a session is opened, and after (`tests/c/epoll.c`).
+//! epoll in a program while a session is opened, and after (`tests/c/epoll.c`).
 
 use crate::common;
 use common::compile;

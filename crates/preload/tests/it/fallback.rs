@@ -1,4 +1,4 @@
-//! Direct connections after a gateway that is not there (`tests/c/fallback.c`).
+//! Direct connections after a gateway that does not answer (`tests/c/fallback.c`).
 
 use crate::common;
 use common::{compile, plain, preloaded, run};
@@ -11,7 +11,7 @@ fn program() -> &'static PathBuf {
 }
 
 fn check(rule: &str, only: &str) {
-    // The kernel alone is the measure.
+    // The kernel alone defines the expected behaviour.
     run(plain(program()).arg(rule)).ok();
     for gateway in ["127.0.0.1/1", "[::1]/1"] {
         let mut command = preloaded(program(), gateway);

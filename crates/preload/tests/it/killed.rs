@@ -1,4 +1,4 @@
-//! What becomes of a handshake when a process that shares it is killed (`tests/c/killed.c`).
+//! The handshake when a process that shares it is killed (`tests/c/killed.c`).
 
 use crate::common;
 use common::peer::Peer;

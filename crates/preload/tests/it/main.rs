@@ -1,4 +1,4 @@
-//! All tests of this crate that stand outside of it: one program, since linking one is quicker than linking many.
+//! All integration tests of this crate, in one program, since linking one is quicker than linking many.
 
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
 

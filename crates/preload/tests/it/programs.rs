@@ -1,4 +1,5 @@
-//! Real programs through real gateways: bytes arrive whole, ends are seen, and errors are those of a direct connection.
+//! Real programs through real gateways: bytes arrive complete, programs see ends of files, and errors are those of a
+//! direct connection.
 
 #[path = "../../../gridftp/tests/it/support/works.rs"]
 mod works;
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 use works::works;
 
 const MEGABYTE: usize = 1 << 20;
-/// How programs come to the gateways, in the notes for `docs/interop.md`.
+/// The way of programs to the gateways, in the notes for `docs/interop.md`.
 const SHIM: &str = "shim";
 
 /// An address where nobody listens.
@@ -76,7 +77,7 @@ fn wget() {
     let bytes = payload(&gateways.file("data"), 8 * MEGABYTE);
     let (_server, url) = web(gateways.room.path(), gateways.room.path());
     let to = gateways.file("copy");
-    // With a time limit wget leaves its connect by a jump out of a signal handler, if it must.
+    // With a time limit, wget may leave its connect by a jump out of a signal handler.
     for limit in ["--timeout=0", "--timeout=60"] {
         run(gateways.command(program("wget")).args(["-nv", limit, "-O"]).arg(&to).arg(format!("{url}/data"))).ok();
         assert!(fs::read(&to).unwrap() == bytes);
@@ -117,13 +118,13 @@ fn wget2() {
         assert!(fs::read(to.join(name)).unwrap() == bytes, "{name}");
     }
     gateways.carried(4);
-    // Version 1.99.1 says so and exits with 0, without gateways too.
+    // Version 1.99.1 reports this and exits with 0, also without gateways.
     let refused = run(wget2().args(["-O", "/dev/null"]).arg(format!("http://{}/", nobody())));
     assert!(refused.err.contains("Connection refused"), "{refused:?}");
     works("wget2", "nginx", SHIM, "bytes many errors");
 }
 
-/// An OpenSSH server, with a key for who runs the test.
+/// An OpenSSH server, with a key for the user who runs the test.
 struct Ssh {
     _server: Server,
     config: String,
@@ -150,7 +151,7 @@ impl Ssh {
         );
         let config = gateways.file("ssh_config");
         fs::write(&config, ssh).unwrap();
-        // Where sshd separates privileges; Debian makes it when the service starts.
+        // The directory of sshd's privilege separation. Debian creates it when the service starts.
         fs::create_dir_all("/run/sshd").unwrap();
         let mut command = plain(program("sshd"));
         let server = Server::start(command.args(["-D", "-e", "-f"]).arg(gateways.file("sshd_config")), address);
@@ -185,7 +186,7 @@ fn scp_and_sftp() {
     let refused = run(gateways.command(program("ssh")).args(["-F", &ssh.config, "-p", "1", "host", "true"]));
     assert_eq!(refused.status.code(), Some(255), "{refused:?}");
     assert!(refused.err.contains("Connection refused"), "{refused:?}");
-    // The other way to connect that ssh has: without waiting, with a time limit.
+    // ssh's other way to connect: non-blocking, with a time limit.
     let mut timed = gateways.command(program("ssh"));
     run(timed.args(["-F", &ssh.config, "-o", "ConnectTimeout=60", "host", "true"])).ok();
     timed.args(["-o", "Port=1"]);
@@ -313,7 +314,7 @@ fn node() {
     let arguments = [url, path, echo.to_string(), nobody().to_string()];
     script(&gateways, "node", "node/client.js", &arguments);
     gateways.carried(50);
-    // With libuv's rings, where it has them, which would register sockets behind the shim's back.
+    // With io_uring in libuv, if it has it. Sockets registered there would bypass the shim.
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node/client.js");
     let mut rings = gateways.command(program("node"));
     assert_eq!(run(rings.arg(file).args(arguments).env("UV_USE_IO_URING", "1")).ok(), "ok\n");
@@ -426,7 +427,7 @@ fn psql() {
 fn iperf3() {
     let gateways = Gateways::start();
     let address = SocketAddr::new(address().ip(), 5201);
-    // A server for each run: after one it listens anew, and nobody could tell when.
+    // A server for each run. After a run, it listens anew, and the test could not tell when.
     for arguments in [&["-P", "1"][..], &["-P", "8"], &["-P", "8", "-R"], &["-P", "2", "--bidir"]] {
         let mut command = plain(program("iperf3"));
         let server = Server::start(command.args(["-s", "-B", &address.ip().to_string()]), address);
@@ -434,14 +435,14 @@ fn iperf3() {
         client.args(["-J", "-n", "64M", "-c", &address.ip().to_string()]).args(arguments);
         let report: serde_json::Value = serde_json::from_str(&run(&mut client).ok()).unwrap();
         assert!(report.get("error").is_none(), "{report:#}");
-        // Both directions at once stop when they have had as much together, however they share it.
+        // Both directions stop after a common total, however they share it.
         let bidirectional = arguments.contains(&"--bidir");
         let least = if bidirectional { 1 } else { 64 << 20 };
         let sums = ["sum_sent", "sum_received"].map(|sum| report["end"][sum]["bytes"].as_u64().unwrap());
         assert!(sums[0] >= least && sums[1] > 0, "{report:#}");
         drop(server);
         let streams = arguments[1].parse::<usize>().unwrap() * if bidirectional { 2 } else { 1 };
-        // And the one for control.
+        // And the control connection.
         gateways.carried(streams + 1);
     }
     works("iperf3", "iperf3", SHIM, "bytes many");
@@ -451,7 +452,7 @@ fn iperf3() {
 fn nc_closes_one_direction() {
     let gateways = Gateways::start();
     let sent = payload(&gateways.file("data"), 3 * MEGABYTE);
-    // A server that answers only when it has all.
+    // A server that answers only after it has received everything.
     let listener = TcpListener::bind(SocketAddr::new(address().ip(), 0)).unwrap();
     let to = listener.local_addr().unwrap();
     let expected = sent.clone();

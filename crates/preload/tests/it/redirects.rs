@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const FAR: &str = "192.0.2.1";
-/// A port of loopback where nobody listens: none that a test is given when it asks for any.
+/// A port of loopback that is closed. The kernel never assigns it to a test.
 const NOBODY: &str = "127.0.0.1:1";
 
 fn client() -> &'static Path {
@@ -18,7 +18,7 @@ fn client() -> &'static Path {
     PROGRAM.get_or_init(|| compile("client", &[]))
 }
 
-/// How a connection by `path` goes, and its report.
+/// Connects by `path`. Returns the outcome and its report.
 fn connected(path: &str, port: u16, variables: &[(&str, &str)]) -> (Ended, Value) {
     let room = tempfile::tempdir().unwrap();
     let report = room.path().join("report");
@@ -31,7 +31,7 @@ fn connected(path: &str, port: u16, variables: &[(&str, &str)]) -> (Ended, Value
     (ended, serde_json::from_str(&report).unwrap())
 }
 
-/// The path that each session at `peer` was to take from there.
+/// The path that each session at `peer` requested from there.
 fn paths(peer: &Peer) -> Vec<String> {
     let text = |path: &[Endpoint]| path.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     peer.asked().iter().map(|asked| text(&asked.path)).collect()
@@ -46,7 +46,7 @@ fn redirect_to_a_better_gateway_is_followed() {
     let third = Peer::start("127.0.0.1");
     let second = naming(third.address);
     let first = naming(second.address);
-    // The last one was to come later anyway: it is not asked to ask itself.
+    // The last one is later on the path anyway, so it is not told to connect to itself.
     let path = format!("{},{},pg2", first.address, third.address);
     let (ended, report) = connected(&path, ECHO, &[]);
     assert_eq!(ended.out, "connected\n", "{}", ended.err);
@@ -79,7 +79,7 @@ fn better_gateway_may_have_another_address_family() {
 #[test]
 fn redirects_end_somewhere() {
     let closed = naming(NOBODY.parse().unwrap());
-    // Not even a fallback goes direct past a gateway that is there.
+    // A fallback does not bypass a gateway that answers.
     let (ended, report) = connected(&closed.address.to_string(), ECHO, &[("PHOEBUS_FALLBACK", "1")]);
     let trail = format!("; redirected: {} → {NOBODY}", closed.address);
     let note = report["note"].as_str().unwrap();
@@ -106,7 +106,7 @@ fn redirects_end_somewhere() {
     let trail = format!("; gave up, for the limit of redirects, 4, is reached: {}", way.join(" → "));
     let note = report["note"].as_str().unwrap();
     assert!(ended.out == "No buffer space available\n" && note.ends_with(&trail), "{note}");
-    // One more has named it, at the beginning of this test, and now it was not asked.
+    // One further gateway has named it, at the beginning of this test, and was not asked again.
     assert_eq!(chain.iter().map(|peer| peer.asked().len()).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 1]);
 }
 
@@ -120,7 +120,7 @@ fn better_gateway_with_only_a_name_is_reported() {
 
 macro_rules! by_epoll {
     ($($name:ident)*) => {$(
-        /// What a program sees by epoll (`tests/c/epoll.c`) is the same as without a redirect.
+        /// epoll in a program (`tests/c/epoll.c`) behaves the same as without a redirect.
         #[test]
         fn $name() {
             let peer = Peer::start("127.0.0.1");

@@ -1,5 +1,5 @@
-//! What a program sees of its sockets while a session is opened, and after. The programs are in C
-//! (`tests/c/rules.c`, `signals.c`, `copies.c`, `races.c`), the gateway is under the test's control.
+//! Sockets in a program while a session is opened, and after. The programs are in C (`tests/c/rules.c`, `signals.c`,
+//! `copies.c`, `races.c`), and the test controls the gateway.
 
 use crate::common;
 use common::peer::{self, Peer};
@@ -16,7 +16,7 @@ fn command(program: &Path, peer: &Peer, rule: &str) -> Command {
     command
 }
 
-/// One test for each rule of a program that needs no more than the usual gateway.
+/// One test for each rule of a program that needs only the usual gateway.
 macro_rules! rules {
     ($program:ident: $($name:ident)*) => {
         fn $program() -> &'static Path {
@@ -44,7 +44,7 @@ rules! { copies: duplicated forked vforked threads shared }
 fn refusals() {
     let peer = Peer::start("127.0.0.1");
     let ended = run(&mut command(rules(), &peer, "refusals"));
-    // Only what no direct connection could meet is said unasked, and once.
+    // Without a setting, the shim reports only errors that no direct connection could have, and once.
     assert_eq!(ended.err, "phoebus: 192.0.2.1:17: peer: it is \"closed\"; the program gets EACCES\n");
     ended.ok();
     assert!(!peer.asked().is_empty());
@@ -55,11 +55,11 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| compile("races", &[]))
 }
 
-/// Runs a rule of `races.c`, whose destinations are on this host, so that it sees what comes to them past the gateway.
+/// Runs a rule of `races.c`. Its destinations are on this host, so it sees connections that bypass the gateway.
 fn race(rule: &str, more: impl FnOnce(&mut Command, &Peer)) -> Ended {
     let peer = Peer::start("127.0.0.1");
     let mut command = command(program(), &peer, rule);
-    // 192.0.2.1 is nowhere: who reaches it does so through the gateway.
+    // 192.0.2.1 does not exist, so it can be reached only through the gateway.
     command.env("PHOEBUS_ONLY", "127.0.0.0/8,192.0.2.0/24");
     more(&mut command, &peer);
     let ended = run(&mut command);

@@ -1,4 +1,4 @@
-//! What users and administrators can set, and what they are told (`tests/c/client.c`).
+//! The settings of users and administrators, and the messages about them (`tests/c/client.c`).
 
 use crate::common;
 use common::peer::{self, CHALLENGE, ECHO, GARBAGE, HANG_UP, NOT_ALLOWED, Peer, REFUSED};
@@ -18,7 +18,7 @@ fn client() -> &'static Path {
     PROGRAM.get_or_init(|| compile("client", &[]))
 }
 
-/// What the client says of a connection to each.
+/// The client's report of a connection to each.
 fn says(command: &mut Command, destinations: &[(&str, u16)]) -> Vec<String> {
     for (host, port) in destinations {
         command.args([host, &port.to_string()[..]]);
@@ -28,7 +28,7 @@ fn says(command: &mut Command, destinations: &[(&str, u16)]) -> Vec<String> {
     ended.ok().lines().map(str::to_owned).collect()
 }
 
-/// A command that sees these lines as /etc/hosts.
+/// A command for which these lines are /etc/hosts.
 fn with_hosts(room: &Path, lines: &str) -> Command {
     let hosts = room.join("hosts");
     fs::write(&hosts, lines).unwrap();
@@ -38,7 +38,7 @@ fn with_hosts(room: &Path, lines: &str) -> Command {
     command
 }
 
-/// Gives `command` the shim, by way of env(1): not the programs that come before it.
+/// Preloads the shim into `command` by env(1), not into the programs before it.
 fn shim(command: &mut Command, variables: &[(&str, &str)]) {
     command.arg("env").arg(format!("LD_PRELOAD={}", common::library().display()));
     command.args(variables.iter().map(|(name, value)| format!("{name}={value}")));
@@ -49,7 +49,7 @@ fn reports(file: &Path) -> Vec<Value> {
     fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// An address on loopback where nobody listens: no port that a test is given when it asks for any.
+/// A closed port on loopback. The kernel never assigns it to a test.
 const NOBODY: SocketAddr = SocketAddr::new(LOOPBACK, 1);
 
 #[test]
@@ -91,7 +91,7 @@ fn destinations_are_selected_by_the_names_they_were_looked_up_by() {
 fn all_addresses_of_a_gateway_are_tried() {
     let room = tempfile::tempdir().unwrap();
     let peer = Peer::start("127.0.0.1");
-    // Nobody listens at the first two of them on this port.
+    // The first two addresses are closed on this port.
     let hosts = "127.0.0.77 gw.example\n::1 gw.example\n127.0.0.1 gw.example\n";
     let mut command = with_hosts(room.path(), hosts);
     shim(&mut command, &[("PHOEBUS_GW", &format!("gw.example/{}", peer.address.port()))]);
@@ -118,8 +118,8 @@ fn direct_connection_is_reported() {
 #[test]
 fn every_address_of_a_gateway_is_spoken_of_and_the_telling_one_first() {
     let room = tempfile::tempdir().unwrap();
-    // In a network of its own, where nobody listens at the one, and no route leads to the other, which a socket of its family
-    // tries first.
+    // In a network namespace of its own. Nobody listens at one address, and the other, which a socket of its family
+    // tries first, has no route.
     let hosts = room.path().join("hosts");
     fs::write(&hosts, "127.0.0.77 gw.example\n2001:db8:dead::1 gw.example\n").unwrap();
     let script = format!("ip link set lo up && mount --bind {} /etc/hosts && exec \"$@\"", hosts.display());
@@ -221,7 +221,7 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
     let (own, file_of) = ("127.0.0.0/8", home.path().to_str().unwrap());
     let no_setting = "client.conf, line 2: \"PHOEBUS_GATEWAY\" is no setting";
     let no_path = "phoebus: environment: PHOEBUS_PATH: \"pg1/x\" is not an endpoint with a port";
-    // Whether this host's own may be concerned, by the environment or by the file.
+    // Whether this host itself may be concerned, by the environment or by the file.
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, bool);
     let cases: [Case<'_>; 7] = [
         (&[("PHOEBUS_PATH", "pg1/x")], "", no_path, false),
@@ -242,13 +242,13 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
         let mut command = preloaded(client(), "127.0.0.1:1");
         command.envs(variables.iter().copied());
         let ended = run(command.args([FAR, "7", FAR, "7", "127.0.0.1", &direct.port().to_string()]));
-        // What certainly is not meant to go through a gateway still works.
+        // Connections that are certainly not meant for a gateway still work.
         let last = if is_own_concerned { "Invalid argument" } else { "connected" };
         assert_eq!(ended.out, format!("Invalid argument\nInvalid argument\n{last}\n"), "{variables:?} {more}");
         assert!(ended.err.contains(expected), "{}", ended.err);
         assert_eq!(ended.err.matches('\n').count(), 1, "one sentence, once: {}", ended.err);
     }
-    // Nor is anything waited for, or read without end, to find out.
+    // The shim neither waits, nor reads without end, to find out.
     let files: [(&[u8], &str); 2] = [
         (b"PHOEBUS_GW=pg1\n\xff", "client.conf, line 2: is no text in UTF-8; expected a few lines of NAME=value"),
         (b"", "client.conf: cannot be read: it is a pipe; expected a few lines of NAME=value"),
@@ -266,7 +266,7 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
         assert_eq!(ended.out, "Invalid argument\nInvalid argument\n");
         assert!(ended.err.contains(expected), "{}", ended.err);
     }
-    // A program that does not connect is not bothered.
+    // A program that does not connect gets no message.
     let mut command = preloaded(program("true"), "127.0.0.1:1");
     let ended = run(command.env("PHOEBUS_PATH", "pg1/x"));
     assert_eq!((ended.status.code(), &ended.err[..]), (Some(0), ""));
@@ -283,7 +283,7 @@ fn direct_connection_needs_permission() {
         command
     };
     let destination = [("127.0.0.1", direct.port())];
-    // Said to everyone, and once.
+    // Reported to every program, once.
     let port = direct.port().to_string();
     let ended = run(command().args(["127.0.0.1", &port, "127.0.0.1", &port]));
     assert_eq!(ended.out, "Connection refused\nConnection refused\n");
@@ -301,7 +301,7 @@ fn direct_connection_needs_permission() {
         assert!(note.starts_with(start) && note.ends_with(": cannot connect: connection refused"), "{note}");
         assert_eq!(report["destination"], direct.to_string());
     }
-    // A gateway that is there and refuses is obeyed.
+    // The refusal of a gateway that answers is final.
     let peer = Peer::start("127.0.0.1");
     let mut command = preloaded(client(), peer.address);
     assert_eq!(says(command.env("PHOEBUS_FALLBACK", "1"), &[(FAR, REFUSED)]), ["Connection refused"]);
@@ -359,7 +359,7 @@ fn reports_say_what_a_session_got() {
 fn congestion_control_of_the_program_stays() {
     let peer = Peer::start("127.0.0.1");
     let room = tempfile::tempdir().unwrap();
-    // A session each: with what was asked for, with the system's, and with what the program chose.
+    // A session each: with the requested congestion control, with the system's, and with the program's own.
     let cases = [("reno", "0"), ("system", "0"), ("reno", "1")];
     let source = "import socket, sys\nfd = socket.socket()\n\
                   if sys.argv[1] == '1': fd.setsockopt(6, 13, fd.getsockopt(6, 13, 16))\n\
@@ -432,7 +432,7 @@ fn handshake_is_sent_in_the_syn() {
     assert_eq!(active, 2, "the first connect fetched the cookie, the others used it");
 }
 
-/// A gateway that is not there at all, in a network namespace where nobody answers.
+/// A gateway that does not answer at all, in an empty network namespace.
 #[test]
 fn silent_gateway_is_given_up() {
     let script = "ip link set lo up; ip link add nowhere type veth peer name else; ip link set else up; ip addr add 198.51.100.1/24 dev nowhere; \

@@ -1,4 +1,4 @@
-//! A far store: a directory as it would be seen over a network, whose faults are chosen.
+//! A remote store: a directory that behaves as over a network, with injected faults.
 
 #![allow(dead_code, reason = "each test is a crate that uses some of it")]
 
@@ -27,7 +27,7 @@ pub fn local(dir: &Path) -> Local {
     Local::new(dir, Links::Beneath).unwrap().with_journal_from(1)
 }
 
-/// A directory over a network that gives blocks in an order and of sizes of its own.
+/// A directory over a network that returns blocks in an order and of sizes of its own.
 #[derive(Debug, Clone)]
 pub struct Far {
     pub inner: Local,
@@ -35,35 +35,36 @@ pub struct Far {
     pub faults: Arc<Faults>,
 }
 
-/// What goes wrong, each after so many blocks; negative ones never do.
+/// Faults, each after so many blocks. Negative numbers mean never.
 #[derive(Debug)]
 pub struct Faults {
     pub fail: AtomicI64,
     pub damage: AtomicI64,
     pub stall: AtomicI64,
-    /// Listings end after one entry: 1 with an error, 2 as if that were all.
+    /// Listings end after one entry: 1 with an error, 2 as if they were complete.
     pub cut_listings: AtomicI64,
-    /// So many listings and directories to be made fail in a way that may pass.
+    /// So many listings and creations of directories fail with a passing error.
     pub passing: AtomicI64,
-    /// How many listings there are at the same time, and were at the most.
+    /// The number of concurrent listings, and its maximum.
     pub listing: AtomicI64,
     pub most_listing: AtomicI64,
-    /// Whether names are found whatever their case, and have lower case alone: 1. Whether é is found however it is composed, and is listed as
-    /// e with an accent: 2.
+    /// 1: names are found whatever their case, and are stored in lower case. 2: é is found in composed and decomposed
+    /// form, and is listed decomposed.
     pub folds: AtomicI64,
-    /// So many times of setting attributes fail in a way that may pass.
+    /// So many attempts to set attributes fail with a passing error.
     pub unset: AtomicI64,
-    /// The directories that were made, with the mode that the one above each had.
+    /// The directories that were made, each with the mode of its parent.
     pub made: Mutex<Vec<(Key, Option<u32>)>>,
-    /// How often something was looked at.
+    /// The number of lookups.
     pub stats: AtomicI64,
-    /// Whether it is a server whose names have to be looked for, and how many listings of them fail in a way that may pass.
+    /// Whether the server may alter names, so that they have to be checked, and how many listings for it fail with a
+    /// passing error.
     pub alters: AtomicI64,
     pub unlisted: AtomicI64,
 }
 
 impl Faults {
-    /// The name that `key` has.
+    /// The name under which `key` is stored.
     fn called(&self, key: &Key) -> Key {
         match self.folds.load(Ordering::Relaxed) {
             0 => key.clone(),
@@ -125,7 +126,7 @@ impl Far {
     }
 }
 
-/// Whether the fault's time has come.
+/// Whether the fault is due.
 fn comes(fault: &AtomicI64) -> bool {
     fault.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(if n < 0 { n } else { n - 1 })) == Ok(0)
 }
@@ -244,7 +245,7 @@ impl Object for FarObject {
     }
     fn flow(&self, wanted: Ranges, shape: Shape) -> Fallible<'_, Arc<dyn Flow>> {
         Box::pin(async move {
-            // As streams in parallel give them: not in order, of other sizes than the pool's, and some of them twice.
+            // As parallel streams deliver them: out of order, of other sizes than the pool's, and some of them twice.
             let mut parts: Vec<Extent> = wanted.iter().flat_map(|e| e.blocks(10_007)).collect();
             parts.sort_by_key(|part| part.start().wrapping_mul(0x9e37_79b9_7f4a_7c15));
             parts.extend(parts.iter().step_by(7).copied().collect::<Vec<_>>());
@@ -280,7 +281,7 @@ impl Flow for FarFlow {
     fn next(&self) -> Fallible<'_, Option<Block>> {
         Box::pin(async move {
             let mut parts = self.parts.lock().await;
-            // A connection that was cut stays cut, whoever else reads from it.
+            // A connection that was cut stays cut for every reader.
             if self.is_cut.load(Ordering::Relaxed) || comes(&self.faults.fail) {
                 self.is_cut.store(true, Ordering::Relaxed);
                 let reason = "the connection was cut".into();

@@ -1,4 +1,4 @@
-//! Two real gateways on loopback, a session passing through both, and the report that proves it did.
+//! Two real gateways on loopback, a session through both, and the report that proves it.
 
 use super::{LIMIT, phoebus, plain, preloaded};
 use serde_json::Value;
@@ -50,7 +50,7 @@ impl Gateways {
         command
     }
 
-    /// A file in the room.
+    /// A path in the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.room.path().join(name)
     }
@@ -65,7 +65,7 @@ impl Gateways {
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
-    /// Asserts that so many sessions were opened since the last time, each through both gateways.
+    /// Asserts that so many sessions were opened since the last call, each through both gateways.
     #[track_caller]
     pub fn carried(&self, at_least: usize) {
         let reports = self.reports();
@@ -95,8 +95,8 @@ pub fn address() -> SocketAddr {
     SocketAddr::from(([127, 192 + (pid >> 8) as u8 % 63, pid as u8, NEXT.fetch_add(1, Ordering::Relaxed)], 5006))
 }
 
-/// Waits until somebody listens there. It does not connect to find out: a server may take that for its client, and iperf3's
-/// closes its listener, and resets whoever else has connected meanwhile, when that client is gone.
+/// Waits until a program listens there, without a connection: a server may take that for its client, and iperf3's
+/// closes its listener after that client has gone, and resets other connections made meanwhile.
 #[track_caller]
 pub fn until_listening(address: SocketAddr) {
     let begun = Instant::now();
@@ -106,7 +106,7 @@ pub fn until_listening(address: SocketAddr) {
     }
 }
 
-/// Whether somebody listens at an IPv4 address, by the kernel's own list (proc_pid_net(5)).
+/// Whether a program listens at an IPv4 address, by the kernel's list (proc_pid_net(5)).
 fn is_listening(address: SocketAddr) -> bool {
     const LISTEN: &str = "0A";
     let IpAddr::V4(ip) = address.ip() else { panic!("{address} is no IPv4 address") };
@@ -118,7 +118,7 @@ fn is_listening(address: SocketAddr) -> bool {
         .any(|line| line[1] == own && line[3] == LISTEN)
 }
 
-/// A server of a test's; it ends with this value.
+/// A server of a test, killed on drop.
 pub struct Server(pub Child);
 
 impl Server {

@@ -1,4 +1,5 @@
-//! What the tests share: the library, C programs, running them with a limit, and a gateway under a test's control.
+//! Shared parts of the tests: the library, C programs, running them with a time limit, and a gateway that a test
+//! controls.
 
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
@@ -10,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for any test on a loaded machine; who takes longer hangs.
+/// Long enough for any test on a busy machine. A test that takes longer hangs.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// What a program has said, and how it ended.
+/// The output of a program, and how it ended.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -30,7 +31,7 @@ impl Ended {
     }
 }
 
-/// Where cargo puts what it builds.
+/// The directory of cargo's build products.
 pub fn target() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(Path::parent).unwrap().to_owned()
@@ -51,7 +52,7 @@ pub fn phoebus() -> PathBuf {
     file
 }
 
-/// The program `name`, wherever a Debian package may put it.
+/// The path of the program `name`, wherever a Debian package may put it.
 pub fn program(name: &str) -> PathBuf {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.exists());
@@ -68,7 +69,7 @@ pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
     to
 }
 
-/// A command without any settings of the tester's.
+/// A command without any settings of the user who runs the tests.
 pub fn plain(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -76,7 +77,7 @@ pub fn plain(program: impl AsRef<std::ffi::OsStr>) -> Command {
             command.env_remove(name);
         }
     }
-    // No file of the tester's either.
+    // No settings file of that user either.
     command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").env("LC_ALL", "C");
     command
 }

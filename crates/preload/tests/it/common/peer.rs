@@ -1,5 +1,5 @@
-//! A gateway that does what a test wants when the test wants it, as no real one would: what it does depends on the port that
-//! a session is to go to. Behind every session it opens is an echo.
+//! A gateway whose behaviour a test controls: it depends on the destination port of the session. Each session that it
+//! opens leads to an echo.
 
 use super::{preloaded, run};
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 /// Opens at once.
 pub const ECHO: u16 = 7;
-/// Opens when released.
+/// Opens when the test releases it.
 pub const HELD: u16 = 9;
-/// Refuses as refused connections are.
+/// Refuses with a refused connection.
 pub const REFUSED: u16 = 11;
-/// Likewise, when released.
+/// The same, when the test releases it.
 pub const HELD_REFUSED: u16 = 12;
-/// Opens in single bytes, with bytes of the stream right behind.
+/// Opens in single bytes, directly followed by bytes of the stream.
 pub const TRICKLE: u16 = 13;
-/// Hangs up.
+/// Closes the connection.
 pub const HANG_UP: u16 = 14;
 /// Speaks another protocol.
 pub const GARBAGE: u16 = 15;
@@ -31,16 +31,16 @@ pub const GARBAGE: u16 = 15;
 pub const CHALLENGE: u16 = 16;
 /// Refuses by policy.
 pub const NOT_ALLOWED: u16 = 17;
-/// Opens, and at once sends what fits and closes its direction.
+/// Opens, immediately sends as much as fits, and closes its direction.
 pub const GREETING: u16 = 18;
-/// Opens, and resets when the client has sent something.
+/// Opens, and resets after the client has sent something.
 pub const RESET: u16 = 19;
 
 /// Like [`HELD`] and [`HELD_REFUSED`], at ports where a program without privileges can listen.
 pub const HELD_HERE: u16 = 10_009;
 pub const HELD_REFUSED_HERE: u16 = 10_012;
 
-/// What a client has asked for.
+/// The request of a client.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub session: SessionId,
@@ -48,7 +48,7 @@ pub struct Asked {
     pub path: Vec<Endpoint>,
     pub mode: Mode,
     pub user: Option<String>,
-    /// From where.
+    /// The client's address.
     pub from: SocketAddr,
 }
 
@@ -66,7 +66,7 @@ impl Peer {
         Self::on(listener)
     }
 
-    /// One that refuses every session and names `better`.
+    /// A gateway that refuses every session and names `better`.
     pub fn naming(better: Endpoint) -> Self {
         Self::with(TcpListener::bind("127.0.0.1:0").unwrap(), Some(better))
     }
@@ -88,14 +88,14 @@ impl Peer {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (control, asked, better) = (Arc::clone(&control), Arc::clone(&asked), better.clone());
-                // A client that goes away is no concern of the gateway's.
+                // A client that closes its connection does not matter.
                 thread::spawn(move || drop(serve(stream, &control, &asked, better.as_deref())));
             }
         });
         peer
     }
 
-    /// Waits until something was asked for: who gives up a request may have ended before it is read.
+    /// Waits until a request was received. A client that gives up may have ended before its request is read.
     pub fn wait_until_asked(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.asked().is_empty() {
@@ -104,7 +104,7 @@ impl Peer {
         }
     }
 
-    /// What was asked for so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
@@ -161,14 +161,14 @@ fn redirect(mut stream: TcpStream, mut acceptor: Acceptor, better: &Endpoint) ->
         .refuse(&Refused { code: Code::Limit, reason: "it is full", hop: "pg", limits, redirect })
         .map_err(invalid)?;
     send(&mut stream, &mut acceptor, usize::MAX)?;
-    // The client is to hang up.
+    // The client must close the connection.
     stream.read(&mut [0; 16]).map(|_| ())
 }
 
 fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control: &UdpSocket) -> io::Result<()> {
     let port = asked.destination.port;
     if matches!(port, HELD | HELD_REFUSED | HELD_HERE | HELD_REFUSED_HERE) {
-        // HELLO goes out at once, whatever the answer takes.
+        // HELLO is sent at once, however long the answer takes.
         send(&mut stream, &mut acceptor, usize::MAX)?;
         control.recv(&mut [0; 16])?;
     }
@@ -212,7 +212,7 @@ fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control:
         _ => send(&mut stream, &mut acceptor, usize::MAX)?,
     }
     if !matches!(acceptor.state(), State::Opened(_)) {
-        // The client is to hang up.
+        // The client must close the connection.
         return stream.read(&mut [0; 16]).map(|_| ());
     }
     if port == RESET {
@@ -231,7 +231,7 @@ fn send(stream: &mut TcpStream, acceptor: &mut Acceptor, most: usize) -> io::Res
     Ok(())
 }
 
-/// An echo that is reached directly.
+/// An echo server that is reached directly.
 pub fn echo(ip: IpAddr) -> SocketAddr {
     let listener = TcpListener::bind(SocketAddr::new(ip, 0)).unwrap();
     let address = listener.local_addr().unwrap();
