@@ -37,13 +37,13 @@
 //! Names, listings, attributes:
 //! - `commands`: operations on files that take one or two commands.
 //! - `listing`: listings by MLSD or LIST.
-//! - `unix`: parses lines of LIST.
+//! - `ls_lines`: parses lines of LIST.
 //! - `links`: detects symbolic links in listings.
 //! - `known`: what the client has learnt about a server.
 //! - `names`: detects names that a server would alter.
 //! - `absent`: decides whether a refusal means that a name does not exist.
-//! - `twins`: two names of one file (hard links).
-//! - `lost`: finds out whether commands without a reply were carried out.
+//! - `hard_links`: two names of one file (hard links).
+//! - `lost_replies`: finds out whether commands without a reply were carried out.
 //! - `modes`: permissions of uploaded files.
 //! - `source_modes`: permissions of source files on servers whose MLST lacks them.
 //! - `private`: keeps an upload private before its first byte arrives.
@@ -53,7 +53,7 @@
 //! - `session`: one control connection, that is commands, replies, time limits.
 //! - `login`: opens a control connection.
 //! - `pool`: the control connections of a server.
-//! - `places`: the limit on control connections in use.
+//! - `connection_limit`: the limit on control connections in use.
 //! - `pipe`: short commands about many files, pipelined on one control connection.
 //! - `ahead`: whether commands may be pipelined.
 //! - `lines`: classifies command lines.
@@ -65,7 +65,7 @@
 //! - `route`: [`Route`], connections through gateways.
 //! - `inside`: data connections inside SSH.
 //! - `tls`: the certificates that TLS accepts.
-//! - `sessions`: TLS sessions that data connections resume.
+//! - `tls_tickets`: TLS sessions that data connections resume.
 //!
 //! The client believes what a server says about itself, with one exception. A data connection goes to the server's own
 //! address, whatever the server says, unless data connections are authenticated ([`Options::data_elsewhere`]).
