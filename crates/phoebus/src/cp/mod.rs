@@ -65,10 +65,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     filter.bounds = args.choice().bounds(SystemTime::now());
     // Batches of short files keep many open. Programs that cp starts (ssh) do not mind.
     phoebus_net::limits::raise_descriptors();
+    if args.prints() {
+        standard::check_output()?;
+    }
+    let log = args.log_file.as_deref().map(Log::open).transpose()?;
+    // A list may come slowly, and a signal ends the program meanwhile.
+    let wanted = wanted(&args)?;
     let runtime = crate::runtime::multi_thread()?;
     let (result, time_limit) = runtime.block_on(async {
         let shared = Shared::default();
-        let work = copy(&args, Arc::new(filter), &shared);
+        let work = copy(&args, wanted, log, Arc::new(filter), &shared);
         tokio::pin!(work);
         let signal = tokio::select! {
             result = &mut work => {
@@ -144,13 +150,14 @@ fn tell_of(outcome: &Outcome, code: u8, args: &Args, watch: &Watch) {
     }
 }
 
-async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitCode> {
+async fn copy(
+    args: &Args,
+    wanted: CopyRequest,
+    log: Option<Log>,
+    filter: Arc<Filter>,
+    shared: &Shared,
+) -> Result<ExitCode> {
     let stop = &shared.stop;
-    if args.prints() {
-        standard::check_output()?;
-    }
-    let log = args.log_file.as_deref().map(Log::open).transpose()?;
-    let wanted = wanted(args)?;
     let sessions = args.transfers.0.map_or(choose::SESSIONS, |n| n as usize);
     let (in_place, stall_timeout) = (args.in_place, Some(args.timeout.0));
     let (streams, choose) = (args.streams.0, Some(choose::streams as fn(&_) -> u32));

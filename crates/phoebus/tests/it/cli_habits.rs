@@ -3,6 +3,7 @@
 use crate::support;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
 use support::here::{Here, says};
 use support::serve::{Serve, run};
 
@@ -219,5 +220,23 @@ fn other_attempts_of_newcomers_are_answered() {
     here.fails(2, "HOST:PATH with one colon", &["cp", "host::module/x", "new"]);
     for addr in ["24012", "localhost:24012"] {
         here.fails(2, "an address and port such as 127.0.0.1:2811", &["serve", "--listen", addr]);
+    }
+}
+
+#[test]
+fn cp_that_waits_for_its_list_ends_with_a_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.args(["cp", "--list", "-"]).arg(dir.path()).stdin(Stdio::piped()).stderr(Stdio::null());
+    for (name, number) in [("INT", 2), ("TERM", 15)] {
+        let mut child = command.spawn().unwrap();
+        // Until it reads standard input: system call 0 with descriptor 0.
+        let calls = format!("/proc/{}/syscall", child.id());
+        while !std::fs::read_to_string(&calls).unwrap().starts_with("0 0x0 ") {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(number));
     }
 }

@@ -112,11 +112,11 @@ impl Session {
 
     /// The subject of the client's certificate.
     fn subject(&self) -> Option<String> {
-        self.identity().and_then(|identity| match identity {
+        match self.identity()? {
             Identity::Certificate(subject) => Some(subject),
             #[cfg(feature = "kerberos")]
             Identity::Principal(_) => None,
-        })
+        }
     }
 
     /// Whether clients may log in by GSSAPI tokens.
