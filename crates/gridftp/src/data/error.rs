@@ -73,7 +73,7 @@ pub enum Error {
         expected: u64,
     },
     /// The stream is too long.
-    #[error("the data connection brought more than the {0} bytes that were announced")]
+    #[error("the data connection brought more than the {0} bytes that were expected")]
     Long(u64),
     /// The connection is gone, and nothing shows whether it was complete.
     #[error(

@@ -10,6 +10,7 @@
 //! - `mode`: the transfer modes, behind one trait; `outgoing`: the sending state of a connection.
 //! - `send`, `receive`: transfers. Both ends are flows of `phoebus_files`, so a disk, a draft and a program look the
 //!   same.
+//! - `files`: many short files in a row.
 //! - `time_slice`: plain connections on threads ([`IoThreads`]), where the kernel sends files (`outgoing`), and received
 //!   bytes go directly to the draft (`write`), past flows and tasks (invariant 9).
 //! - [`ChannelSecurity`]: authentication of the peer, and protection of data (DCAU, PROT).
@@ -27,6 +28,7 @@ mod blocks;
 mod channel;
 mod connection;
 mod error;
+mod files;
 mod gsi;
 pub(crate) mod inside;
 mod intake;

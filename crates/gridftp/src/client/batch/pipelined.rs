@@ -1,9 +1,10 @@
 //! Commands about many files, sent without waiting for each reply, as GridFTP servers allow.
 
-use super::super::error::passing;
+use super::super::error::words;
+use super::super::lines::verb;
 use super::super::remote::Remote;
 use super::super::session::Session;
-use phoebus_files::Error;
+use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
 use std::collections::VecDeque;
 
@@ -46,9 +47,9 @@ pub(super) async fn ask_in_order(
     }
 }
 
-/// The error of a batch that a reply ends.
+/// The error of a batch that a reply to `line` ends. It is passing if the reply is.
 pub(super) fn ends(remote: &Remote, line: &[u8], reply: &Reply) -> Error {
-    let verb = super::super::lines::verb(line);
-    let words = super::super::error::words(reply);
-    passing(&remote.0.name, format!("a batch ends: the server answers {verb} with {words}"))
+    let reason = format!("a batch ends: the server answers {} with {}", verb(line), words(reply));
+    let kind = if reply.is_transient_failure() { ErrorKind::Passing } else { ErrorKind::Request };
+    Error::Store { name: remote.0.name.to_string(), reason, kind }
 }

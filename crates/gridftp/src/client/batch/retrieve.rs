@@ -5,24 +5,23 @@
 //! counts only with the checksum that the server tells for its name.
 
 use super::super::commands::facts_of;
-use super::super::error::passing;
+use super::super::error::{data as of_data, passing};
 use super::super::listing::meta_of;
 use super::super::remote::Remote;
 use super::super::session::Session;
+use super::MOST_BYTES;
 use super::pipelined::{ask_in_order, ends};
-use super::{BLOCK, MOST_BYTES};
-use crate::data::{Channel, Intake, Mode};
+use crate::data::Mode;
 use bytes::Bytes;
-use phoebus_files::Error;
-use phoebus_files::block::{Body, Pool};
 use phoebus_files::job::SHORT;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Attributes, Flow, Kind, Meta, ShortObject};
+use phoebus_files::store::{Attributes, Kind, Meta, ShortObject};
 use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// How long the server may take to connect, at least, and in round trips.
 const REACH: Duration = Duration::from_secs(5);
@@ -88,21 +87,30 @@ async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> R
         None if reply.is_success() => Ok(()),
         None => Err(ends(remote, &lines[number], &reply)),
     });
-    let contents = receive(remote, &channel, files, &received);
-    let reached = async {
-        sleep(REACH.max(remote.0.rtt * REACH_TRIPS).min(remote.options().reply_timeout)).await;
+    let contents = async {
+        let came = || {
+            received.fetch_add(1, Ordering::Relaxed);
+        };
+        let contents = channel.receive_files(files, MOST_BYTES, came).await;
+        contents.map_err(|error| of_data(&remote.0.name, error))
+    };
+    let connected = async {
+        sleep(REACH.max(remote.0.rtt * REACH_TRIPS)).await;
         match received.load(Ordering::Relaxed) {
-            0 => {
-                remote.0.pipelining.note_unreachable();
-                Err(passing(&remote.0.name, "the server has not connected to this end"))
-            }
+            0 => Err(passing(&remote.0.name, "the server has not connected to this end")),
             _ => std::future::pending().await,
         }
     };
-    let (contents, ()) = tokio::select! {
-        done = async { tokio::try_join!(contents, answered) } => done?,
-        unreached = reached => unreached?,
+    let done = tokio::select! {
+        done = async { tokio::try_join!(contents, answered) } => done,
+        unconnected = connected => unconnected,
     };
+    let (contents, ()) = done.inspect_err(|error| {
+        // Address translation or a firewall is in the way of the server's connections.
+        if received.load(Ordering::Relaxed) == 0 && error.kind() == ErrorKind::Passing {
+            remote.0.pipelining.note_unreachable();
+        }
+    })?;
     session.moving = false;
     for ((at, content), sum) in there.into_iter().zip(contents).zip(sums) {
         objects[at] = object(keys[at], metas[at], content, sum);
@@ -136,42 +144,9 @@ fn short_file(remote: &Remote, key: &Key, reply: &Reply) -> Option<Meta> {
     (may_read && is_file && remote.same_name(key, &name).is_ok()).then_some(meta)
 }
 
-/// Receives the content of so many files. Counts them.
-async fn receive(
-    remote: &Remote,
-    channel: &Channel,
-    files: usize,
-    received: &AtomicUsize,
-) -> Result<Vec<Option<Bytes>>, Error> {
-    let name = &remote.0.name;
-    let pool = Pool::new(BLOCK, 2);
-    let (mut contents, mut total) = (Vec::new(), 0);
-    let stall_timeout = remote.options().stall_timeout;
-    for _ in 0..files {
-        let intake = Intake { pool: pool.clone(), from: 0, expected: None, into: None };
-        let incoming = channel.receive(Mode::Extended, intake);
-        let (mut content, mut is_in_order) = (Vec::new(), true);
-        loop {
-            let next = timeout(stall_timeout, incoming.next()).await;
-            let next = next.map_err(|_| Error::Stalled { name: name.to_string(), after: stall_timeout })?;
-            let Some(block) = next.map_err(|error| passing(name, error.to_string()))? else { break };
-            let Body::Bytes(bytes) = &block.body else { continue };
-            total += bytes.len();
-            if total > MOST_BYTES {
-                return Err(passing(name, format!("it sends more than {MOST_BYTES} bytes of short files")));
-            }
-            is_in_order &= block.offset == content.len() as u64;
-            content.extend_from_slice(bytes);
-        }
-        contents.push(is_in_order.then(|| content.into()));
-        received.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(contents)
-}
-
 /// The object with this content, if it has the size and the checksum that the server tells.
-fn object(key: &Key, meta: Option<Meta>, bytes: Option<Bytes>, sum: Option<Sum>) -> Option<ShortObject> {
-    let (meta, bytes, sum) = (meta?, bytes?, sum?);
+fn object(key: &Key, meta: Option<Meta>, bytes: Option<Vec<u8>>, sum: Option<Sum>) -> Option<ShortObject> {
+    let (meta, bytes, sum) = (meta?, Bytes::from(bytes?), sum?);
     let attributes = Attributes { mode: meta.mode, modified: meta.modified };
     let object = ShortObject { key: key.clone(), bytes, sum, attributes, at_most: None, before: None };
     (meta.size == Some(object.bytes.len() as u64) && object.is_whole()).then_some(object)
