@@ -260,7 +260,11 @@ async fn files_are_stored_right_whatever_the_server_does() {
         for (name, content) in contents() {
             fs::write(from.path().join(name), content).unwrap();
         }
-        let limit = if matches!(quirk, Quirk::Mute | Quirk::Babbles) { 200 } else { 20_000 };
+        let limit = match quirk {
+            Quirk::Mute | Quirk::Babbles => 200,
+            Quirk::ClosesAfterEach => 1000,
+            _ => 20_000,
+        };
         let remote = Remote::connect(tools::within(&fake, Duration::from_millis(limit))).await.unwrap();
         let (report, _) = put(from.path(), &remote, "up").await;
         assert!(report.is_complete(), "{quirk:?}: {report:?}");
@@ -294,7 +298,11 @@ async fn files_are_retrieved_right_whatever_the_server_does() {
         for (name, content) in contents() {
             fake.put(&format!("/{name}"), &content);
         }
-        let limit = if matches!(quirk, Quirk::Mute | Quirk::Babbles) { 200 } else { 20_000 };
+        let limit = match quirk {
+            Quirk::Mute | Quirk::Babbles => 200,
+            Quirk::ClosesAfterEach => 1000,
+            _ => 20_000,
+        };
         let remote = Remote::connect(tools::within(&fake, Duration::from_millis(limit))).await.unwrap();
         let report = get(&remote, "", to.path()).await;
         assert!(report.is_complete(), "{quirk:?}: {report:?}");

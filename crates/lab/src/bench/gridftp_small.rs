@@ -66,14 +66,16 @@ struct Point {
 }
 
 const GUC: &str = "guc";
+const GUC_VERIFIED: &str = "guc-verified";
 const OURS: &str = "cp";
 const BOTH: &str = "both";
 const RSYNC: &str = "rsync";
 const UNSYNCED: &str = "rsync-unsynced";
 const RCLONE: &str = "rclone";
 const SCP: &str = "scp";
-const ROWS: [(&str, &str); 7] = [
+const ROWS: [(&str, &str); 8] = [
     (GUC, "globus-url-copy -cc 8 -pp, GCT's server"),
+    (GUC_VERIFIED, "the same with -verify-checksum, MD5"),
     (OURS, "phoebus cp, GCT's server"),
     (BOTH, "phoebus cp, phoebus serve"),
     (RSYNC, "rsync -a --fsync, over ssh"),
@@ -247,9 +249,13 @@ impl Hosts {
         let ftp = format!("ftp://{}:{PORT}", self.address);
         let shell = format!("root@{}:", self.address);
         let (program, args): (String, Vec<String>) = match row {
-            GUC => {
-                let args = ["-cc", "8", "-pp", "-r", "-cd"].map(str::to_owned).into_iter();
-                ("globus-url-copy".into(), args.chain(with_slash(ends(&ftp, "file://"))).collect())
+            GUC | GUC_VERIFIED => {
+                let mut args: Vec<String> = ["-cc", "8", "-pp", "-r", "-cd"].map(str::to_owned).into();
+                if row == GUC_VERIFIED {
+                    args.extend(["-verify-checksum", "-checksum-alg", "MD5"].map(str::to_owned));
+                }
+                args.extend(with_slash(ends(&ftp, "file://")));
+                ("globus-url-copy".into(), args)
             }
             RSYNC | UNSYNCED => {
                 let mut args = vec!["-a".to_owned(), "-e".to_owned(), format!("ssh -4 -q {}", ssh.join(" "))];
@@ -330,8 +336,8 @@ impl Experiment for Small {
     }
 
     fn has(&self, point: &str, row: &str) -> bool {
-        // Without a server, both are the same.
-        self.act(point) != Act::Local || row != OURS
+        // Without a server, these are the same as others.
+        self.act(point) != Act::Local || ![OURS, GUC_VERIFIED].contains(&row)
     }
 
     fn set_up(&self, point: &str) -> anyhow::Result<Hosts> {
@@ -372,7 +378,8 @@ impl Experiment for Small {
             method: format!(
                 "A directory of {} files of {} bytes, from the client's start to its end: copied on one machine, and put to and got \
                  from a server at the round trips of the columns. `phoebus cp` verifies each file, syncs it, and gives it its name only \
-                 then; `rsync --fsync` syncs; rclone verifies; the others do neither. scp over a link and rclone over SSH copy {FEW} \
+                 then, and GCT's server leaves syncing to its system; `rsync --fsync` syncs; rclone and `-verify-checksum` verify; the others do \
+                 neither. scp over a link and rclone over SSH copy {FEW} \
                  files, and their time is scaled. \
                  Medians, with the smallest and the largest of the runs.",
                 self.files, self.size
@@ -407,6 +414,13 @@ impl Small {
             Act::Local => vec![verdict(point, BOTH, "phoebus cp", RSYNC, "rsync -a --fsync")],
             _ => vec![
                 verdict(point, OURS, "phoebus cp with GCT's server", GUC, guc),
+                verdict(
+                    point,
+                    OURS,
+                    "phoebus cp with GCT's server",
+                    GUC_VERIFIED,
+                    &format!("{guc} and -verify-checksum"),
+                ),
                 verdict(point, BOTH, "phoebus cp with phoebus serve", GUC, guc),
             ],
         });
@@ -444,7 +458,7 @@ mod tests {
         let found: Vec<_> =
             small.verdicts(&results).into_iter().map(|verdict| (verdict.measured, verdict.met())).collect();
         assert_eq!(found, [(2.0, true), (1.5, true)]);
-        let row = &small.table("x", &results, RATE).rows[1];
+        let row = &small.table("x", &results, RATE).rows[2];
         assert_eq!(row[..], ["phoebus cp, GCT's server", "–", "–", "–", "90.0", "–"]);
         assert!(!small.has("local", OURS) && small.has("put-0s", OURS));
     }
