@@ -80,7 +80,7 @@ fn near_peer_is_reached_over_tcp() {
     assert!((1..2000).contains(&pool.segment.rtt_us), "{pool:?}");
     let report = pair.carries();
     assert_eq!(by(&report), ("tcp", "none"), "as configured, and no less");
-    assert!(report.notes[0].starts_with("auto has tcp: what is lost on a short path"), "{report:?}");
+    assert!(report.notes[0].starts_with("auto has tcp: a short path repairs losses quickly"), "{report:?}");
 }
 
 #[test]

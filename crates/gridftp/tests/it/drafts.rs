@@ -62,7 +62,7 @@ for shared in (0o777, 0o700):
     os.unlink(path('x')); os.unlink(path(part))
 if os.geteuid() == 0:
     f.storbinary('STOR ' + part, io.BytesIO(b'secret')); os.chown(path(part), 65534, -1); os.chmod(path(part), 0o1600)
-    f.sendcmd('RNFR ' + part); assert 'another owner' in refused(f, 'RNTO x', '550')
+    f.sendcmd('RNFR ' + part); assert 'its owner is not' in refused(f, 'RNTO x', '550')
 "#;
     ok(&python(&serve, script));
 }

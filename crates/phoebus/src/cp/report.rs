@@ -339,7 +339,7 @@ mod tests {
         assert!(told.ends_with("until they were complete, since this end reaches no data port of ftp://h"), "{told}");
         assert_eq!(outcome.json(0)["public_until_complete"], "this end reaches no data port of ftp://h");
         let nothing = |chosen| Outcome { chosen, ..self::outcome(0, &[]) }.to_string();
-        assert!(nothing(true).starts_with("nothing to do: no file was chosen by"), "{}", nothing(true));
+        assert!(nothing(true).starts_with("nothing to do: no file matches"), "{}", nothing(true));
         assert_eq!(nothing(false), "nothing to do: 0 files are there");
     }
 

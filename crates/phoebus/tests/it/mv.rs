@@ -229,7 +229,7 @@ fn directory_is_not_merged_into_an_existing_one() {
     for dest in ["B", "B/"] {
         new("A");
         let (code, said) = here.moves(&["A", &serve.url(dest)]);
-        let says = said.contains("/B/A: it is there and not empty: \"phoebus mv -T /") && said.contains("/A ftp://");
+        let says = said.contains("/B/A: it exists and is not empty: \"phoebus mv -T /") && said.contains("/A ftp://");
         assert!(code == Some(10) && says, "{code:?} {said}");
         assert!(here.path("A/f").exists() && fs::read(serve.path("B/A/f")).unwrap() == b"old");
     }
