@@ -216,12 +216,14 @@ async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> V
             None => rest.push((Left::Undecided.or_stopped(job), one)),
         }
     }
+    let under_way = job.how.stop.begin();
     let stored = exchange(job, dest, thread, |batches| batches.put(&objects)).await;
     if stored.is_none()
         && let Some(batches) = dest.batches().filter(|_| job.how.stop.is_asked())
     {
         batches.abandon(&objects).await;
     }
+    drop(under_way);
     let mut stored = stored.unwrap_or_default().into_iter();
     let mut ended = Vec::new();
     for (one, object) in ones.into_iter().zip(objects) {

@@ -32,7 +32,7 @@ impl ConnectionLimit {
         self.free.clone().try_acquire_owned().ok()
     }
 
-    /// ConnectionLimit in use.
+    /// Connections in use.
     pub(super) fn in_use(&self) -> usize {
         self.most.load(Ordering::Relaxed).saturating_sub(self.free.available_permits())
     }
@@ -70,20 +70,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn last_endpoint_is_kept() {
-        let places = ConnectionLimit::new(2);
-        let one = places.wait().await.unwrap();
-        assert!(!places.one_less(), "nobody else has one");
-        let two = places.take().unwrap();
-        assert_eq!((places.in_use(), places.take().is_none()), (2, true));
-        assert!(places.one_less());
+    async fn last_connection_is_kept() {
+        let limit = ConnectionLimit::new(2);
+        let one = limit.wait().await.unwrap();
+        assert!(!limit.one_less(), "nobody else has one");
+        let two = limit.take().unwrap();
+        assert_eq!((limit.in_use(), limit.take().is_none()), (2, true));
+        assert!(limit.one_less());
         two.forget();
-        assert_eq!(places.in_use(), 1);
-        let waits = places.wait();
+        assert_eq!(limit.in_use(), 1);
+        let waits = limit.wait();
         tokio::pin!(waits);
         assert!(tokio::time::timeout(std::time::Duration::from_millis(1), &mut waits).await.is_err());
-        assert_eq!(places.waiting(), 1);
+        assert_eq!(limit.waiting(), 1);
         drop(one);
-        assert!(waits.await.is_some() && places.waiting() == 0);
+        assert!(waits.await.is_some() && limit.waiting() == 0);
     }
 }

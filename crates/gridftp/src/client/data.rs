@@ -59,6 +59,11 @@ impl<'a> DataPlan<'a> {
         }
     }
 
+    /// Whether only the server can open a data connection to this end, by its address or its certificate.
+    pub(super) fn knows_peers(&self) -> bool {
+        self.is_proved() || !self.options.data_elsewhere
+    }
+
     /// Sets the protection of data (PBSZ, PROT, DCAU).
     pub(super) async fn announce(&self, session: &mut Session) -> Result<(), Error> {
         let name = session.name.clone();

@@ -2,10 +2,11 @@
 
 use super::upload_lock::UploadLock;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
-/// Failed batches in a row after which none is tried any more: as many as are under way at a time.
+/// Batches that failed one after the other, after which none is tried any more.
 const MOST_FAILURES: u32 = 3;
 
 /// Most runs of one machine whose drafts have names of their own that a later run finds.
@@ -14,11 +15,18 @@ const MOST_RUNS: usize = 64;
 /// The state of batches with a server.
 #[derive(Debug, Default)]
 pub(super) struct Pipelining {
-    /// Batches that have failed since one succeeded.
-    failures: AtomicU32,
+    failures: Mutex<Failures>,
     /// Whether the server does not reach this end.
     unreachable: AtomicBool,
     run: OnceLock<Run>,
+}
+
+/// Batches that have failed since one succeeded, not counting those that were under way at the same time: one broken
+/// connection may end several.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    last: Option<Instant>,
 }
 
 /// A part of the names of drafts that no other run has at the same time.
@@ -30,16 +38,24 @@ struct Run {
 }
 
 impl Pipelining {
-    /// Whether batches have failed too often.
-    pub(super) fn is_hopeless(&self) -> bool {
-        self.failures.load(Relaxed) >= MOST_FAILURES
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the outcome of a batch.
-    pub(super) fn note(&self, succeeded: bool) {
+    /// Whether batches have failed too often.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.failures().count >= MOST_FAILURES
+    }
+
+    /// Records the outcome of a batch that began at `begun`.
+    pub(super) fn note(&self, begun: Instant, succeeded: bool) {
+        let mut failures = self.failures();
         match succeeded {
-            true => self.failures.store(0, Relaxed),
-            false => drop(self.failures.fetch_add(1, Relaxed)),
+            true => *failures = Failures::default(),
+            false if failures.last.is_none_or(|last| last < begun) => {
+                *failures = Failures { count: failures.count + 1, last: Some(Instant::now()) };
+            }
+            false => {}
         }
     }
 
@@ -80,6 +96,20 @@ impl Pipelining {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_of_batches_at_the_same_time_count_once() {
+        let known = Pipelining::default();
+        let first = Instant::now();
+        (0..5).for_each(|_| known.note(first, false));
+        assert_eq!(known.failures().count, 1);
+        known.note(Instant::now(), false);
+        assert!(!known.is_hopeless());
+        known.note(Instant::now(), false);
+        assert!(known.is_hopeless());
+        known.note(first, true);
+        assert!(!known.is_hopeless());
+    }
 
     #[test]
     fn runs_have_parts_of_names_of_their_own_and_find_those_of_killed_ones() {

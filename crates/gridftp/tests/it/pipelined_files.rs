@@ -82,11 +82,17 @@ enum Quirk {
     WrongSum,
     /// The control connection ends at the second RNTO.
     EndsAtSecondName,
+    /// The second RNFR is refused, and RNTO then renames the file before.
+    RefusesSecondRename,
+    /// CHMOD is refused the first time.
+    RefusesFirstMode,
+    /// Nothing happens from the second STOR on.
+    Stops,
     /// The second RETR is refused.
     RefusesSecondRetrieve,
     /// The second file comes first.
     SendsSecondFirst,
-    /// RETR is answered, and nothing is sent.
+    /// The server cannot connect for RETR.
     NeverConnects,
     /// Nothing is answered from the first STOR or RETR on.
     Mute,
@@ -105,6 +111,8 @@ struct Channel {
     retrievals: usize,
     sums: usize,
     names: usize,
+    renames: usize,
+    modes: usize,
 }
 
 const END: u8 = 8 | 64;
@@ -176,6 +184,12 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
         }
         "STOR" if channel.is_extended => {
             channel.stores += 1;
+            if channel.stores == 2 && quirk == Quirk::Stops {
+                client.say("150 go on");
+                while !client.has_gone(Duration::from_secs(20)) {}
+                client.hang_up();
+                return true;
+            }
             if channel.stores == 2 && quirk == Quirk::RefusesSecondStore {
                 client.say("550 not this one");
                 return true;
@@ -204,9 +218,7 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
             }
             client.say("150 coming");
             if quirk == Quirk::NeverConnects {
-                // Longer than this client waits.
-                std::thread::sleep(Duration::from_millis(1500));
-                client.hang_up();
+                client.say("425 cannot connect");
                 return true;
             }
             if quirk == Quirk::SendsSecondFirst && channel.retrievals == 1 {
@@ -227,6 +239,23 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
                 return true;
             }
             return false;
+        }
+        "RNFR" => {
+            channel.renames += 1;
+            if channel.renames == 2 && quirk == Quirk::RefusesSecondRename {
+                client.say("550 not this one");
+                return true;
+            }
+            return false;
+        }
+        "SITE" if argument.starts_with("CHMOD") => {
+            channel.modes += 1;
+            client.say(if channel.modes == 1 && quirk == Quirk::RefusesFirstMode { "550 no" } else { "200 ok" });
+        }
+        "RNTO" if quirk == Quirk::RefusesSecondRename && channel.renames == 2 => {
+            let content = client.files.lock().unwrap().values().next().cloned().unwrap_or_default();
+            client.store(argument, &content);
+            client.say("250 done");
         }
         "RNTO" => {
             channel.names += 1;
@@ -253,6 +282,7 @@ async fn files_are_stored_right_whatever_the_server_does() {
         Quirk::ClosesAfterEach,
         Quirk::WrongSum,
         Quirk::EndsAtSecondName,
+        Quirk::RefusesSecondRename,
         Quirk::Mute,
         Quirk::Babbles,
     ] {
@@ -280,6 +310,55 @@ async fn files_are_stored_right_whatever_the_server_does() {
         }
         assert!(log.iter().any(|line| line == "MODE E"), "{quirk:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_files_are_private_before_their_first_byte() {
+    for quirk in [Quirk::None, Quirk::RefusesFirstMode] {
+        let (fake, from) = (keeping(quirk), tempdir().unwrap());
+        for (name, content) in contents() {
+            let path = from.path().join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+        }
+        let remote = Remote::connect(tools::options(&fake)).await.unwrap();
+        let (report, _) = put(from.path(), &remote, "up").await;
+        assert!(report.is_complete(), "{report:?}");
+        let log = fake.log();
+        for part in log.iter().filter_map(|line| line.strip_prefix("SITE CHMOD 600 ")) {
+            let of_it: Vec<&str> =
+                log.iter().filter(|line| line.ends_with(part)).filter_map(|line| line.split(' ').next()).collect();
+            // Empty, private, and with its content unless that was refused.
+            let refused = of_it.iter().filter(|verb| **verb == "STOR").count() == 1;
+            assert!(of_it.starts_with(&["STOR"]) && (!refused || quirk == Quirk::RefusesFirstMode), "{of_it:?}");
+            let first = log.iter().position(|line| *line == format!("SITE CHMOD 600 {part}")).unwrap();
+            let stores = log.iter().enumerate().filter(|(_, line)| **line == format!("STOR {part}"));
+            assert!(stores.map(|(at, _)| at).nth(1).is_none_or(|second| second > first), "{log:?}");
+        }
+        assert!(fake.names().iter().all(|name| !name.ends_with("phoebus-part")), "{:?}", fake.names());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_batch_leaves_no_drafts() {
+    let (fake, from) = (keeping(Quirk::Stops), tempdir().unwrap());
+    for (name, content) in contents() {
+        fs::write(from.path().join(name), content).unwrap();
+    }
+    let remote = Remote::connect(tools::options(&fake)).await.unwrap();
+    let job = Job { parents: true, ..Job::new(local(from.path()), Arc::new(remote)) };
+    let stop = job.how.stop.clone();
+    let stores = || fake.log().iter().filter(|line| line.starts_with("STOR")).count();
+    let asked = async {
+        while stores() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.ask();
+    };
+    let (report, ()) = tokio::join!(job.run([(Key::ROOT, tools::key("up"))]), asked);
+    assert!(!report.is_complete(), "{report:?}");
+    let left: Vec<String> = fake.names().into_iter().filter(|name| name.ends_with("phoebus-part")).collect();
+    assert_eq!(left, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -325,7 +404,7 @@ async fn server_that_does_not_reach_this_end_is_asked_once() {
     for i in 0..5 {
         fake.put(&format!("/f{i}"), b"x");
     }
-    let remote = Remote::connect(tools::within(&fake, Duration::from_millis(500))).await.unwrap();
+    let remote = Remote::connect(tools::options(&fake)).await.unwrap();
     let attempts = || fake.log().iter().filter(|line| line.starts_with("PORT")).count();
     let mut first = 0;
     for run in 0..2 {

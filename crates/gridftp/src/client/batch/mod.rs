@@ -51,10 +51,14 @@ impl Remote {
         if self.has("XBATCH") {
             return Some(Form::Exchange);
         }
-        // Servers with SPAS queue the commands that come while they are busy.
-        let queues = ["SPAS", "PARALLEL", "MLST", "CKSM"].iter().all(|feature| self.has(feature));
+        // Servers with SPAS queue the commands that come while they are busy. Earlier versions of `phoebus serve` (XDRAFTS)
+        // know nothing of pipelined drafts.
+        let queues = ["SPAS", "PARALLEL", "MLST", "MFMT", "CKSM"].iter().all(|feature| self.has(feature));
         let is_tcp = options.stack.is_none() && options.inside.is_none();
-        let algorithm = self.0.algorithms.first().filter(|_| queues && is_tcp && self.0.ahead.is_taken());
+        let is_usable = queues && is_tcp && !self.has("XDRAFTS") && self.0.ahead.is_taken();
+        // A stranger who took the server's data connection could forge the combinable checksums.
+        let known = &self.0.algorithms;
+        let algorithm = known.iter().find(|known| **known == Algorithm::Sha256).or(known.last()).filter(|_| is_usable);
         algorithm.copied().map(Form::Pipelined)
     }
 

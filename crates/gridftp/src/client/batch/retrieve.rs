@@ -11,7 +11,7 @@ use super::super::remote::Remote;
 use super::super::session::Session;
 use super::MOST_BYTES;
 use super::pipelined::{ask_in_order, ends};
-use crate::data::Mode;
+use crate::data::{self, Mode};
 use bytes::Bytes;
 use phoebus_files::job::SHORT;
 use phoebus_files::key::Key;
@@ -19,9 +19,10 @@ use phoebus_files::store::{Attributes, Kind, Meta, ShortObject};
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-use tokio::time::sleep;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
 
 /// How long the server may take to connect, at least, and in round trips.
 const REACH: Duration = Duration::from_secs(5);
@@ -34,8 +35,10 @@ pub(super) async fn get(
     algorithm: Algorithm,
 ) -> Result<Vec<Option<ShortObject>>, Error> {
     let state = &remote.0.pipelining;
-    // Connections that the server makes bypass gateways.
-    let is_usable = remote.options().way.is_none() && !state.is_unreachable() && !state.is_hopeless();
+    let begun = Instant::now();
+    // Connections that the server makes bypass gateways, and need a known peer.
+    let is_way = remote.options().way.is_none() && remote.plan().knows_peers();
+    let is_usable = is_way && !state.is_unreachable() && !state.is_hopeless();
     let mut usable = Vec::new();
     for (at, key) in keys.iter().enumerate().filter(|_| is_usable) {
         if remote.sayable(key).await.is_ok() && remote.path(key).is_ok() {
@@ -48,7 +51,7 @@ pub(super) async fn get(
     }
     let some: Vec<&Key> = usable.iter().map(|at| &keys[*at]).collect();
     let got = retrieve_all(remote, &some, algorithm).await;
-    state.note(got.is_ok());
+    state.note(begun, !got.as_ref().is_err_and(|error| error.kind() == ErrorKind::Passing));
     match got {
         Ok(got) => usable.into_iter().zip(got).for_each(|(at, object)| objects[at] = object),
         Err(error) => tracing::debug!(server = %remote.0.name, %error, "a batch of short files was not retrieved"),
@@ -77,7 +80,8 @@ async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> R
         lines.push(remote.sum_line(keys[*at], algorithm, 0, None)?);
     }
     let (files, mut sums) = (there.len(), Vec::new());
-    let received = AtomicUsize::new(0);
+    let is_connected = AtomicBool::new(false);
+    let unreached = || remote.0.pipelining.note_unreachable();
     session.moving = true;
     let answered = ask_in_order(&mut session, &lines, |number, reply| match number.checked_sub(files) {
         Some(at) => {
@@ -85,32 +89,52 @@ async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> R
             Ok(())
         }
         None if reply.is_success() => Ok(()),
-        None => Err(ends(remote, &lines[number], &reply)),
+        None => {
+            // The server may read the file, so it could not connect, whatever code it has for that.
+            if !is_connected.load(Ordering::Relaxed) {
+                unreached();
+            }
+            Err(ends(remote, &lines[number], &reply))
+        }
     });
     let contents = async {
-        let came = || {
-            received.fetch_add(1, Ordering::Relaxed);
-        };
-        let contents = channel.receive_files(files, MOST_BYTES, came).await;
-        contents.map_err(|error| of_data(&remote.0.name, error))
+        let connected = || is_connected.store(true, Ordering::Relaxed);
+        let contents = channel.receive_files(files, MOST_BYTES, connected).await;
+        contents.map_err(|error| {
+            if matches!(error, data::Error::Nobody(_)) {
+                unreached();
+            }
+            of_data(&remote.0.name, error)
+        })
     };
-    let connected = async {
+    let connects = async {
         sleep(REACH.max(remote.0.rtt * REACH_TRIPS)).await;
-        match received.load(Ordering::Relaxed) {
-            0 => Err(passing(&remote.0.name, "the server has not connected to this end")),
-            _ => std::future::pending().await,
+        if is_connected.load(Ordering::Relaxed) {
+            std::future::pending().await
         }
-    };
-    let done = tokio::select! {
-        done = async { tokio::try_join!(contents, answered) } => done,
-        unconnected = connected => unconnected,
-    };
-    let (contents, ()) = done.inspect_err(|error| {
         // Address translation or a firewall is in the way of the server's connections.
-        if received.load(Ordering::Relaxed) == 0 && error.kind() == ErrorKind::Passing {
-            remote.0.pipelining.note_unreachable();
+        unreached();
+        Err(passing(&remote.0.name, "the server has not connected to this end"))
+    };
+    let transfer = async {
+        let (mut contents, mut answered) = (pin!(contents), pin!(answered));
+        tokio::select! {
+            all = &mut contents => {
+                let all = all?;
+                answered.await.map(|()| all)
+            }
+            all = &mut answered => {
+                all?;
+                // The server has sent all by now, and data that never end belong to no file.
+                let late = |_| passing(&remote.0.name, "data keep coming after all files were sent");
+                timeout(remote.options().stall_timeout, contents).await.map_err(late)?
+            }
         }
-    })?;
+    };
+    let contents = tokio::select! {
+        done = transfer => done?,
+        unconnected = connects => unconnected?,
+    };
     session.moving = false;
     for ((at, content), sum) in there.into_iter().zip(contents).zip(sums) {
         objects[at] = object(keys[at], metas[at], content, sum);

@@ -3,8 +3,11 @@
 //!
 //! Files are sent before the server has taken the commands for those before them. A server that refuses one would take
 //! its bytes for the next file's. So a refusal ends the batch, and nothing is published without the right checksum.
+//! Private files are first created empty and made private, and then sent over a connection of their own: there, bytes
+//! can only be taken for those of another private draft.
 
-use super::super::error::{data as of_data, passing};
+use super::super::commands::facts_of;
+use super::super::error::{data as of_data, passing, words};
 use super::super::modes::{Mode, keeps_own};
 use super::super::remote::Remote;
 use super::super::resume::way;
@@ -13,16 +16,17 @@ use super::BLOCK;
 use super::pipelined::{ask_in_order, ends};
 use super::queue::Queue;
 use crate::data;
-use phoebus_files::Error;
 use phoebus_files::key::Key;
-use phoebus_files::store::{ShortObject, Spec};
+use phoebus_files::store::{ShortObject, Spec, Store};
 use phoebus_files::sum::Algorithm;
+use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::block::{Ending, Header};
+use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Longest time for removing drafts after a failure.
@@ -53,6 +57,7 @@ enum State {
 
 /// Stores objects. Returns for each whether it is complete under its name.
 pub(super) async fn put(remote: &Remote, objects: &[ShortObject], algorithm: Algorithm) -> Result<Vec<bool>, Error> {
+    let begun = Instant::now();
     let mut drafts = Vec::new();
     let mut keys = HashSet::new();
     for object in objects {
@@ -65,7 +70,7 @@ pub(super) async fn put(remote: &Remote, objects: &[ShortObject], algorithm: Alg
         return Ok(vec![false; objects.len()]);
     }
     let stored = store_all(remote, &mut used, algorithm).await;
-    remote.0.pipelining.note(stored.is_ok());
+    remote.0.pipelining.note(begun, !stored.as_ref().is_err_and(|error| error.kind() == ErrorKind::Passing));
     if let Err(error) = stored {
         tracing::debug!(server = %remote.0.name, %error, "a batch of short files was not stored");
         let left = used.iter().filter(|draft| draft.state != State::Published).map(|draft| draft.part.clone());
@@ -90,7 +95,8 @@ impl<'a> ShortDraft<'a> {
         let is_known = match object.before {
             None => false,
             Some(None) => true,
-            Some(Some(meta)) => meta.mode.is_some(),
+            // Links have this mode, and some servers list one as a file.
+            Some(Some(meta)) => meta.mode.is_some_and(|mode| mode & 0o777 != 0o777),
         };
         if (keeps_own(&spec) && !is_known) || remote.keeps_name(&object.key).await.is_err() {
             return None;
@@ -98,38 +104,32 @@ impl<'a> ShortDraft<'a> {
         remote.path(&object.key).ok()?;
         let part = part_of(remote, object).await?;
         let mode = Mode::of(&spec, object.before, false);
-        Some(Self { object, part, mode, state: State::Draft })
+        let draft = Self { object, part, mode, state: State::Draft };
+        // What such a server does with private files is reported when they are carried alone.
+        let is_possible = !draft.is_private() || remote.sets_modes();
+        is_possible.then_some(draft)
     }
 
     fn is_private(&self) -> bool {
         self.mode.is_some_and(Mode::is_private)
     }
 
-    /// The commands that create it. A private one is made so while it is empty.
-    fn creation(&self, remote: &Remote) -> Result<Vec<Vec<u8>>, Error> {
-        let store = remote.line("STOR", &self.part)?;
-        Ok(match self.is_private() {
-            true => vec![store.clone(), remote.line("SITE CHMOD 600", &self.part)?, store],
-            false => vec![store],
-        })
+    /// Adds its data to `bytes`: blocks up to the end, or only the end.
+    fn data(&self, content: Content, bytes: &mut Vec<u8>) {
+        if content == Content::All && !self.object.bytes.is_empty() {
+            bytes.extend(Header::data(0, self.object.bytes.len() as u64).encode());
+            bytes.extend(&self.object.bytes);
+        }
+        let end = Ending::of_one_sender(1, Some(1)).next(true);
+        end.into_iter().for_each(|end| bytes.extend(end.encode()));
     }
+}
 
-    /// Adds its data to `bytes`: for each STOR, blocks up to the end.
-    fn data(&self, bytes: &mut Vec<u8>) {
-        let end = |bytes: &mut Vec<u8>| {
-            let header = Ending::of_one_sender(1, Some(1)).next(true);
-            header.into_iter().for_each(|header| bytes.extend(header.encode()));
-        };
-        if self.is_private() {
-            end(bytes);
-        }
-        let content = &self.object.bytes;
-        if !content.is_empty() {
-            bytes.extend(Header::data(0, content.len() as u64).encode());
-            bytes.extend(content);
-        }
-        end(bytes);
-    }
+/// What is sent of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    All,
+    Nothing,
 }
 
 fn spec(object: &ShortObject) -> Spec {
@@ -142,18 +142,31 @@ fn spec(object: &ShortObject) -> Spec {
     }
 }
 
-/// The name of the draft of `object`.
+/// The name of the draft of `object`, always the same in this run.
 async fn part_of(remote: &Remote, object: &ShortObject) -> Option<Key> {
     let run = remote.0.pipelining.run(&remote.0.name, remote.options().state.as_deref(), &remote.0.run);
-    let (_, part, _) = way(remote, &object.key, &spec(object), run).await.ok()?;
+    // Without a source, each call would give another name.
+    let spec = Spec { source: Some((String::new(), object.attributes.modified)), ..spec(object) };
+    let (_, part, _) = way(remote, &object.key, &spec, run).await.ok()?;
     remote.path(&part).is_ok().then_some(part)
 }
 
 async fn store_all(remote: &Remote, drafts: &mut [&mut ShortDraft<'_>], algorithm: Algorithm) -> Result<(), Error> {
     let mut session = remote.session_to_write().await?;
-    send(remote, &mut session, drafts).await?;
-    verify(remote, &mut session, drafts, algorithm).await?;
-    publish(remote, &mut session, drafts).await?;
+    let (mut private, public): (Vec<&ShortDraft>, Vec<&ShortDraft>) =
+        drafts.iter().map(|draft| &**draft).partition(|draft| draft.is_private());
+    let mut refused = HashSet::new();
+    if !private.is_empty() {
+        send(remote, &mut session, &private, Content::Nothing).await?;
+        refused = make_private(remote, &mut session, &private).await?;
+        private.retain(|draft| !refused.contains(&draft.part));
+        send(remote, &mut session, &private, Content::All).await?;
+    }
+    let default_modes = send(remote, &mut session, &public, Content::All).await?;
+    let mut sent: Vec<&mut ShortDraft> =
+        drafts.iter_mut().map(|draft| &mut **draft).filter(|draft| !refused.contains(&draft.part)).collect();
+    verify(remote, &mut session, &mut sent, &default_modes, algorithm).await?;
+    publish(remote, &mut session, &mut sent).await?;
     let left: Vec<Vec<u8>> = drafts
         .iter()
         .filter(|draft| draft.state != State::Published)
@@ -164,27 +177,72 @@ async fn store_all(remote: &Remote, drafts: &mut [&mut ShortDraft<'_>], algorith
     Ok(())
 }
 
-/// Sends all drafts.
-async fn send(remote: &Remote, session: &mut Session, drafts: &[&mut ShortDraft<'_>]) -> Result<(), Error> {
+/// Makes drafts private. Returns those for which the server refuses that.
+async fn make_private(
+    remote: &Remote,
+    session: &mut Session,
+    drafts: &[&ShortDraft<'_>],
+) -> Result<HashSet<Key>, Error> {
+    let lines = drafts.iter().map(|draft| remote.line("SITE CHMOD 600", &draft.part));
+    let lines = lines.collect::<Result<Vec<Vec<u8>>, Error>>()?;
+    let mut refused = HashSet::new();
+    let asked = ask_in_order(session, &lines, |number, reply| {
+        if !reply.is_success() {
+            refused.insert(drafts[number].part.clone());
+        }
+        Ok(())
+    });
+    asked.await?;
+    Ok(refused)
+}
+
+/// Sends drafts over a data connection of their own. Returns the permissions that the server gives to new files, by
+/// directory, as far as it tells.
+async fn send(
+    remote: &Remote,
+    session: &mut Session,
+    drafts: &[&ShortDraft<'_>],
+    content: Content,
+) -> Result<HashMap<Key, u32>, Error> {
+    if drafts.is_empty() {
+        return Ok(HashMap::new());
+    }
     let name = &remote.0.name;
     let (mut lines, mut queue, mut bytes) = (Vec::new(), Queue::default(), Vec::new());
+    // The first of each directory.
+    let mut firsts: Vec<&Key> = Vec::new();
+    let mut dirs = HashSet::new();
     for draft in drafts {
-        lines.extend(draft.creation(remote)?);
-        draft.data(&mut bytes);
+        lines.push(remote.line("STOR", &draft.part)?);
+        if dirs.insert(draft.part.parent()) {
+            firsts.push(&draft.part);
+        }
+        draft.data(content, &mut bytes);
         if bytes.len() >= BLOCK {
             queue.push(std::mem::take(&mut bytes));
         }
     }
     queue.push(bytes);
+    for first in &firsts {
+        lines.push(remote.line("MLST", first)?);
+    }
     let plan = remote.plan();
     plan.enter_to_send(session, data::Mode::Extended, None, &remote.0.ahead, name).await?;
     let channel = plan.passive(session).await?;
     session.moving = true;
     let moved = Arc::default();
+    let mut default_modes = HashMap::new();
     let mut sending = pin!(channel.send(data::Mode::Stream, 1, Arc::new(queue), &moved));
-    let answered = ask_in_order(session, &lines, |number, reply| match reply.is_success() {
-        true => Ok(()),
-        false => Err(ends(remote, &lines[number], &reply)),
+    let answered = ask_in_order(session, &lines, |number, reply| match number.checked_sub(drafts.len()) {
+        Some(at) => {
+            let facts = facts_of(&reply).filter(|_| reply.code == 250);
+            if let Some(mode) = facts.and_then(|(facts, _)| facts.mode) {
+                default_modes.insert(firsts[at].parent(), mode);
+            }
+            Ok(())
+        }
+        None if reply.is_success() => Ok(()),
+        None => Err(ends(remote, &lines[number], &reply)),
     });
     let all = async {
         let mut answered = pin!(answered);
@@ -204,7 +262,7 @@ async fn send(remote: &Remote, session: &mut Session, drafts: &[&mut ShortDraft<
     };
     all.await?;
     session.moving = false;
-    Ok(())
+    Ok(default_modes)
 }
 
 /// What a command does to a draft before its name.
@@ -220,37 +278,44 @@ async fn verify(
     remote: &Remote,
     session: &mut Session,
     drafts: &mut [&mut ShortDraft<'_>],
+    default_modes: &HashMap<Key, u32>,
     algorithm: Algorithm,
 ) -> Result<(), Error> {
     let (mut acts, mut lines) = (Vec::new(), Vec::new());
     for (at, draft) in drafts.iter().enumerate() {
-        for (act, line) in draft.settings(remote, algorithm)? {
+        for (act, line) in draft.settings(remote, default_modes, algorithm)? {
             acts.push((at, act));
             lines.push(line);
         }
     }
-    let mut replies = Vec::new();
-    let asked = ask_in_order(session, &lines, |_, reply| {
-        replies.push(reply);
-        Ok(())
-    });
-    asked.await?;
-    let mut failed = HashSet::new();
-    for ((at, act), reply) in acts.into_iter().zip(replies) {
-        let ShortDraft { object, part, .. } = &*drafts[at];
+    let (mut failed, mut refused) = (HashSet::new(), Vec::new());
+    let asked = ask_in_order(session, &lines, |number, reply| {
+        let (at, act) = acts[number];
         let is_right = match act {
-            Act::SetMode(mode) => match remote.mode_answered(part, &object.key, mode, reply, true).await? {
-                None => true,
-                Some(_) => {
-                    remote.note_without_mode(&object.key, mode);
-                    true
+            Act::SetMode(mode) => {
+                if !reply.is_success() {
+                    refused.push((at, mode, Reply::new(reply.code, words(&reply))));
                 }
-            },
-            Act::Sum => remote.sum_in(&object.key, algorithm, reply).is_ok_and(|sum| sum == object.sum),
+                true
+            }
+            Act::Sum => {
+                let object = drafts[at].object;
+                remote.sum_in(&object.key, algorithm, reply).is_ok_and(|sum| sum == object.sum)
+            }
             Act::SetTime => reply.is_success(),
         };
         if !is_right {
             failed.insert(at);
+        }
+        Ok(())
+    });
+    asked.await?;
+    for (at, mode, reply) in refused {
+        let ShortDraft { object, part, .. } = &*drafts[at];
+        match remote.mode_answered(part, &object.key, mode, reply, true).await {
+            Ok(None) => {}
+            Ok(Some(_)) => remote.note_without_mode(&object.key, mode),
+            Err(_) => drop(failed.insert(at)),
         }
     }
     for (_, draft) in drafts.iter_mut().enumerate().filter(|(at, _)| !failed.contains(at)) {
@@ -262,16 +327,22 @@ async fn verify(
 impl ShortDraft<'_> {
     /// The commands that set its permissions and time, and ask for its checksum. The server can read it for that only
     /// with permission, so permissions that exclude the owner follow.
-    fn settings(&self, remote: &Remote, algorithm: Algorithm) -> Result<Vec<(Act, Vec<u8>)>, Error> {
+    fn settings(
+        &self,
+        remote: &Remote,
+        default_modes: &HashMap<Key, u32>,
+        algorithm: Algorithm,
+    ) -> Result<Vec<(Act, Vec<u8>)>, Error> {
         let mode = |mode: Option<Mode>| {
             let line = remote.mode_line(&self.part, &self.object.key, mode)?;
             Ok::<_, Error>(mode.zip(line).map(|(mode, line)| (Act::SetMode(mode), line)))
         };
-        let last = self.mode.filter(|mode| !mode.is_readable());
-        let mut all: Vec<_> = mode(self.mode.map(Mode::readable))?.into_iter().collect();
+        let default = default_modes.get(&self.part.parent()).filter(|_| !self.is_private());
+        let wanted = self.mode.filter(|mode| default.is_none_or(|default| !mode.is(*default)));
+        let last = wanted.filter(|mode| !mode.is_readable());
+        let mut all: Vec<_> = mode(wanted.map(Mode::readable))?.into_iter().collect();
         all.push((Act::Sum, remote.sum_line(&self.part, algorithm, 0, None)?));
-        let modified = self.object.attributes.modified.filter(|_| remote.has("MFMT"));
-        if let Some(time) = modified {
+        if let Some(time) = self.object.attributes.modified {
             let stamp = Stamp { seconds: time.seconds, nanos: 0 };
             all.push((Act::SetTime, remote.line(&format!("MFMT {stamp}"), &self.part)?));
         }
@@ -290,13 +361,14 @@ async fn publish(remote: &Remote, session: &mut Session, drafts: &mut [&mut Shor
         lines.push(remote.line("RNFR", &draft.part)?);
         lines.push(remote.line("RNTO", &draft.object.key)?);
     }
-    let mut verified = verified.into_iter();
+    let (mut verified, mut is_found) = (verified.into_iter(), false);
     ask_in_order(session, &lines, |number, reply| {
-        // The reply to RNFR is implied by the one to RNTO.
-        if number % 2 == 1
-            && let Some(draft) = verified.next()
-            && reply.is_success()
-        {
+        if number % 2 == 0 {
+            is_found = reply.code == 350;
+            return Ok(());
+        }
+        // A server may rename an earlier file if it has refused RNFR.
+        if let Some(draft) = verified.next().filter(|_| is_found && reply.is_success()) {
             draft.state = State::Published;
         }
         Ok(())
