@@ -58,13 +58,13 @@ fn gct_server_takes_and_sends_files_with_all_that_they_have() {
         assert!(report.is_complete() && report.carried as usize == FILES + 1, "{report:?}");
         assert_eq!(seen(back.path()), seen(from.path()));
         // A changed file is replaced. A failure is reported, and leaves nothing.
-        fs::write(from.path().join("fe1"), "changed").unwrap();
+        fs::write(from.path().join("fe1"), "changed now").unwrap();
         fs::write(from.path().join("fe4"), "changed too").unwrap();
         fs::remove_file(up.join("fe4")).unwrap();
         fs::create_dir_all(up.join("fe4/full")).unwrap();
         let (report, _) = put(from.path(), &remote, to).await;
         assert_eq!((report.carried, report.failed), (1, 1), "{report:?}");
-        assert_eq!(fs::read(up.join("fe1")).unwrap(), b"changed");
+        assert_eq!(fs::read(up.join("fe1")).unwrap(), b"changed now");
         assert!(names_in(&up).iter().all(|name| !name.starts_with('.')), "{:?}", names_in(&up));
     });
     works("phoebus cp", "globus-gridftp-server", "anonymous", "batches");
