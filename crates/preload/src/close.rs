@@ -40,7 +40,7 @@ pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> O
             let last = if state == State::Pending { sys::duplicate(fd).ok() } else { None };
             let result = close();
             if result.is_ok() {
-                guard.facts().closed = true;
+                guard.socket_state().closed = true;
                 let place = guard.place().0;
                 drop(guard);
                 keep(place);
@@ -90,7 +90,7 @@ fn keep(place: usize) {
     let oldest = CLOSED[slot].swap(place as u32 + 1, Ordering::Relaxed);
     if let Some(mut guard) = oldest.checked_sub(1).and_then(|place| table::at(place as usize)) {
         // Another socket may have the slot by now. If it is closed as well, it is released a little early.
-        if !matches!(guard.state(), State::Free | State::Open) && guard.facts().closed {
+        if !matches!(guard.state(), State::Free | State::Open) && guard.socket_state().closed {
             guard.remove();
         }
     }

@@ -82,7 +82,7 @@ fn step(fd: c_int, addr: &RawAddr) -> Step {
                 });
             }
             (State::Failed | State::Watched, _) => {
-                if guard.facts().errno != 0 {
+                if guard.socket_state().errno != 0 {
                     return Step::Take(Course::Failed(handshake::take_error(&mut guard)));
                 }
             }
@@ -218,7 +218,7 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr, cookie: u6
             }
             return Some(Course::Failed(GIVEN_UP));
         };
-        if !matches!(guard.state(), State::Watched | State::Failed) || guard.facts().errno != 0 {
+        if !matches!(guard.state(), State::Watched | State::Failed) || guard.socket_state().errno != 0 {
             return None;
         }
         let first = FirstHop::to(config, gateways, agent);
@@ -244,7 +244,7 @@ fn refresh(fd: c_int, addr: &RawAddr) -> Option<Course> {
         return Some(course);
     }
     let Some(mut guard) = table::enter(fd, libc::AF_INET6) else { return Some(Course::Failed(libc::ENOBUFS)) };
-    guard.facts().fd = fd;
+    guard.socket_state().fd = fd;
     let is_idle = matches!(guard.state(), State::Watched | State::Failed);
     let fitted = if is_idle { socket::fit_directly(&mut guard, fd, destination) } else { Ok(()) };
     match guard.state() {

@@ -90,7 +90,7 @@ fn translate(epfd: c_int, event: EpollEvent) -> Option<EpollEvent> {
     let Some(found) = decode(event.u64) else { return Some(event) };
     let (mut guard, slot) = found?;
     let cookie = guard.cookie();
-    let last = guard.facts().fd;
+    let last = guard.socket_state().fd;
     let registration = guard.record()?.registrations[slot].as_mut()?;
     // The set may know it by another descriptor; this one is certainly valid.
     registration.epfd = epfd;
@@ -104,7 +104,7 @@ fn translate(epfd: c_int, event: EpollEvent) -> Option<EpollEvent> {
     if guard.state() != State::Failed {
         return None;
     }
-    let ready = if guard.facts().errno == 0 { event.events } else { FAILED | ERR | HUP };
+    let ready = if guard.socket_state().errno == 0 { event.events } else { FAILED | ERR | HUP };
     Some(EpollEvent { events: ready & (asked.events | ERR | HUP), u64: asked.data })
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn begin(
     let mut session = [0; 16];
     sys::random(&mut session)?;
     let now = sys::now();
-    let family = guard.facts().family;
+    let family = guard.socket_state().family;
     let policy = Policy { redirects: REDIRECTS, fallback: config.settings.fallback };
     let attempt = Attempt {
         outcome: Outcome::Running,
@@ -116,11 +116,11 @@ pub(crate) fn begin(
         connecting: fd,
     };
     guard.make_record()?.attempt = Some(attempt);
-    guard.facts().fd = fd;
-    guard.facts().closed = false;
-    guard.facts().errno = 0;
-    guard.facts().destination = crate::addr::RawAddr::new(destination, family);
-    guard.facts().attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+    guard.socket_state().fd = fd;
+    guard.socket_state().closed = false;
+    guard.socket_state().errno = 0;
+    guard.socket_state().destination = crate::addr::RawAddr::new(destination, family);
+    guard.socket_state().attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
     // The kernel may have nothing to report yet, but another thread may already wait.
     registrations::hide(guard);
     // The connection may exist before this call ends. Bytes that another thread sends meanwhile wait for this guard.
@@ -193,12 +193,12 @@ fn look_once(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
 pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
     match guard.state() {
         State::Pending => {}
-        State::Failed if guard.facts().errno != 0 => return Stage::Failed,
+        State::Failed if guard.socket_state().errno != 0 => return Stage::Failed,
         _ => return Stage::Plain,
     }
-    guard.facts().fd = fd;
-    guard.facts().closed = false;
-    let (Some(config), Some(destination)) = (config::get(), guard.facts().destination.socket_addr()) else {
+    guard.socket_state().fd = fd;
+    guard.socket_state().closed = false;
+    let (Some(config), Some(destination)) = (config::get(), guard.socket_state().destination.socket_addr()) else {
         return Stage::Plain;
     };
     let mut failure = match guard.record().and_then(|record| record.attempt.as_mut()) {
@@ -222,7 +222,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
             Outcome::Opened => return settle(guard, State::Open),
             Outcome::Direct => return settle(guard, State::Free),
             Outcome::Failed(errno) => {
-                guard.facts().errno = errno;
+                guard.socket_state().errno = errno;
                 return settle(guard, State::Failed);
             }
         },
@@ -247,7 +247,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
     match give_up(guard, fd, config, &failure, next == Next::Destination) {
         None => settle(guard, State::Free),
         Some(errno) => {
-            guard.facts().errno = errno;
+            guard.socket_state().errno = errno;
             settle(guard, State::Failed)
         }
     }
@@ -255,7 +255,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
 
 /// Takes the error that the program has not been told; 0 if none.
 pub(crate) fn take_error(guard: &mut Guard) -> Errno {
-    let errno = std::mem::replace(&mut guard.facts().errno, 0);
+    let errno = std::mem::replace(&mut guard.socket_state().errno, 0);
     if guard.state() == State::Failed && !is_watched(guard) {
         guard.forget();
     }

@@ -36,12 +36,12 @@ fn peer(fd: c_int) -> Option<Result<RawAddr, Errno>> {
         State::Failed => return Some(Err(libc::ENOTCONN)),
         State::Watched | State::Free => return None,
     }
-    Some(Ok(guard.facts().destination))
+    Some(Ok(guard.socket_state().destination))
 }
 
 /// The family that the program believes its socket has, if another socket has replaced it.
 fn believed_family(fd: c_int) -> Option<c_int> {
-    let believed = table::find(fd)?.facts().family;
+    let believed = table::find(fd)?.socket_state().family;
     (sys::family(fd)? != believed).then_some(believed)
 }
 
@@ -50,8 +50,9 @@ fn believed_family(fd: c_int) -> Option<c_int> {
 fn own_address(fd: c_int) -> Option<RawAddr> {
     let (family, destination) = {
         let mut guard = table::find(fd)?;
-        let to = matches!(guard.state(), State::Open | State::Pending).then(|| guard.facts().destination.socket_addr());
-        (guard.facts().family, to.flatten())
+        let to = matches!(guard.state(), State::Open | State::Pending)
+            .then(|| guard.socket_state().destination.socket_addr());
+        (guard.socket_state().family, to.flatten())
     };
     let own = sys::getsockname(fd)?.socket_addr()?;
     let is_v4 = |address: SocketAddr| address.ip().to_canonical().is_ipv4();

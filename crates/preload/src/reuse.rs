@@ -18,7 +18,7 @@ pub(crate) fn after_session(mut guard: Guard, fd: c_int) {
     }
     guard.set_state(State::Watched);
     // Calls that still wait for the session find that it is gone.
-    guard.facts().attempt = 0;
+    guard.socket_state().attempt = 0;
     learn_sets(&mut guard, fd);
     let changes = changes::take(guard.cookie());
     socket::undo(&mut guard, fd, &changes);

@@ -240,7 +240,7 @@ pub(crate) fn undo(guard: &mut Guard, fd: c_int, changes: &Changes) {
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let _ = set_congestion_control(fd, &name[..len]);
     }
-    let wanted = guard.facts().family;
+    let wanted = guard.socket_state().family;
     if sys::family(fd).is_some_and(|family| family != wanted) {
         // Copies by dup must not stay connected.
         disconnect(fd);

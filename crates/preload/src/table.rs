@@ -42,7 +42,7 @@ pub(crate) enum State {
 
 /// The content of an entry; visible only with its lock.
 #[repr(C)]
-pub(crate) struct Facts {
+pub(crate) struct SocketState {
     /// A descriptor of the socket, as last seen; valid only if its cookie still matches.
     pub(crate) fd: c_int,
     /// The address family that the program believes its socket has.
@@ -66,7 +66,7 @@ struct Entry {
     lock: AtomicU32,
     state: AtomicU8,
     generation: AtomicU32,
-    facts: UnsafeCell<Facts>,
+    socket_state: UnsafeCell<SocketState>,
 }
 
 #[repr(C)]
@@ -168,7 +168,7 @@ pub(crate) fn enter(fd: c_int, family: c_int) -> Option<Guard> {
         }
         if guard.state() == State::Free {
             let stamp = STAMP.fetch_add(1, Ordering::Relaxed);
-            *guard.facts() = Facts { fd, family, stamp, ..Facts::EMPTY };
+            *guard.socket_state() = SocketState { fd, family, stamp, ..SocketState::EMPTY };
             guard.set_state(State::Watched);
         }
         return Some(guard);
@@ -239,8 +239,8 @@ impl Guard {
 
     /// Notes that the socket has this descriptor, whichever was closed before.
     fn seen_at(mut self, fd: c_int) -> Self {
-        self.facts().fd = fd;
-        self.facts().closed = false;
+        self.socket_state().fd = fd;
+        self.socket_state().closed = false;
         self
     }
 
@@ -252,7 +252,7 @@ impl Guard {
     /// A descriptor of the socket, as last seen.
     pub(crate) fn descriptor(&self) -> c_int {
         // SAFETY: as for `attempt`.
-        unsafe { (*entry(self.index).facts.get()).fd }
+        unsafe { (*entry(self.index).socket_state.get()).fd }
     }
 
     /// A descriptor that is still the socket's: the last one, or one of those in epoll sets.
@@ -266,7 +266,7 @@ impl Guard {
     /// The number of the connect that the entry is about; 0 if there was none.
     pub(crate) fn attempt(&self) -> u64 {
         // SAFETY: the lock is held, and nothing else borrows from the guard meanwhile.
-        unsafe { (*entry(self.index).facts.get()).attempt }
+        unsafe { (*entry(self.index).socket_state.get()).attempt }
     }
 
     /// Whether the entry says nothing but that the socket exists.
@@ -299,36 +299,36 @@ impl Guard {
         entry(self.index).state.store(state as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn facts(&mut self) -> &mut Facts {
+    pub(crate) fn socket_state(&mut self) -> &mut SocketState {
         // SAFETY: the lock is held, and this borrow is the guard's.
-        unsafe { &mut *entry(self.index).facts.get() }
+        unsafe { &mut *entry(self.index).socket_state.get() }
     }
 
     fn record_cell(&self) -> Option<&Record> {
         // SAFETY: the lock is held; a record lives until `drop_record`, which borrows the guard.
-        unsafe { (*entry(self.index).facts.get()).record.as_ref() }
+        unsafe { (*entry(self.index).socket_state.get()).record.as_ref() }
     }
 
     /// The record of registrations and handshake, if there is one.
     pub(crate) fn record(&mut self) -> Option<&mut Record> {
         // SAFETY: as above; the record's own lock is held with this one, so that no other process uses it either.
-        unsafe { self.facts().record.as_mut() }
+        unsafe { self.socket_state().record.as_mut() }
     }
 
     /// The record, created if missing.
     pub(crate) fn make_record(&mut self) -> Result<&mut Record, Errno> {
-        if self.facts().record.is_null() {
+        if self.socket_state().record.is_null() {
             let record = Record::create()?;
             // SAFETY: just created, and not known to anyone else.
             unsafe { (*record).lock() };
-            self.facts().record = record;
+            self.socket_state().record = record;
         }
         self.record().ok_or(libc::ENOMEM)
     }
 
     /// Releases the record.
     pub(crate) fn drop_record(&mut self) {
-        let record = std::mem::replace(&mut self.facts().record, std::ptr::null_mut());
+        let record = std::mem::replace(&mut self.socket_state().record, std::ptr::null_mut());
         if !record.is_null() {
             // SAFETY: locked, and nothing else in this process refers to it; other processes have mappings of their
             // own.
@@ -345,7 +345,7 @@ impl Guard {
     pub(crate) fn forget(&mut self) {
         self.drop_record();
         self.set_state(State::Free);
-        *self.facts() = Facts::EMPTY;
+        *self.socket_state() = SocketState::EMPTY;
         entry(self.index).generation.fetch_add(1, Ordering::Relaxed);
         if let Some(table) = table() {
             table.keys[self.index].store(0, Ordering::Release);
@@ -354,15 +354,15 @@ impl Guard {
 
     /// An entry for the socket behind `fd` that is to replace this one. Threads that find it wait.
     pub(crate) fn successor(&mut self, fd: c_int) -> Result<Self, Errno> {
-        let mut new = enter(fd, self.facts().family).ok_or(libc::ENOBUFS)?;
+        let mut new = enter(fd, self.socket_state().family).ok_or(libc::ENOBUFS)?;
         new.set_state(self.state());
         Ok(new)
     }
 
     /// Proceeds to the entry of the socket that is behind `fd` now: it has replaced the earlier one, with all its data.
     pub(crate) fn follow(&mut self, mut new: Self, fd: c_int) {
-        let stamp = new.facts().stamp;
-        *new.facts() = Facts { fd, stamp, ..std::mem::replace(self.facts(), Facts::EMPTY) };
+        let stamp = new.socket_state().stamp;
+        *new.socket_state() = SocketState { fd, stamp, ..std::mem::replace(self.socket_state(), SocketState::EMPTY) };
         new.set_state(self.state());
         std::mem::swap(self, &mut new);
         // Masks nest: the one that was in force before both must be restored last.
@@ -381,7 +381,7 @@ impl Drop for Guard {
     }
 }
 
-impl Facts {
+impl SocketState {
     const EMPTY: Self = Self {
         fd: 0,
         family: 0,
@@ -426,7 +426,7 @@ impl Table {
     /// only its next connect may be a session; otherwise more for younger ones.
     fn worth(index: usize) -> Option<(u8, u64)> {
         let mut guard = Self::dispensable(index)?;
-        let (cookie, fd, stamp) = (guard.cookie(), guard.facts().fd, guard.facts().stamp);
+        let (cookie, fd, stamp) = (guard.cookie(), guard.socket_state().fd, guard.socket_state().stamp);
         match guard.state() {
             _ if sys::cookie(fd) != Some(cookie) => Some((0, 0)),
             State::Watched if !matches!(tcp::state(fd), Some(tcp::CLOSE | tcp::SYN_SENT)) => Some((1, stamp)),

@@ -111,8 +111,8 @@ impl Draft for Scatter {
         })
     }
 
-    fn given(&self, size: u64) -> Option<Sum> {
-        let sums: Option<Vec<_>> = self.parts.iter().map(|(draft, size)| draft.given(*size)).collect();
+    fn written_sum(&self, size: u64) -> Option<Sum> {
+        let sums: Option<Vec<_>> = self.parts.iter().map(|(draft, size)| draft.written_sum(*size)).collect();
         (size == self.layout.size()).then(|| self.joined(sums?))?
     }
 

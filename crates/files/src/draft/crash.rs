@@ -68,7 +68,7 @@ fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut 
             }
             let whole = Combining::Crc32c.of(bytes);
             assert_eq!(
-                work.given(SIZE),
+                work.written_sum(SIZE),
                 Some(Sum::combined(Combining::Crc32c, whole)),
                 "what is remembered of all bytes"
             );
@@ -271,7 +271,7 @@ fn repeated_blocks_are_written_once() {
     assert!(matches!(work.write(&beyond), Err(Error::Beyond { .. })));
     assert!(matches!(work.write(&Block::new(u64::MAX, vec![0; 2])), Err(Error::Beyond { .. })));
     work.write(&Block::new(3000, bytes[3000..].to_vec())).unwrap();
-    assert_eq!(work.given(SIZE).unwrap(), reread(&work));
+    assert_eq!(work.written_sum(SIZE).unwrap(), reread(&work));
     work.publish(SIZE).unwrap();
     assert_eq!(disk.contents(&key("out")), Some(bytes));
     assert!(work.write(&beyond).is_err() || work.write(&Block::new(0, vec![0])).is_err());

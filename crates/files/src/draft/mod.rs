@@ -173,7 +173,7 @@ impl<D: Disk> Work<D> {
     }
 
     /// The checksum of all bytes, if they are `size` and it was kept.
-    pub(crate) fn given(&self, size: u64) -> Option<Sum> {
+    pub(crate) fn written_sum(&self, size: u64) -> Option<Sum> {
         self.written(&lock(&self.journal)).tally?.total(size)
     }
 

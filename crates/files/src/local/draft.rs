@@ -70,8 +70,8 @@ impl Draft for LocalDraft {
         self.run(Work::checkpoint)
     }
 
-    fn given(&self, size: u64) -> Option<Sum> {
-        self.work.given(size)
+    fn written_sum(&self, size: u64) -> Option<Sum> {
+        self.work.written_sum(size)
     }
 
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
@@ -293,7 +293,7 @@ impl Draft for Edit {
     }
 
     /// Unknown: the rest of the file is not known.
-    fn given(&self, _size: u64) -> Option<Sum> {
+    fn written_sum(&self, _size: u64) -> Option<Sum> {
         None
     }
 

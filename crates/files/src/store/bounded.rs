@@ -80,8 +80,8 @@ impl<B: Bound> Draft for Bounded<B> {
         self.draft.checkpoint()
     }
 
-    fn given(&self, size: u64) -> Option<Sum> {
-        self.draft.given(size)
+    fn written_sum(&self, size: u64) -> Option<Sum> {
+        self.draft.written_sum(size)
     }
 
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {

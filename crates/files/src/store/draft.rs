@@ -44,7 +44,7 @@ pub trait Draft: Debug + Send + Sync {
     fn checkpoint(&self) -> Fallible<'_, Ranges>;
 
     /// The checksum of all bytes, including earlier attempts, if the draft has `size` bytes and keeps one.
-    fn given(&self, size: u64) -> Option<Sum>;
+    fn written_sum(&self, size: u64) -> Option<Sum>;
 
     /// The checksum of the stored bytes, computed where they are: read again, not remembered.
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum>;

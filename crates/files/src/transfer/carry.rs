@@ -247,7 +247,7 @@ mod tests {
             Box::pin(async { Ok(Ranges::new()) })
         }
 
-        fn given(&self, _size: u64) -> Option<Sum> {
+        fn written_sum(&self, _size: u64) -> Option<Sum> {
             None
         }
 

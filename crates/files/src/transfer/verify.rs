@@ -104,7 +104,7 @@ impl Check {
     /// Compares `object` and `draft`. Returns their common checksum.
     pub(super) async fn compare(&self, object: &dyn Object, draft: &dyn Draft, size: u64) -> Result<Sum, Error> {
         // A draft that was resumed has not seen the beginning.
-        let passed = if self.source_passes { draft.given(size) } else { None };
+        let passed = if self.source_passes { draft.written_sum(size) } else { None };
         let expected = match passed {
             Some(sum) => sum,
             None => object.checksum(self.algorithm, Extent::first(size)).await?,
@@ -125,7 +125,7 @@ impl Check {
 
 /// The checksum of the blocks that `draft` was given.
 fn passed(draft: &dyn Draft, size: u64) -> Result<Sum, Error> {
-    draft.given(size).ok_or_else(|| Error::Unverifiable {
+    draft.written_sum(size).ok_or_else(|| Error::Unverifiable {
         name: draft.name(),
         reason: "the checksums of its blocks were not kept".to_owned(),
     })

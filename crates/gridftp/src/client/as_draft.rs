@@ -149,7 +149,7 @@ impl Draft for RemoteDraft {
         })
     }
 
-    fn given(&self, size: u64) -> Option<Sum> {
+    fn written_sum(&self, size: u64) -> Option<Sum> {
         Some(&self.given).filter(|_| self.kept.is_empty())?.total(size)
     }
 

@@ -117,7 +117,7 @@ impl<'a> DataPlan<'a> {
         if let Some(transport) = &session.data {
             settings.transport = transport.clone();
         }
-        if let Some(told) = &session.told {
+        if let Some(told) = &session.stack {
             settings.transport = told.transport.clone();
             settings.profile = told.profile(settings.profile, self.connections);
             if let Some(pinned) = &told.pinned {
@@ -141,7 +141,7 @@ impl<'a> DataPlan<'a> {
         if self.options.inside().is_some() {
             return self.carry_inside(session).await;
         }
-        let Some(stack) = self.options.stack.as_ref().filter(|_| !session.refuses) else { return Ok(()) };
+        let Some(stack) = self.options.stack.as_ref().filter(|_| !session.refuses_stack) else { return Ok(()) };
         let list = listing.then(|| stack.to_list());
         let stack = list.as_ref().unwrap_or(stack);
         let key = match stack.keyed() {
@@ -149,12 +149,12 @@ impl<'a> DataPlan<'a> {
             None => None,
         };
         let line = stack.line(self.is_proved(), key);
-        if session.told.as_ref().is_some_and(|told| told.line == line) {
+        if session.stack.as_ref().is_some_and(|told| told.line == line) {
             return Ok(());
         }
         let theirs = match self.tell(session, stack, &line).await {
             Err(Error::Store { kind: ErrorKind::Request, .. }) if stack.optional => {
-                session.refuses = true;
+                session.refuses_stack = true;
                 return Ok(());
             }
             told => told?,
@@ -162,13 +162,13 @@ impl<'a> DataPlan<'a> {
         let own = session.own.clone();
         let told = stack.told(line, own.as_ref().zip(theirs));
         let failed = |error| passing(&session.name, format!("data cannot be carried: {}", phoebus_net::reason(&error)));
-        session.told = Some(told.map_err(failed)?);
+        session.stack = Some(told.map_err(failed)?);
         Ok(())
     }
 
     /// Switches the server to data inside SSH.
     pub(super) async fn carry_inside(&self, session: &mut Session) -> Result<(), Error> {
-        if session.told.as_ref().is_some_and(|told| told.line == inside::DRIVER) {
+        if session.stack.as_ref().is_some_and(|told| told.line == inside::DRIVER) {
             return Ok(());
         }
         let failed = |name: &str, reason, kind| Error::Store { name: name.to_owned(), reason, kind };
@@ -180,8 +180,8 @@ impl<'a> DataPlan<'a> {
             ));
         };
         // The data endpoint belongs to the previous stack.
-        session.foreseen().await?;
-        (session.told, session.met) = (None, None);
+        session.take_prefetched().await?;
+        (session.stack, session.key_exchange) = (None, None);
         let reply = session.ask(format!("SITE SETNETSTACK {}", inside::DRIVER)).await?;
         if !reply.is_success() {
             let reason = format!(
@@ -195,7 +195,7 @@ impl<'a> DataPlan<'a> {
         let relays: Arc<dyn Transport> = Arc::new(Relays::new(way.clone(), ticket));
         // No data connection comes from the network then.
         session.data = Some(relays.clone());
-        session.told = Some(AcceptedStack::inside(relays));
+        session.stack = Some(AcceptedStack::inside(relays));
         Ok(())
     }
 
@@ -211,8 +211,8 @@ impl<'a> DataPlan<'a> {
     /// Sets the stack, with this end's key if it needs one.
     async fn tell(&self, session: &mut Session, stack: &NetStack, line: &str) -> Result<Option<Pin>, Error> {
         // The data endpoint belongs to the previous stack.
-        session.foreseen().await?;
-        (session.told, session.met) = (None, None);
+        session.take_prefetched().await?;
+        (session.stack, session.key_exchange) = (None, None);
         let reply = session.ask(format!("SITE SETNETSTACK {line}")).await?;
         let failed = |reason| Error::Store { name: session.name.to_string(), reason, kind: ErrorKind::Request };
         if !reply.is_success() {
@@ -233,7 +233,7 @@ impl<'a> DataPlan<'a> {
     /// server learns the other's, unless it has it.
     pub(super) async fn introduce(&self, session: &mut Session, other: &mut Session) -> Result<(), Error> {
         let Some(stack) = self.options.stack.as_ref().filter(|stack| stack.keyed().is_some()) else { return Ok(()) };
-        if session.was_at(other.met.as_ref()) {
+        if session.was_at(other.key_exchange.as_ref()) {
             return Ok(());
         }
         let line = |key| stack.line(self.is_proved(), key);
@@ -270,7 +270,7 @@ impl<'a> DataPlan<'a> {
     ) -> Result<u32, Error> {
         self.carry(session, false).await?;
         // The data endpoint depends on the mode.
-        let known = session.foreseen().await?.filter(|_| session.mode == mode);
+        let known = session.take_prefetched().await?.filter(|_| session.mode == mode);
         let asked = known.is_none() && !(self.options.striped && mode == Mode::Extended);
         let change = (session.mode != mode).then(|| mode_line(mode));
         // A server with a limit of connections would reset those beyond it.
@@ -293,7 +293,7 @@ impl<'a> DataPlan<'a> {
             return Err(refused(file, "make room for", "ALLO", &reply));
         }
         if let Some(reply) = known.or_else(|| reply_to(&passive)) {
-            session.foresee(reply);
+            session.keep_prefetched(reply);
         }
         Ok(streams)
     }
@@ -327,7 +327,7 @@ impl<'a> DataPlan<'a> {
             return Ok(());
         }
         // The data endpoint depends on the mode.
-        session.foreseen().await?;
+        session.take_prefetched().await?;
         let reply = session.ask(mode_line(mode)).await?;
         changed(session, mode, &reply)
     }
@@ -352,7 +352,7 @@ impl<'a> DataPlan<'a> {
     pub(super) async fn ask(&self, session: &mut Session) -> Result<SocketAddr, Error> {
         let name = session.name.clone();
         let verb = self.where_to(session);
-        let reply = match session.foreseen().await? {
+        let reply = match session.take_prefetched().await? {
             Some(reply) => reply,
             None => session.ask(verb).await?,
         };

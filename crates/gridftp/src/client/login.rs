@@ -209,7 +209,7 @@ async fn find_peer(session: &mut Session, options: &Options) -> Result<Option<u1
     let port = said.map(|addr| addr.port()).filter(|port| *port != 0);
     let said = said.map(|addr| addr.ip());
     let said = said.filter(|addr| reply.code == 227 && !addr.is_unspecified());
-    let keyed = session.told.as_ref().is_some_and(|told| told.keyed);
+    let keyed = session.stack.as_ref().is_some_and(|told| told.keyed);
     let peer = match said {
         Some(said) if keyed => said,
         said => match (addresses(options).await, said) {

@@ -105,7 +105,7 @@ impl Remote {
     pub(super) fn keep(&self, mut session: Session) {
         let mut idle = self.idle();
         let place = session.place.take();
-        session.moving = false;
+        session.is_transferring = false;
         if session.in_step && idle.len() < MAX_IDLE {
             idle.push(session);
             drop(idle);

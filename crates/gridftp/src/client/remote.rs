@@ -127,7 +127,7 @@ impl Remote {
         let (features, greeting) = (session.features.clone(), session.greeting.clone());
         let known = features.checksums();
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
-        let protected = session.told.as_ref().is_some_and(|told| told.pinned.is_some());
+        let protected = session.stack.as_ref().is_some_and(|told| told.pinned.is_some());
         let idle = Mutex::new(vec![session]);
         let (modeless, privacy, without_modes, restartless, whole_alone, not_from, by_way) = Default::default();
         let (most, host) = (options.sessions.max(1), Host::read());

@@ -49,13 +49,13 @@ pub(super) struct Session {
     /// Whether it goes through gateways, which distinguish an end from a cut.
     pub(super) farewell: Option<Farewell>,
     /// The stack that the server was told.
-    pub(super) told: Option<AcceptedStack>,
+    pub(super) stack: Option<AcceptedStack>,
     /// Whether the server refused an optional stack.
-    pub(super) refuses: bool,
+    pub(super) refuses_stack: bool,
     /// This end's key of data connections, if they need one.
     pub(super) own: Option<OwnKey>,
     /// The exchange of keys with the session of another server: each server has the other's key, and no newer one.
-    pub(super) met: Option<Arc<KeyExchange>>,
+    pub(super) key_exchange: Option<Arc<KeyExchange>>,
     pub(super) reply_timeout: Duration,
     /// The server's greeting.
     pub(super) greeting: String,
@@ -73,9 +73,9 @@ pub(super) struct Session {
     /// Whether EPSV or PASV was sent ahead for the next transfer.
     ahead: bool,
     /// The reply to it.
-    foreseen: Option<Reply>,
+    prefetched: Option<Reply>,
     /// Whether the reply to a keep-alive is outstanding.
-    spoken: bool,
+    is_keepalive_pending: bool,
     /// Outstanding replies that are to be ignored.
     unread: usize,
     /// Whether the server was told to enter a directory, which may have been removed since.
@@ -83,7 +83,7 @@ pub(super) struct Session {
     /// Its place in the limit of connections in use.
     pub(super) place: Option<OwnedSemaphorePermit>,
     /// Whether a transfer has begun that the server continues until it is stopped.
-    pub(super) moving: bool,
+    pub(super) is_transferring: bool,
     /// Time of the last use.
     pub(super) used: Instant,
     /// Whether the next reply belongs to the last command. If not, the session cannot be used again.
@@ -109,10 +109,10 @@ impl Session {
             local,
             data: None,
             farewell: None,
-            told: None,
-            refuses: false,
+            stack: None,
+            refuses_stack: false,
             own: None,
-            met: None,
+            key_exchange: None,
             reply_timeout,
             greeting: String::new(),
             features: Arc::default(),
@@ -122,12 +122,12 @@ impl Session {
             parallel: 1,
             epsv: true,
             ahead: false,
-            foreseen: None,
-            spoken: false,
+            prefetched: None,
+            is_keepalive_pending: false,
             unread: 0,
             is_elsewhere: false,
             place: None,
-            moving: false,
+            is_transferring: false,
             used: Instant::now(),
             in_step: true,
         })
@@ -193,7 +193,7 @@ impl Session {
 
     /// Sends a query for the data endpoint of the next transfer, and leaves its reply for then.
     pub(super) async fn send_ahead(&mut self, line: &str) -> Result<(), Error> {
-        if self.foreseen.is_none() && !self.ahead {
+        if self.prefetched.is_none() && !self.ahead {
             let in_step = self.in_step;
             self.send(line.as_bytes()).await?;
             // The session is in step: its next user expects the reply.
@@ -211,27 +211,27 @@ impl Session {
     }
 
     /// Stores the `reply` to such a query for the next transfer.
-    pub(super) fn foresee(&mut self, reply: Reply) {
-        self.foreseen = Some(reply);
+    pub(super) fn keep_prefetched(&mut self, reply: Reply) {
+        self.prefetched = Some(reply);
     }
 
     /// The stored reply, if a query was sent.
-    pub(super) async fn foreseen(&mut self) -> Result<Option<Reply>, Error> {
+    pub(super) async fn take_prefetched(&mut self) -> Result<Option<Reply>, Error> {
         self.settle().await?;
-        Ok(self.foreseen.take())
+        Ok(self.prefetched.take())
     }
 
     /// Whether a reply is outstanding.
     pub(super) fn is_ahead(&self) -> bool {
-        self.ahead || self.spoken || self.unread > 0
+        self.ahead || self.is_keepalive_pending || self.unread > 0
     }
 
     /// Sends a keep-alive to an idle server, because one that shuts down closes silent connections. Does not wait.
     /// False if the server has closed.
     pub(super) fn speak(&mut self) -> bool {
-        if self.spoken {
+        if self.is_keepalive_pending {
             match at_once(self.next()) {
-                Some(Ok(reply)) => self.spoken = reply.is_preliminary(),
+                Some(Ok(reply)) => self.is_keepalive_pending = reply.is_preliminary(),
                 Some(Err(_)) => return false,
                 None => {}
             }
@@ -246,18 +246,18 @@ impl Session {
         if !matches!(at_once(self.send(b"PWD")), Some(Ok(()))) {
             return false;
         }
-        (self.spoken, self.in_step) = (true, true);
+        (self.is_keepalive_pending, self.in_step) = (true, true);
         true
     }
 
     /// Reads the replies to commands that were sent ahead.
     async fn settle(&mut self) -> Result<(), Error> {
-        if std::mem::take(&mut self.spoken) {
+        if std::mem::take(&mut self.is_keepalive_pending) {
             self.last(self.reply_timeout).await?;
         }
         if std::mem::take(&mut self.ahead) {
             self.in_step = false;
-            self.foreseen = Some(self.last(self.reply_timeout).await?);
+            self.prefetched = Some(self.last(self.reply_timeout).await?);
         }
         Ok(())
     }
@@ -423,12 +423,12 @@ impl Session {
     pub(super) fn meet(&mut self, other: &mut Self) {
         // A new allocation has an identity of its own.
         let met = Arc::new(KeyExchange);
-        (self.met, other.met) = (Some(met.clone()), Some(met));
+        (self.key_exchange, other.key_exchange) = (Some(met.clone()), Some(met));
     }
 
     /// Whether the session took part in `met`.
     pub(super) fn was_at(&self, met: Option<&Arc<KeyExchange>>) -> bool {
-        self.met.as_ref().zip(met).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+        self.key_exchange.as_ref().zip(met).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// Whether nothing unexpected has come, such as the server's end.
@@ -442,7 +442,7 @@ impl Session {
     /// Ends the session without waiting. Through gateways, a task waits for the server's end
     /// ([`farewells`](super::farewells)).
     pub(super) fn quit(mut self) {
-        self.moving = false;
+        self.is_transferring = false;
         let Some((runtime, mut farewell)) = Handle::try_current().ok().zip(self.farewell.take()) else {
             return self.say_last("QUIT");
         };
@@ -475,7 +475,7 @@ impl Session {
 /// ABOR tells the server that the transfer is given up (RFC 959), so that it need not find out.
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.moving && !self.in_step {
+        if self.is_transferring && !self.in_step {
             self.say_last("ABOR");
         }
     }

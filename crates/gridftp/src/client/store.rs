@@ -198,7 +198,7 @@ async fn store(
         answers = 1;
     }
     let command = [b"STOR ", &sending.path[..]].concat();
-    session.moving = true;
+    session.is_transferring = true;
     session.send(&command).await?;
     remote.prepare_next(session).await?;
     let mut private_line = sending.private_line.clone();
@@ -296,7 +296,7 @@ async fn store(
             }
             () = sleep_until(limit.end()), if sent => return Err(late(name, &limit)),
             () = stop.notified() => {
-                session.moving = false;
+                session.is_transferring = false;
                 session.send(b"ABOR").await?;
                 // The replies to STOR, ABOR and ALLO.
                 for _ in 0..2 + answers {
@@ -312,7 +312,7 @@ async fn store(
             }
         }
     }
-    (session.in_step, session.moving) = (true, false);
+    (session.in_step, session.is_transferring) = (true, false);
     remote.0.privacy.has_data.store(true, Ordering::Relaxed);
     let is_nothing = *gate.borrow() == Gate::Nothing;
     Ok(!is_nothing)

@@ -46,7 +46,7 @@ impl Task<'_> {
         intake: Intake,
         sink: &mut impl Sink,
     ) -> Result<bool, Error> {
-        session.moving = true;
+        session.is_transferring = true;
         session.send(command).await?;
         self.remote.prepare_next(session).await?;
         let incoming = channel.receive(mode, intake);

@@ -80,7 +80,7 @@ async fn carry(
 ) -> Result<bool, Error> {
     let (from, to) = (&object.remote, draft.remote());
     let mut source = from.session().await?;
-    let mut dest = to.session_to_write_from(source.met.as_ref()).await?;
+    let mut dest = to.session_to_write_from(source.key_exchange.as_ref()).await?;
     if let Some(why) = begin(draft, object, &mut source, &mut dest, mode, rest, size).await? {
         to.not_from(from, &why);
         return Ok(false);
@@ -149,7 +149,7 @@ async fn begin(
     to.plan().enter_between(dest, mode).await?;
     // If one refuses protection, the other must not send in clear.
     let stack = |remote: &Remote, session: &Session| {
-        let stack = remote.options().stack.as_ref().filter(|_| !session.refuses);
+        let stack = remote.options().stack.as_ref().filter(|_| !session.refuses_stack);
         stack.map(|stack| stack.text().to_owned())
     };
     match (stack(from, source), stack(to, dest)) {
@@ -182,7 +182,7 @@ async fn begin(
             }
         }
     }
-    (source.moving, dest.moving) = (true, true);
+    (source.is_transferring, dest.is_transferring) = (true, true);
     dest.send(&[b"STOR ", &draft.path()?[..]].concat()).await?;
     source.send(&[b"RETR ", &from.path(&object.key)?[..]].concat()).await?;
     Ok(None)

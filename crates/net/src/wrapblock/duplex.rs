@@ -40,14 +40,14 @@ pub(super) struct Setup {
     /// How long a connection may keep delivering after it was dropped.
     pub(super) linger: Duration,
     /// Which of the driver's options can be changed on an open connection.
-    pub(super) live: Live,
+    pub(super) live: ChangeableOptions,
     pub(super) congestion_control: String,
     pub(super) note: Option<String>,
 }
 
 /// The options that the driver can change on an open connection.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Live {
+pub(super) struct ChangeableOptions {
     pub(super) rate: bool,
     pub(super) send_buffer: bool,
     pub(super) receive_buffer: bool,

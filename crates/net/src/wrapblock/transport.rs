@@ -1,6 +1,6 @@
 //! The transport made from a blocking library.
 
-use super::duplex::{self, Live, STACK, Setup, Wrapped};
+use super::duplex::{self, ChangeableOptions, STACK, Setup, Wrapped};
 use super::fault::Fault;
 use super::listener;
 use super::permits::{Permit, Permits};
@@ -77,7 +77,7 @@ impl WrapBlock {
             send_buffer: size(profile.send_buffer),
             receive_buffer: size(profile.receive_buffer),
             linger: if profile.user_timeout.0.is_zero() { LINGER } else { profile.user_timeout.0 },
-            live: Live {
+            live: ChangeableOptions {
                 rate: driver.has_option("rate", true),
                 send_buffer: driver.has_option("send_buffer", true),
                 receive_buffer: driver.has_option("receive_buffer", true),

@@ -60,7 +60,7 @@ pub(super) fn refused_family(fd: c_int, destination: SocketAddr, addr: &RawAddr)
 /// Tells the kernel that the program knows of the open session behind `fd`, and returns the kernel's answer. `None` if
 /// the connection was dissolved without a call to this process; the socket is then ready for another.
 pub(super) fn finish(mut guard: Guard, fd: c_int) -> Option<Course> {
-    let errno = sys::connect(fd, &no_destination(&guard.facts().destination)).err();
+    let errno = sys::connect(fd, &no_destination(&guard.socket_state().destination)).err();
     match errno {
         None => Some(Course::Connected),
         // A child of vfork: the entry is its parent's, and stays as it is.

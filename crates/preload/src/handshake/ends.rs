@@ -12,7 +12,7 @@ use libc::c_int;
 /// Ends an attempt that failed. Returns the error for the program, or `None` if the socket connects directly to the
 /// destination instead.
 pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure, direct: bool) -> Option<Errno> {
-    let destination = guard.facts().destination;
+    let destination = guard.socket_state().destination;
     // Of several addresses, the program gets the most informative error.
     let telling = guard.record().and_then(|record| record.attempt.as_ref()?.telling());
     let failure = match (failure, telling) {
@@ -80,7 +80,7 @@ pub(super) fn withdraw(guard: &mut Guard) {
     registrations::show(guard);
     if let Some(record) = guard.record().filter(|record| record.is_watched()) {
         record.attempt = None;
-        guard.facts().errno = 0;
+        guard.socket_state().errno = 0;
         guard.set_state(State::Watched);
     } else {
         guard.forget();

@@ -36,7 +36,7 @@ pub(super) fn next(guard: &mut Guard, config: &Config, failure: &Failure) -> Nex
 pub(super) fn follow(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> Result<(), Errno> {
     let mut session = [0; 16];
     sys::random(&mut session)?;
-    let family = guard.facts().family;
+    let family = guard.socket_state().family;
     let attempt = guard.record().and_then(|record| record.attempt.as_mut()).ok_or(libc::ENOMEM)?;
     let better = attempt.plan.gateway().and_then(|gateway| gateway.socket_addr());
     let first = FirstHop::to(config, Gateways::new(better.into_iter()), attempt.agent_in_use().copied());

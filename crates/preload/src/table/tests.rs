@@ -30,7 +30,7 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
     let mut guard = find_live(other).unwrap();
     guard.make_record().unwrap().registrations[3] =
         Some(Registration { epfd: 0, fd: registered, events: 0, data: 0, exclusive: false, shown: false });
-    guard.facts().fd = fd;
+    guard.socket_state().fd = fd;
     assert_eq!(guard.valid_descriptor(), Some(registered));
     guard.make_record().unwrap().registrations[3] = None;
     assert_eq!(guard.valid_descriptor(), None);
@@ -40,7 +40,7 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
     // Another socket takes the place of the one behind a descriptor.
     let new = socket();
     let mut guard = at(place.0).unwrap();
-    guard.facts().errno = libc::EPIPE;
+    guard.socket_state().errno = libc::EPIPE;
     let successor = guard.successor(new).unwrap();
     sys::dup3(new, other, true).unwrap();
     // Whoever looks for it now finds it, and waits.
@@ -49,7 +49,7 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
     guard.follow(successor, other);
     drop(guard);
     let mut guard = find_live(other).unwrap();
-    assert!(guard.facts().errno == libc::EPIPE && guard.state() == State::Pending && guard.place() != place);
+    assert!(guard.socket_state().errno == libc::EPIPE && guard.state() == State::Pending && guard.place() != place);
     guard.forget();
     drop(guard);
     assert!(find(other).is_none() && is_empty());
@@ -73,12 +73,12 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
         let (fd, other) = (socket(), 901);
         let mut guard = enter(fd, libc::AF_INET).unwrap();
         guard.set_state(state);
-        guard.facts().errno = libc::ECONNREFUSED;
+        guard.socket_state().errno = libc::ECONNREFUSED;
         drop(guard);
         sys::dup3(fd, other, true).unwrap();
         close(fd);
         let mut left = find(other).unwrap();
-        assert!((left.state(), left.facts().errno) == (state, libc::ECONNREFUSED), "{state:?}");
+        assert!((left.state(), left.socket_state().errno) == (state, libc::ECONNREFUSED), "{state:?}");
         drop(left);
         close(other);
     }

@@ -82,7 +82,7 @@ async fn send(remote: &Remote, session: &mut Session, name: &str, queue: Queue, 
     let plan = remote.plan();
     plan.enter_to_send(session, Mode::Stream, None, &remote.0.ahead, name).await?;
     let channel = plan.passive(session).await?;
-    session.moving = true;
+    session.is_transferring = true;
     session.send(b"SITE MPUT").await?;
     remote.prepare_next(session).await?;
     let moved = Arc::default();
@@ -110,7 +110,7 @@ async fn send(remote: &Remote, session: &mut Session, name: &str, queue: Queue, 
                 if !sent && !timeout(SETTLE, &mut sending).await.is_ok_and(|sent| sent.is_ok()) {
                     return Err(passing(name, "the server says that all has come before all was sent"));
                 }
-                session.moving = false;
+                session.is_transferring = false;
                 return Ok(reply);
             }
             done = &mut sending, if !sent => {

@@ -82,7 +82,7 @@ async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> R
     let (files, mut sums) = (there.len(), Vec::new());
     let is_connected = AtomicBool::new(false);
     let unreached = || remote.0.pipelining.note_unreachable();
-    session.moving = true;
+    session.is_transferring = true;
     let answered = ask_in_order(&mut session, &lines, |number, reply| match number.checked_sub(files) {
         Some(at) => {
             sums.push(remote.sum_in(keys[there[at]], algorithm, reply).ok());
@@ -135,7 +135,7 @@ async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> R
         done = transfer => done?,
         unconnected = connects => unconnected?,
     };
-    session.moving = false;
+    session.is_transferring = false;
     for ((at, content), sum) in there.into_iter().zip(contents).zip(sums) {
         objects[at] = object(keys[at], metas[at], content, sum);
     }

@@ -229,7 +229,7 @@ async fn send(
     let plan = remote.plan();
     plan.enter_to_send(session, data::Mode::Extended, None, &remote.0.ahead, name).await?;
     let channel = plan.passive(session).await?;
-    session.moving = true;
+    session.is_transferring = true;
     let moved = Arc::default();
     let mut default_modes = HashMap::new();
     let mut sending = pin!(channel.send(data::Mode::Stream, 1, Arc::new(queue), &moved));
@@ -261,7 +261,7 @@ async fn send(
         }
     };
     all.await?;
-    session.moving = false;
+    session.is_transferring = false;
     Ok(default_modes)
 }
 

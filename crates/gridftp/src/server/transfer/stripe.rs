@@ -183,7 +183,7 @@ impl Draft for Written {
         })
     }
 
-    fn given(&self, _size: u64) -> Option<Sum> {
+    fn written_sum(&self, _size: u64) -> Option<Sum> {
         None
     }
 

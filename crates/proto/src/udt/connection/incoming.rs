@@ -129,8 +129,8 @@ impl Connection {
             }
             Body::Shutdown => self.end(now, CloseReason::Peer),
             Body::Drop { message, first, last } => open.receive.drop_message(now, message, first, last),
-            Body::PeerError { code } => open.peer_error = Some(code),
-            Body::KeepAlive | Body::Other { .. } => {}
+            // Nothing here depends on errors of the peer's application.
+            Body::KeepAlive | Body::PeerError { .. } | Body::Other { .. } => {}
         }
     }
 

@@ -126,7 +126,6 @@ struct Open {
     closing: Option<Duration>,
     /// Whether the control was told of a time-out and nothing was received since.
     timed_out: bool,
-    peer_error: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,11 +287,6 @@ impl Connection {
         }
     }
 
-    /// Takes the error number that the peer's application has sent. Returns each one once.
-    pub fn take_peer_error(&mut self) -> Option<u32> {
-        if let State::Open(open) = &mut self.state { open.peer_error.take() } else { None }
-    }
-
     /// The state of an open connection, or of one that has ended after it was open.
     fn established(&self) -> Option<&Open> {
         match &self.state {
@@ -357,7 +351,6 @@ impl Connection {
             in_pair: false,
             closing: None,
             timed_out: false,
-            peer_error: None,
         }));
     }
 
