@@ -24,11 +24,6 @@ pub(super) struct Mode {
 }
 
 impl Mode {
-    /// Whether they are those of `mode`.
-    pub(super) fn is(self, mode: u32) -> bool {
-        self.bits & 0o7777 == mode & 0o7777
-    }
-
     /// Whether they let the owner read.
     pub(super) fn is_readable(self) -> bool {
         self.bits & 0o400 != 0

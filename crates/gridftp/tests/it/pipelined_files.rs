@@ -307,6 +307,9 @@ async fn files_are_stored_right_whatever_the_server_does() {
         if quirk == Quirk::None {
             // One further connection is for the next listing.
             assert!(count("STOR") == 5 && count("EPSV") <= 3, "one connection for many: {log:?}");
+            // STOR over the draft of a killed run would leave that draft's permissions.
+            let modes = log.iter().filter(|line| line.starts_with("SITE CHMOD") && line.ends_with("phoebus-part"));
+            assert_eq!(modes.count(), 5, "{log:?}");
         }
         assert!(log.iter().any(|line| line == "MODE E"), "{quirk:?}");
     }

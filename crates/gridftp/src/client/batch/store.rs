@@ -6,7 +6,6 @@
 //! Private files are first created empty and made private, and then sent over a connection of their own: there, bytes
 //! can only be taken for those of another private draft.
 
-use super::super::commands::facts_of;
 use super::super::error::{data as of_data, passing, words};
 use super::super::modes::{Mode, keeps_own};
 use super::super::remote::Remote;
@@ -23,7 +22,7 @@ use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::block::{Ending, Header};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -145,8 +144,9 @@ fn spec(object: &ShortObject) -> Spec {
 /// The name of the draft of `object`, always the same in this run.
 async fn part_of(remote: &Remote, object: &ShortObject) -> Option<Key> {
     let run = remote.0.pipelining.run(&remote.0.name, remote.options().state.as_deref(), &remote.0.run);
-    // Without a source, each call would give another name.
-    let spec = Spec { source: Some((String::new(), object.attributes.modified)), ..spec(object) };
+    // Without a source, each call would give another name. A draft that a killed run has left keeps its permissions.
+    let permissions = format!("{:?} {:?}", object.attributes.mode, object.at_most);
+    let spec = Spec { source: Some((permissions, object.attributes.modified)), ..spec(object) };
     let (_, part, _) = way(remote, &object.key, &spec, run).await.ok()?;
     remote.path(&part).is_ok().then_some(part)
 }
@@ -162,10 +162,10 @@ async fn store_all(remote: &Remote, drafts: &mut [&mut ShortDraft<'_>], algorith
         private.retain(|draft| !refused.contains(&draft.part));
         send(remote, &mut session, &private, Content::All).await?;
     }
-    let default_modes = send(remote, &mut session, &public, Content::All).await?;
+    send(remote, &mut session, &public, Content::All).await?;
     let mut sent: Vec<&mut ShortDraft> =
         drafts.iter_mut().map(|draft| &mut **draft).filter(|draft| !refused.contains(&draft.part)).collect();
-    verify(remote, &mut session, &mut sent, &default_modes, algorithm).await?;
+    verify(remote, &mut session, &mut sent, algorithm).await?;
     publish(remote, &mut session, &mut sent).await?;
     let left: Vec<Vec<u8>> = drafts
         .iter()
@@ -196,53 +196,35 @@ async fn make_private(
     Ok(refused)
 }
 
-/// Sends drafts over a data connection of their own. Returns the permissions that the server gives to new files, by
-/// directory, as far as it tells.
+/// Sends drafts over a data connection of their own.
 async fn send(
     remote: &Remote,
     session: &mut Session,
     drafts: &[&ShortDraft<'_>],
     content: Content,
-) -> Result<HashMap<Key, u32>, Error> {
+) -> Result<(), Error> {
     if drafts.is_empty() {
-        return Ok(HashMap::new());
+        return Ok(());
     }
     let name = &remote.0.name;
     let (mut lines, mut queue, mut bytes) = (Vec::new(), Queue::default(), Vec::new());
-    // The first of each directory.
-    let mut firsts: Vec<&Key> = Vec::new();
-    let mut dirs = HashSet::new();
     for draft in drafts {
         lines.push(remote.line("STOR", &draft.part)?);
-        if dirs.insert(draft.part.parent()) {
-            firsts.push(&draft.part);
-        }
         draft.data(content, &mut bytes);
         if bytes.len() >= BLOCK {
             queue.push(std::mem::take(&mut bytes));
         }
     }
     queue.push(bytes);
-    for first in &firsts {
-        lines.push(remote.line("MLST", first)?);
-    }
     let plan = remote.plan();
     plan.enter_to_send(session, data::Mode::Extended, None, &remote.0.ahead, name).await?;
     let channel = plan.passive(session).await?;
     session.is_transferring = true;
     let moved = Arc::default();
-    let mut default_modes = HashMap::new();
     let mut sending = pin!(channel.send(data::Mode::Stream, 1, Arc::new(queue), &moved));
-    let answered = ask_in_order(session, &lines, |number, reply| match number.checked_sub(drafts.len()) {
-        Some(at) => {
-            let facts = facts_of(&reply).filter(|_| reply.code == 250);
-            if let Some(mode) = facts.and_then(|(facts, _)| facts.mode) {
-                default_modes.insert(firsts[at].parent(), mode);
-            }
-            Ok(())
-        }
-        None if reply.is_success() => Ok(()),
-        None => Err(ends(remote, &lines[number], &reply)),
+    let answered = ask_in_order(session, &lines, |number, reply| match reply.is_success() {
+        true => Ok(()),
+        false => Err(ends(remote, &lines[number], &reply)),
     });
     let all = async {
         let mut answered = pin!(answered);
@@ -262,7 +244,7 @@ async fn send(
     };
     all.await?;
     session.is_transferring = false;
-    Ok(default_modes)
+    Ok(())
 }
 
 /// What a command does to a draft before its name.
@@ -278,12 +260,11 @@ async fn verify(
     remote: &Remote,
     session: &mut Session,
     drafts: &mut [&mut ShortDraft<'_>],
-    default_modes: &HashMap<Key, u32>,
     algorithm: Algorithm,
 ) -> Result<(), Error> {
     let (mut acts, mut lines) = (Vec::new(), Vec::new());
     for (at, draft) in drafts.iter().enumerate() {
-        for (act, line) in draft.settings(remote, default_modes, algorithm)? {
+        for (act, line) in draft.settings(remote, algorithm)? {
             acts.push((at, act));
             lines.push(line);
         }
@@ -326,21 +307,15 @@ async fn verify(
 
 impl ShortDraft<'_> {
     /// The commands that set its permissions and time, and ask for its checksum. The server can read it for that only
-    /// with permission, so permissions that exclude the owner follow.
-    fn settings(
-        &self,
-        remote: &Remote,
-        default_modes: &HashMap<Key, u32>,
-        algorithm: Algorithm,
-    ) -> Result<Vec<(Act, Vec<u8>)>, Error> {
+    /// with permission, so permissions that exclude the owner follow. They are set even if they may be what new files
+    /// have: STOR over the draft of a killed run leaves those of that draft.
+    fn settings(&self, remote: &Remote, algorithm: Algorithm) -> Result<Vec<(Act, Vec<u8>)>, Error> {
         let mode = |mode: Option<Mode>| {
             let line = remote.mode_line(&self.part, &self.object.key, mode)?;
             Ok::<_, Error>(mode.zip(line).map(|(mode, line)| (Act::SetMode(mode), line)))
         };
-        let default = default_modes.get(&self.part.parent()).filter(|_| !self.is_private());
-        let wanted = self.mode.filter(|mode| default.is_none_or(|default| !mode.is(*default)));
-        let last = wanted.filter(|mode| !mode.is_readable());
-        let mut all: Vec<_> = mode(wanted.map(Mode::readable))?.into_iter().collect();
+        let last = self.mode.filter(|mode| !mode.is_readable());
+        let mut all: Vec<_> = mode(self.mode.map(Mode::readable))?.into_iter().collect();
         all.push((Act::Sum, remote.sum_line(&self.part, algorithm, 0, None)?));
         if let Some(time) = self.object.attributes.modified {
             let stamp = Stamp { seconds: time.seconds, nanos: 0 };
@@ -368,7 +343,7 @@ async fn publish(remote: &Remote, session: &mut Session, drafts: &mut [&mut Shor
             return Ok(());
         }
         // A server may rename an earlier file if it has refused RNFR.
-        if let Some(draft) = verified.next().filter(|_| is_found && reply.is_success()) {
+        if let Some(draft) = verified.next().filter(|_| is_found && reply.code == 250) {
             draft.state = State::Published;
         }
         Ok(())
