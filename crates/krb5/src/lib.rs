@@ -177,9 +177,20 @@ impl Context {
     /// # Errors
     /// [`Failure`].
     pub fn unwrap(&self, token: &[u8]) -> Result<Opened, Failure> {
+        self.unwrap_meant(token, |_| true)
+    }
+
+    /// The same for a message that may have arrived on a connection for which it was not meant, perhaps through an
+    /// attacker. Unless it `is_meant`, [`Self::has_all`] returns false from the moment on at which it counts as arrived.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn unwrap_meant(&self, token: &[u8], is_meant: impl FnOnce(&Opened) -> bool) -> Result<Opened, Failure> {
         let mut talk = self.talk();
         let sys::Unwrapped { bytes, private, replayed } = talk.context.unwrap(token)?;
         let number = number(token);
+        let opened = Opened { bytes, private, number };
+        talk.has_stray |= !is_meant(&opened);
         // The library accepts several token formats in one context, of which only one shows the number.
         if *talk.numbered.get_or_insert(number.is_some()) != number.is_some() {
             return Err(Failure::new("the message", "its token format differs from that of earlier messages"));
@@ -196,7 +207,7 @@ impl Context {
             };
             Failure::new("the message", why)
         })?;
-        Ok(Opened { bytes, private, number })
+        Ok(opened)
     }
 
     /// Whether the context can encrypt messages.
@@ -214,12 +225,6 @@ impl Context {
     pub fn has_all(&self, from: u64, to: u64) -> bool {
         let talk = self.talk();
         !talk.has_stray && talk.seen.has_all(from, to)
-    }
-
-    /// Records that a message arrived on a connection for which it was not meant, perhaps through an
-    /// attacker. From then on, [`Self::has_all`] returns false.
-    pub fn mark_stray(&self) {
-        self.talk().has_stray = true;
     }
 
     fn talk(&self) -> MutexGuard<'_, Talk> {

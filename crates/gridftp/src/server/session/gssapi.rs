@@ -9,7 +9,7 @@ use phoebus_gsi::control::{Level, Protected, ServerLogin};
 use {
     base64::Engine,
     base64::engine::general_purpose::STANDARD,
-    phoebus_krb5::{Accepting, Acceptor, Context, Step as Next},
+    phoebus_krb5::{Accepting, Acceptor, Context, Opened, Step as Next},
     std::sync::Arc,
 };
 
@@ -20,6 +20,13 @@ const FRAMED: u8 = 0x60;
 /// Largest token, in bytes. It fits a line; tickets with the group data of Windows have some tens of kilobytes.
 #[cfg(feature = "kerberos")]
 const MAX_TOKEN: usize = 48 << 10;
+
+/// A command without the end of its line, which some clients add.
+#[cfg(feature = "kerberos")]
+fn line_of(message: &[u8]) -> &[u8] {
+    let end = message.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n' | 0)).map_or(0, |last| last + 1);
+    &message[..end]
+}
 
 /// A GSSAPI handshake in progress.
 pub(super) enum Handshake {
@@ -64,18 +71,14 @@ impl SecurityContext {
             #[cfg(feature = "kerberos")]
             Self::Kerberos(context) => {
                 let Some(level) = Level::of_verb(verb) else { return Ok(None) };
-                let opened = context.unwrap(&decode(token)?).map_err(|error| error.to_string())?;
-                if level != Level::Integrity && !opened.private {
+                let is_encrypted = |opened: &Opened| level == Level::Integrity || opened.private;
+                // What is no command may be a data message that an attacker moved here: the file would lack it.
+                let is_meant = |opened: &Opened| is_encrypted(opened) && commands::is_command(line_of(&opened.bytes));
+                let opened = context.unwrap_meant(&decode(token)?, is_meant).map_err(|error| error.to_string())?;
+                if !is_encrypted(&opened) {
                     return Err(format!("{verb} was expected to be encrypted"));
                 }
-                let mut line = opened.bytes;
-                while line.last().is_some_and(|last| matches!(last, b'\r' | b'\n' | 0)) {
-                    line.pop();
-                }
-                if !commands::is_command(&line) {
-                    // It may be a data message that an attacker moved here: the file would lack it.
-                    context.mark_stray();
-                }
+                let line = line_of(&opened.bytes).to_vec();
                 Ok(Some((line, level)))
             }
         }
