@@ -50,8 +50,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn new(context: Arc<Context>, private: bool) -> Self {
-        let before = context.latest();
+    /// For data of messages that come after number `before`.
+    pub(super) fn new(context: Arc<Context>, private: bool, before: u64) -> Self {
         Self { context, private, come: Vec::new(), plain: Opened::default(), before, last: before, ended: false }
     }
 

@@ -23,6 +23,9 @@ impl Channel {
     pub fn receive(&self, mode: Mode, intake: Intake) -> Arc<Incoming> {
         let (sender, blocks) = BlockChannel::new();
         let inner = self.0.clone();
+        if let Some(security) = &inner.settings.security {
+            security.begin();
+        }
         let work = tokio::spawn(async move {
             // The port is free when this ends: the receiver may want to listen on it next.
             let received = mode.transfer().receive(inner, intake, sender.clone()).await;

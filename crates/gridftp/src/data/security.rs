@@ -13,6 +13,8 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "kerberos")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use phoebus_gsi::channel::Protection;
@@ -48,7 +50,20 @@ pub enum ChannelSecurity {
         context: Arc<phoebus_krb5::Context>,
         /// Whether data is encrypted (PROT P), or only authenticated (PROT S).
         private: bool,
+        /// The sequence number of the last message before the transfer.
+        before: Arc<AtomicU64>,
     },
+}
+
+impl ChannelSecurity {
+    /// Records that a transfer begins. Commands that come from now on belong to the messages that have to arrive before its
+    /// end, even if they are read before its connection is accepted.
+    pub(super) fn begin(&self) {
+        #[cfg(feature = "kerberos")]
+        if let Self::Kerberos { context, before, .. } = self {
+            before.store(context.latest(), Ordering::Relaxed);
+        }
+    }
 }
 
 impl fmt::Debug for ChannelSecurity {
@@ -58,7 +73,7 @@ impl fmt::Debug for ChannelSecurity {
             Self::TlsServer { resumes, .. } => write!(f, "TlsServer(resumes: {resumes})"),
             Self::Pinned(_) => f.write_str("Pinned"),
             #[cfg(feature = "kerberos")]
-            Self::Kerberos { context, private } => write!(f, "Kerberos({context:?}, {private})"),
+            Self::Kerberos { context, private, .. } => write!(f, "Kerberos({context:?}, {private})"),
             Self::TlsClient(_, name) => write!(f, "TlsClient({name:?})"),
         }
     }
@@ -86,7 +101,9 @@ impl SecureLayer {
                 Self::Gsi(Box::new(Gsi::up((endpoint, peer, *protection), stream, connected, reply_timeout).await?))
             }
             #[cfg(feature = "kerberos")]
-            ChannelSecurity::Kerberos { context, private } => Self::Kerberos(Tokens::new(context.clone(), *private)),
+            ChannelSecurity::Kerberos { context, private, before } => {
+                Self::Kerberos(Tokens::new(context.clone(), *private, before.load(Ordering::Relaxed)))
+            }
             ChannelSecurity::Pinned(pinned) => Self::Tls(pinned.up(stream, connected, reply_timeout).await?),
             ChannelSecurity::TlsServer { config, resumes } => {
                 let (config, sessions) = Unproven::of(config);

@@ -340,7 +340,7 @@ impl Session {
                 if self.protection != Protection::Clear && self.settings.mode != Mode::Stream {
                     return Err(Step::say(504, "PROT S and P go with MODE S under Kerberos"));
                 }
-                let security = ChannelSecurity::Kerberos { context, private };
+                let security = ChannelSecurity::Kerberos { context, private, before: Default::default() };
                 return Ok((self.protection != Protection::Clear).then_some(security));
             }
             (Security::Tls, Some(shown)) if self.protection == Protection::Private => {
