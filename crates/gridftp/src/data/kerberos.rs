@@ -43,7 +43,7 @@ pub(super) struct Tokens {
     /// Received bytes that were not opened.
     come: Vec<u8>,
     plain: Opened,
-    /// Sequence numbers of the last message before this connection, and of the last one over it.
+    /// Sequence numbers of the last message before the transfer, and of the last one over this connection.
     before: u64,
     last: u64,
     ended: bool,
