@@ -8,7 +8,7 @@ use super::super::session::Session;
 use super::super::take::Sink;
 use super::super::task::Task;
 use super::queue::Queue;
-use super::{BLOCK, MOST_BYTES};
+use super::{BLOCK, MOST_BYTES, SETTLE};
 use crate::data::{Intake, Mode};
 use phoebus_files::Error;
 use phoebus_files::block::{Block, Body, Pool};
@@ -28,9 +28,6 @@ const LINE: usize = 8 << 10;
 
 /// Slowest rate, in bytes per second, at which a server is expected to store files.
 const SLOW: u64 = 1_000_000;
-
-/// Longest wait for acknowledgements of sent data if the server has it already.
-const SETTLE: Duration = Duration::from_secs(5);
 
 /// Longest time that a server is expected to take for a file.
 const SLOW_FILE: Duration = Duration::from_millis(50);

@@ -28,6 +28,9 @@ const NEAR: Duration = Duration::from_millis(2);
 /// Most bytes that a server may send for one: some times as many as the files had when they were listed.
 const MOST_BYTES: usize = 64 << 20;
 
+/// Longest wait for acknowledgements of sent data if the server has it already.
+const SETTLE: Duration = Duration::from_secs(5);
+
 /// Bytes of a block.
 const BLOCK: usize = 256 << 10;
 

@@ -11,9 +11,9 @@ use super::super::modes::{Mode, keeps_own};
 use super::super::remote::Remote;
 use super::super::resume::way;
 use super::super::session::Session;
-use super::BLOCK;
 use super::pipelined::{ask_in_order, ends};
 use super::queue::Queue;
+use super::{BLOCK, SETTLE};
 use crate::data;
 use phoebus_files::key::Key;
 use phoebus_files::store::{ShortObject, Spec, Store};
@@ -30,9 +30,6 @@ use tokio::time::timeout;
 
 /// Longest time for removing drafts after a failure.
 const FAREWELL: Duration = Duration::from_secs(10);
-
-/// Longest wait for acknowledgements of sent data if the server has it already.
-const SETTLE: Duration = Duration::from_secs(5);
 
 /// A file of a batch.
 struct ShortDraft<'a> {
@@ -361,7 +358,7 @@ async fn remove(remote: &Remote, parts: Vec<Key>) {
         Ok::<_, Error>(())
     };
     // A leftover only shows in listings of hidden names.
-    if !lines.is_empty() {
-        let _ = timeout(FAREWELL, removed).await;
+    if !lines.is_empty() && !timeout(FAREWELL, removed).await.is_ok_and(|removed| removed.is_ok()) {
+        tracing::debug!(server = %remote.0.name, "drafts of a batch may be left");
     }
 }
