@@ -86,10 +86,11 @@ impl Peer {
         };
         let asked = Arc::clone(&peer.asked);
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+            loop {
+                let Ok((stream, from)) = listener.accept() else { continue };
                 let (control, asked, better) = (Arc::clone(&control), Arc::clone(&asked), better.clone());
                 // A client that closes its connection does not matter.
-                thread::spawn(move || drop(serve(stream, &control, &asked, better.as_deref())));
+                thread::spawn(move || drop(serve(stream, from, &control, &asked, better.as_deref())));
             }
         });
         peer
@@ -116,6 +117,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 
 fn serve(
     mut stream: TcpStream,
+    from: SocketAddr,
     control: &UdpSocket,
     asked: &Mutex<Vec<Asked>>,
     better: Option<&Endpoint>,
@@ -125,12 +127,16 @@ fn serve(
     let mut user = None;
     loop {
         while acceptor.state() != State::Asked {
-            send(&mut stream, &mut acceptor, usize::MAX)?;
+            // A client that gave up has reset its connection. What it asked for can still be read, so that is tried first.
+            let sent = send(&mut stream, &mut acceptor, usize::MAX);
             let n = stream.read(acceptor.space().map_err(invalid)?)?;
             if n == 0 {
                 return Ok(());
             }
             acceptor.received(n).map_err(invalid)?;
+            if acceptor.state() != State::Asked {
+                sent?;
+            }
         }
         match acceptor.request() {
             Some(Request::Auth(auth)) => user = Some(String::from_utf8_lossy(auth.data).into_owned()),
@@ -141,7 +147,7 @@ fn serve(
                     path: open.path.iter().map(EndpointRef::to_owned).collect(),
                     mode: open.mode,
                     user,
-                    from: stream.peer_addr()?,
+                    from,
                 };
                 asked.lock().unwrap().push(request.clone());
                 return match better {
