@@ -6,9 +6,6 @@ use phoebus_proto::session::message::{Auth, Challenge, Hello, Open, Opened, Refu
 use phoebus_proto::session::{Initiator, ProtocolError};
 use std::io;
 
-/// Room for PREFACE, HELLO, AUTH and an OPEN with the longest possible path.
-const OUT_SIZE: usize = 8 * 1024;
-
 /// How the handshake failed.
 #[derive(Debug)]
 pub(crate) enum Broken {
@@ -53,7 +50,7 @@ pub(crate) struct Talk {
 impl Talk {
     /// Requests a session at once, inside `tls` if there is one.
     pub(crate) fn new(tls: Option<AuthClient>, auth: Option<&Auth>, open: &Open) -> Result<Self, ProtocolError> {
-        let initiator = Initiator::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(""), auth, open)?;
+        let initiator = Initiator::connect(Vec::new(), Vec::new(), &Hello::of(""), auth, open)?;
         Ok(Self { initiator, tls, heard: false })
     }
 

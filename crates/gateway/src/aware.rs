@@ -12,17 +12,14 @@ use phoebus_proto::units::Span;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Buffer for HELLO and an OPEN with names of ordinary length, in bytes.
-const OUT_SIZE: usize = 4096;
-
 /// Asks the destination of `request`, which has accepted the connection `stream`, to take the session. It must answer
 /// within `limit`. After success, the next byte belongs to the session.
 pub(crate) async fn ask(name: &str, request: &Request, stream: &Stream, limit: Duration) -> Result<(), Refusal> {
     let destination = request.destination.to_string();
     let refused = |code, reason| Refusal::at(&destination, code, reason);
     let manner = HopOptions { mode: Mode::Raw, streams: 1, padding: 0 };
-    let asking = request
-        .onward(name, manner, |open| Asking::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(name), None, open));
+    let asking =
+        request.onward(name, manner, |open| Asking::connect(Vec::new(), Vec::new(), &Hello::of(name), None, open));
     let mut asking = asking.map_err(|error| {
         Refusal::new(Code::Internal, format!("the request cannot be passed to {destination}: {error}"))
     })?;

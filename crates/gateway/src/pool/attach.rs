@@ -2,7 +2,7 @@
 //! (`docs/protocol/session.md` §6.7).
 
 use super::selection::Selection;
-use super::{OUT_SIZE, Pool, PooledConnection};
+use super::{Pool, PooledConnection};
 use crate::bundle::{BundleMembers, JoinedConnection, ReturnHandle};
 use crate::handshake::Asking;
 use crate::refusal::Refusal;
@@ -67,7 +67,7 @@ impl Pool {
             return Err(late());
         };
         let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
-        let asking = Asking::join(vec![0; OUT_SIZE], Vec::new(), &hello, auth.as_ref(), &attach);
+        let asking = Asking::join(Vec::new(), Vec::new(), &hello, auth.as_ref(), &attach);
         let mut warm =
             PooledConnection::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, Mode::Framed, place.by.clone());
         self.hear(&mut warm, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;

@@ -2,7 +2,7 @@
 
 use super::pooled::mode_on;
 use super::selection::Selection;
-use super::{OUT_SIZE, Pool, PooledConnection, lock};
+use super::{Pool, PooledConnection, lock};
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
 use crate::transports::TransportOption;
@@ -124,7 +124,7 @@ impl Pool {
         by: &Arc<Selection>,
         hello: &Hello<'_>,
     ) -> Result<PooledConnection, Refusal> {
-        let asking = Asking::greet(vec![0; OUT_SIZE], Vec::new(), hello, self.auth().as_ref());
+        let asking = Asking::greet(Vec::new(), Vec::new(), hello, self.auth().as_ref());
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
         let mut warm = PooledConnection::new(stream, asking, mode, by.clone());

@@ -29,7 +29,7 @@ use knock::silence;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Hello, Open};
+use phoebus_proto::session::message::{Auth, Hello};
 use selection::Selection;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
@@ -40,10 +40,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
-
-/// Size of the buffer for what is sent to a peer at once, in bytes: HELLO, AUTH, and an OPEN with a path, names of
-/// ordinary length, and padding.
-const OUT_SIZE: usize = 4096 + Open::PADDING_MAX as usize;
 
 /// The connections to one peer.
 #[derive(Debug)]
@@ -333,7 +329,7 @@ impl Pool {
         let manner = HopOptions { mode: pooled::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
         let asking = request.onward(&self.own.name, manner, |open| {
-            Asking::connect(vec![0; OUT_SIZE], Vec::new(), &hello, self.auth().as_ref(), open)
+            Asking::connect(Vec::new(), Vec::new(), &hello, self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
         Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()), manner))

@@ -92,7 +92,7 @@ impl PooledConnection {
         if self.since.elapsed() < FRESH {
             return 0;
         }
-        // Padding that does not fit the request buffer is of no use.
+        // Shorter padding would not fill the segment.
         let segment = self.stream.stats().map_or(0, |stats| stats.segment_size);
         u16::try_from(segment).ok().filter(|segment| *segment <= Open::PADDING_MAX).unwrap_or(0)
     }

@@ -14,7 +14,8 @@
 use super::inbox::Inbox;
 use super::initiator::check_hello;
 use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, Requirements, feature};
-use super::wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
+use super::outbox::Outbox;
+use super::wire::{MESSAGE_MAX, PREFIX_LEN, ProtocolError};
 use super::{Code, Mode};
 
 /// State of the handshake.
@@ -56,8 +57,7 @@ pub enum Request<'a> {
 #[derive(Debug)]
 pub struct Acceptor {
     inbox: Inbox<Vec<u8>>,
-    out: Vec<u8>,
-    sent: usize,
+    outbox: Outbox<Vec<u8>>,
     state: State,
     name: Box<str>,
     peer_name: Box<str>,
@@ -74,8 +74,7 @@ impl Acceptor {
     pub fn new(name: &str) -> Self {
         Self {
             inbox: Inbox::new(Vec::new()),
-            out: Vec::new(),
-            sent: 0,
+            outbox: Outbox::new(Vec::new()),
             state: State::Greeting,
             name: name.into(),
             peer_name: "".into(),
@@ -120,15 +119,12 @@ impl Acceptor {
 
     /// Bytes to send next.
     pub fn outgoing(&self) -> &[u8] {
-        &self.out[self.sent..]
+        self.outbox.outgoing()
     }
 
     /// Records that the first `n` bytes of [`Acceptor::outgoing`] were sent.
     pub fn sent(&mut self, n: usize) {
-        self.sent += n.min(self.out.len() - self.sent);
-        if self.sent == self.out.len() {
-            (self.out, self.sent) = (Vec::new(), 0);
-        }
+        self.outbox.sent(n);
     }
 
     /// Number of bytes that may be read next. 0 while a decision is pending or a session is open.
@@ -239,8 +235,9 @@ impl Acceptor {
     /// Queues a REFUSED in any state, before the caller closes the connection: after a time-out or a protocol error,
     /// for example.
     pub fn refuse_because(&mut self, code: Code, reason: &str) {
-        if self.state == State::Greeting && self.out.is_empty() {
-            self.out.extend_from_slice(&PREFACE);
+        if self.state == State::Greeting && self.outbox.outgoing().is_empty() {
+            // A buffer that grows has room for it.
+            let _ = self.outbox.add_preface();
         }
         let name = self.name.clone();
         let refused = Refused { code, reason, hop: &name, limits: Requirements::default(), redirect: None };
@@ -297,31 +294,16 @@ impl Acceptor {
     }
 
     fn greet(&mut self) -> Result<(), ProtocolError> {
-        self.out.extend_from_slice(&PREFACE);
+        self.outbox.add_preface()?;
         let name = self.name.clone();
         self.queue(Message::Hello(Hello { instance: self.instance, ..Hello::of(&name) }))
     }
 
     fn queue(&mut self, message: Message) -> Result<(), ProtocolError> {
-        let start = self.out.len();
-        if start - self.sent > OUTGOING_MAX {
-            return Err(ProtocolError::NoRoom(start - self.sent));
+        let waiting = self.outbox.outgoing().len();
+        if waiting > OUTGOING_MAX {
+            return Err(ProtocolError::NoRoom(waiting));
         }
-        let mut room = 1024;
-        loop {
-            self.out.resize(start + room, 0);
-            match message.encode(&mut self.out[start..]) {
-                Ok(len) => {
-                    self.out.truncate(start + len);
-                    self.out.shrink_to_fit();
-                    return Ok(());
-                }
-                Err(error) if room >= PREFIX_LEN + MESSAGE_MAX => {
-                    self.out.truncate(start);
-                    return Err(error);
-                }
-                Err(_) => room = PREFIX_LEN + MESSAGE_MAX,
-            }
-        }
+        self.outbox.add(&message)
     }
 }

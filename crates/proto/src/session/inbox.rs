@@ -6,13 +6,15 @@
 use super::message::Message;
 use super::wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
 
-/// The buffer of an [`Inbox`].
+/// The buffer of an [`Inbox`], or of what is sent.
 pub trait Storage {
     /// Returns at least the first `min` and at most the first `max` bytes of the buffer. Keeps earlier contents.
     /// Returns `None` if the buffer cannot hold `min` bytes.
     fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]>;
-    /// All bytes of the buffer that [`Storage::room`] has returned so far.
+    /// All bytes of the buffer that [`Storage::room`] has returned since [`Storage::release`].
     fn bytes(&self) -> &[u8];
+    /// Gives back the memory behind the first `keep` bytes, if the buffer can.
+    fn release(&mut self, keep: usize);
 }
 
 /// A buffer of fixed size, such as the preload shim's.
@@ -25,6 +27,8 @@ impl Storage for &mut [u8] {
     fn bytes(&self) -> &[u8] {
         self
     }
+
+    fn release(&mut self, _keep: usize) {}
 }
 
 /// A buffer that grows as bytes arrive: a peer that announces a long message and sends little of it ties up little
@@ -41,6 +45,11 @@ impl Storage for Vec<u8> {
 
     fn bytes(&self) -> &[u8] {
         self
+    }
+
+    fn release(&mut self, keep: usize) {
+        self.truncate(keep);
+        self.shrink_to_fit();
     }
 }
 

@@ -14,7 +14,8 @@
 
 use super::inbox::{Inbox, Storage};
 use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, feature};
-use super::wire::{PREFACE, ProtocolError};
+use super::outbox::Outbox;
+use super::wire::ProtocolError;
 use super::{Mode, SessionId, VERSION};
 
 /// State of the handshake.
@@ -37,9 +38,7 @@ pub enum State {
 /// The initiator's side of the handshake. `O` holds outgoing bytes, `B` incoming ones.
 #[derive(Debug)]
 pub struct Initiator<O, B> {
-    out: O,
-    out_len: usize,
-    sent: usize,
+    outbox: Outbox<O>,
     inbox: Inbox<B>,
     state: State,
     greeted: bool,
@@ -47,14 +46,14 @@ pub struct Initiator<O, B> {
     peer_features: u64,
 }
 
-impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
+impl<O: Storage, B: Storage> Initiator<O, B> {
     /// Sends HELLO, AUTH (if given) and OPEN in one flight.
     ///
     /// # Errors
     /// [`ProtocolError::NoRoom`] if `out` cannot hold the messages.
     pub fn connect(out: O, inbox: B, hello: &Hello, auth: Option<&Auth>, open: &Open) -> Result<Self, ProtocolError> {
         let mut initiator = Self::greet(out, inbox, hello, auth)?;
-        initiator.queue(Message::Open(*open))?;
+        initiator.outbox.add(&Message::Open(*open))?;
         initiator.requested = Some((open.session, open.mode));
         initiator.state = State::Opening;
         Ok(initiator)
@@ -66,7 +65,7 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
     /// [`ProtocolError::NoRoom`] if `out` cannot hold the messages.
     pub fn join(out: O, inbox: B, hello: &Hello, auth: Option<&Auth>, attach: &Attach) -> Result<Self, ProtocolError> {
         let mut initiator = Self::greet(out, inbox, hello, auth)?;
-        initiator.queue(Message::Attach(*attach))?;
+        initiator.outbox.add(&Message::Attach(*attach))?;
         initiator.requested = Some((attach.session, Mode::Framed));
         initiator.state = State::Opening;
         Ok(initiator)
@@ -76,22 +75,19 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
     ///
     /// # Errors
     /// [`ProtocolError::NoRoom`] if `out` cannot hold the messages.
-    pub fn greet(mut out: O, inbox: B, hello: &Hello, auth: Option<&Auth>) -> Result<Self, ProtocolError> {
-        let room = out.as_mut().get_mut(..PREFACE.len()).ok_or(ProtocolError::NoRoom(PREFACE.len()))?;
-        room.copy_from_slice(&PREFACE);
+    pub fn greet(out: O, inbox: B, hello: &Hello, auth: Option<&Auth>) -> Result<Self, ProtocolError> {
         let mut initiator = Self {
-            out,
-            out_len: PREFACE.len(),
-            sent: 0,
+            outbox: Outbox::new(out),
             inbox: Inbox::new(inbox),
             state: State::Greeting,
             greeted: false,
             requested: None,
             peer_features: 0,
         };
-        initiator.queue(Message::Hello(*hello))?;
+        initiator.outbox.add_preface()?;
+        initiator.outbox.add(&Message::Hello(*hello))?;
         if let Some(auth) = auth {
-            initiator.queue(Message::Auth(*auth))?;
+            initiator.outbox.add(&Message::Auth(*auth))?;
         }
         Ok(initiator)
     }
@@ -121,8 +117,8 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
             return Err(ProtocolError::Unexpected { got: "credentials", expected: "CHALLENGE first" });
         }
         self.inbox.next();
-        self.queue(Message::Auth(*auth))?;
-        self.queue(Message::Open(*open))?;
+        self.outbox.add(&Message::Auth(*auth))?;
+        self.outbox.add(&Message::Open(*open))?;
         self.requested = Some((open.session, open.mode));
         self.state = State::Opening;
         Ok(())
@@ -153,12 +149,12 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
 
     /// Bytes to send next.
     pub fn outgoing(&self) -> &[u8] {
-        &self.out.as_ref()[self.sent..self.out_len]
+        self.outbox.outgoing()
     }
 
     /// Records that the first `n` bytes of [`Initiator::outgoing`] were sent.
     pub fn sent(&mut self, n: usize) {
-        self.sent += n.min(self.out_len - self.sent);
+        self.outbox.sent(n);
     }
 
     /// Number of bytes that may be read next. 0 if nothing is expected.
@@ -258,7 +254,7 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
             return Err(ProtocolError::Unexpected { got: "another request", expected: "an idle connection" });
         }
         self.inbox.next();
-        self.queue(request)?;
+        self.outbox.add(&request)?;
         self.requested = Some(requested);
         self.state = State::Opening;
         Ok(())
@@ -266,15 +262,6 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
 
     fn waiting(&self) -> bool {
         matches!(self.state, State::Greeting | State::Opening)
-    }
-
-    fn queue(&mut self, message: Message) -> Result<(), ProtocolError> {
-        if self.sent == self.out_len {
-            (self.sent, self.out_len) = (0, 0);
-        }
-        let room = &mut self.out.as_mut()[self.out_len..];
-        self.out_len += message.encode(room)?;
-        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ pub mod inbox;
 pub mod initiator;
 pub mod list;
 pub mod message;
+mod outbox;
 pub mod plan;
 mod wire;
 

@@ -53,9 +53,6 @@ pub(crate) struct IdleConnections {
     pub(crate) sessions: usize,
 }
 
-/// Room for HELLO and OPEN.
-const MESSAGES: usize = 2048;
-
 impl RelayChoice {
     /// Through gateways, the nearest first.
     pub(crate) fn gateways(path: &[Endpoint]) -> Self {
@@ -93,7 +90,7 @@ fn open(stream: &mut TcpStream, to: SocketAddr, path: &[Endpoint]) -> anyhow::Re
     getrandom::fill(&mut session.0).map_err(|error| anyhow!("no random numbers: {error}"))?;
     let path: Vec<EndpointRef> = path.iter().map(Endpoint::as_ref).collect();
     let request = Open { path: List::new(&path), ..Open::new(session, to.into()) };
-    let mut handshake = Initiator::connect(vec![0; MESSAGES], Vec::new(), &Hello::of(""), None, &request)?;
+    let mut handshake = Initiator::connect(Vec::new(), Vec::new(), &Hello::of(""), None, &request)?;
     stream.write_all(handshake.outgoing())?;
     while handshake.state() == State::Opening {
         match stream.read(handshake.space()?)? {
