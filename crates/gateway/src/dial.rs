@@ -16,6 +16,7 @@ use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::{Code, Mode};
 use phoebus_proto::units::Span;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -92,12 +93,10 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
         }
         Next::Direct(route) => {
             let profile = route.map_or(&config.direct, |route| &route.profile);
-            let stream = direct(setup, request, profile).await?;
+            let (stream, addr) = direct(setup, request, profile).await?;
             if request.is_to_aware() {
                 aware::ask(&config.name, request, &stream, config.limits.handshake_timeout.0).await?;
             }
-            let addr =
-                stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
             Ok(Hop {
                 note: stream.note().unwrap_or_default().to_owned(),
                 stats: stream.stats().unwrap_or_default(),
@@ -182,8 +181,8 @@ fn here(inlet: &dyn LocalAcceptor, request: &Request) -> Result<Hop, Refusal> {
     })
 }
 
-/// Connects to the destination. Its name is resolved here, at the last gateway.
-async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<Stream, Refusal> {
+/// Connects to the destination, and returns its address too. Its name is resolved here, at the last gateway.
+async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<(Stream, SocketAddr), Refusal> {
     let limits = &setup.config.limits;
     let limit = limits.connect_timeout.0;
     let deadline = Instant::now() + limit;
@@ -195,7 +194,8 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<S
     };
     let name = match &destination.host {
         Host::Addr(addr) => {
-            return tcp::connect((*addr, destination.port).into(), profile, limit).await.map_err(refused);
+            let to = (*addr, destination.port).into();
+            return Ok((tcp::connect(to, profile, limit).await.map_err(refused)?, to));
         }
         Host::Name(name) => name,
     };
@@ -203,8 +203,10 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<S
     let found = setup.names.resolve(source, name, destination.port, resolving).await.map_err(refused)?;
     let allowed = admit::allowed_addresses(&setup.config, request, found)?;
     let left = deadline.saturating_duration_since(Instant::now());
-    match timeout(left, dial::connect(&allowed, profile, left)).await {
-        Ok(result) => result.map_err(refused),
-        Err(_) => Err(refused(Error::Timeout { to: destination.to_string(), limit: Span(limit) })),
-    }
+    let stream = match timeout(left, dial::connect(&allowed, profile, left)).await {
+        Ok(result) => result.map_err(refused)?,
+        Err(_) => return Err(refused(Error::Timeout { to: destination.to_string(), limit: Span(limit) })),
+    };
+    let to = stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
+    Ok((stream, to))
 }

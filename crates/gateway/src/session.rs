@@ -193,11 +193,11 @@ impl Ready {
         count(&shared.counters.opened);
         let framed = self.mode == Mode::Framed;
         let ends = self.ends(&first, setup.config.limits.control_frames.get());
-        // A raw connection carries only this session.
-        let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
-        // Boxed, so that the session's task reserves no memory for it.
-        let start = Box::new(start);
-        self.listed.mark(Side::First, &start);
+        // A raw connection carries only this session. Boxed, so that the session's task reserves no memory for it.
+        let start = framed.then(|| Box::new(first.stats().unwrap_or_default()));
+        if let Some(start) = &start {
+            self.listed.mark(Side::First, start);
+        }
         let means = Means {
             pool: shared.data.pipes.clone(),
             hold: setup.config.hold(),
@@ -205,7 +205,7 @@ impl Ready {
         };
         let mut relay = Relay::new(ends.0, ends.1, means);
         let ended = relay.run(&self.listed).await;
-        let refusal = self.account(shared, &ended, &first, &start, &relay);
+        let refusal = self.account(shared, &ended, &first, start.as_deref(), &relay);
         let Self { hop, offer, listed, slot, .. } = *self;
         if let Err(broken) = ended {
             // The session is over. Its descriptors count until they are closed.
@@ -266,14 +266,21 @@ impl Ready {
         shared: &Shared,
         ended: &Result<(), Broken>,
         first: &Stream,
-        start: &Stats,
+        start: Option<&Stats>,
         relay: &Relay,
     ) -> Refusal {
         let all = |stats: Stats, end: &End| match end.lanes() {
             Some(lanes) => stats.with(&lanes.stats()),
             None => stats,
         };
-        let first = all(first.stats().unwrap_or_default().since(start), &relay.first);
+        let now = first.stats().unwrap_or_default();
+        let first = all(
+            match start {
+                Some(start) => now.since(start),
+                None => now,
+            },
+            &relay.first,
+        );
         let second = self.hop.stream.stats().unwrap_or_default();
         let pool = self.hop.lent.as_ref().map(|(pool, _)| pool);
         self.listed.teach(pool, Side::Second, &second);

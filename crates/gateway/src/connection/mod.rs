@@ -128,7 +128,7 @@ impl Connection {
                     // From here on it counts as a session, and not as a pending handshake.
                     self.slot = None;
                     let shared = self.shared.clone();
-                    match Box::pin(session::open(&shared, &setup, *request, &mut *self)).await {
+                    match Box::pin(session::open(&shared, &setup, unboxed(request), &mut *self)).await {
                         Opening::Open(ready) => match Box::pin(self.carry(setup, ready)).await {
                             Some(again) => self = again,
                             None => return,
@@ -208,7 +208,7 @@ impl Connection {
     /// Carries the session. Returns the connection if it may carry another.
     async fn carry(self: Box<Self>, setup: Arc<Setup>, ready: Box<Ready>) -> Option<Box<Self>> {
         let Self { shared, stream, acceptor, from, settings, counted, kept, place, identity, authenticated, .. } =
-            *self;
+            unboxed(self);
         // State for further sessions is dropped for a raw session, which may be idle for hours.
         let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
         let stream = ready.carry(&shared, &setup, stream).await?;
@@ -217,6 +217,12 @@ impl Connection {
         ReusableConnection { shared, acceptor, from, settings, counted, kept, identity, authenticated }
             .again(&setup, stream)
     }
+}
+
+/// The content of `boxed`, whose memory is freed at once. A box whose content is moved out by `*boxed` keeps its memory
+/// until the end of the scope, which in an open session may be hours away.
+fn unboxed<T>(boxed: Box<T>) -> T {
+    *boxed
 }
 
 #[cfg(test)]
