@@ -51,6 +51,21 @@ pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize
     Ok(len as usize)
 }
 
+/// The sizes of a socket's send and receive buffer, in bytes as the kernel counts them (SO_MEMINFO, `sk_meminfo` in
+/// `include/uapi/linux/sock_diag.h`): one call for both.
+pub(crate) fn buffer_sizes(fd: BorrowedFd) -> io::Result<[u32; 2]> {
+    const RECEIVE: usize = 1;
+    const SEND: usize = 3;
+    let mut info = [0u32; 9];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: `fd` is open for the call; the kernel writes at most `len` bytes, which is the length of `info`.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    check(result)?;
+    Ok([info[SEND], info[RECEIVE]])
+}
+
 /// Bytes that the peer has not acknowledged, a FIN counting as one (SIOCOUTQ).
 pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;

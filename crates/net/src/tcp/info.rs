@@ -11,7 +11,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     let mut bytes = [0; 256];
     let len = sys::tcp_info(fd, &mut bytes)?;
     let info = Info(&bytes[..len.min(bytes.len())]);
-    let socket = socket2::SockRef::from(&fd);
+    let [send_buffer, receive_buffer] = sys::buffer_sizes(fd)?.map(u64::from);
     Ok(Stats {
         bytes_sent: info.u64(200),
         bytes_acked: info.u64(120),
@@ -38,9 +38,9 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
         congestion_window: info.u32(80),
         sending_period_ns: 0,
         segment_size: info.u32(16),
-        send_buffer: socket.send_buffer_size()? as u64,
-        receive_buffer: socket.recv_buffer_size()? as u64,
-        congestion_control: congestion_control(&socket),
+        send_buffer,
+        receive_buffer,
+        congestion_control: congestion_control(&socket2::SockRef::from(&fd)),
         last_ack_ms: info.silence_ms(),
         closed: info.0.first() == Some(&TCP_CLOSE),
     })
