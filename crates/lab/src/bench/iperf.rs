@@ -58,11 +58,13 @@ impl Test<'_> {
 
 fn read(report: &str) -> anyhow::Result<Outcome> {
     let report: Value = serde_json::from_str(report).context("iperf3 printed no JSON")?;
+    // With -J, iperf3 also exits with 0 where it has failed.
     if let Some(error) = report["error"].as_str() {
         return Err(anyhow!("iperf3: {error}"));
     }
     let number = |pointer: &str| {
-        report.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| anyhow!("the report of iperf3 has no {pointer}"))
+        let missing = || anyhow!("the report of iperf3 has no {pointer}; its end is {}", report["end"]);
+        report.pointer(pointer).and_then(Value::as_f64).ok_or_else(missing)
     };
     Ok(Outcome {
         goodput: number("/end/sum_received/bits_per_second")? / 1e6,

@@ -141,10 +141,8 @@ pub(crate) fn run(name: &str, mut command: Command, limit: Duration) -> anyhow::
     let (output, errors) = (text(output), text(errors));
     match status {
         Some(status) if status.success() => Ok(output),
-        Some(status) => {
-            let said = if errors.trim().is_empty() { &output } else { &errors };
-            bail!("{name} failed: {status}{}", quoted(said))
-        }
+        // Some programs report errors on standard output, while a loader or shim writes to standard error.
+        Some(status) => bail!("{name} failed: {status}{}{}", quoted(&errors), quoted(&output)),
         None => bail!("{name} did not end within {} s{}", limit.as_secs(), quoted(&errors)),
     }
 }

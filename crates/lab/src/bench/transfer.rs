@@ -100,6 +100,9 @@ impl Client {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let said = self.said();
         let errors: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        if errors.is_empty() {
+            bail!("the client ended before its time: {status}, and said nothing");
+        }
         bail!(
             "the client ended before its time: {status}, saying: {}",
             errors[errors.len().saturating_sub(3)..].join(" / ")

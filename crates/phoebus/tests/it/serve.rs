@@ -25,7 +25,7 @@ fn python_command(serve: &Serve, script: &str) -> Command {
 
 fn ok(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 

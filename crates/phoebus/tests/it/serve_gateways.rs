@@ -39,7 +39,7 @@ def end(f):
 
 fn ok(output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
 }
 
 const OPEN: &str = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n";

@@ -258,7 +258,7 @@ pub(crate) fn attempt(command: &mut Command) -> (bool, String) {
         .unwrap_or_else(|error| panic!("{program}: {error}; scripts/setup test installs it"));
     let error = String::from_utf8_lossy(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() { (true, text) } else { (false, format!("{text}\n{error}")) }
+    if output.status.success() { (true, text) } else { (false, format!("{text}\n{error}\n{}", output.status)) }
 }
 
 /// Reads and writes lines on a connection.

@@ -44,6 +44,10 @@ impl CompetingFlows {
 
 fn read(report: &str, seconds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
     let report: Value = serde_json::from_str(report).context("iperf3 printed no JSON")?;
+    // With -J, iperf3 also exits with 0 where it has failed.
+    if let Some(error) = report["error"].as_str() {
+        return Err(anyhow!("the competing iperf3: {error}"));
+    }
     let intervals = report["intervals"].as_array().ok_or_else(|| anyhow!("the report of iperf3 has no intervals"))?;
     let mut flows: Vec<Vec<f64>> = Vec::new();
     for interval in intervals.iter().skip(BEFORE as usize).take(seconds) {

@@ -11,6 +11,6 @@ pub mod lab;
 /// The output of a program that succeeded.
 pub fn ok(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }

@@ -6,6 +6,7 @@ use super::{PATIENCE, wait_until};
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -298,9 +299,11 @@ fn way(report: &serde_json::Value) -> Vec<&str> {
     report["hops"].as_array().unwrap().iter().map(|hop| hop["to"].as_str().unwrap()).collect()
 }
 
-/// The output of a program.
+/// The output of a program, and the signal that ended it, if one did: globus-url-copy sometimes dies of SIGSEGV at its
+/// exit and prints nothing.
 pub fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    let signal = output.status.signal().map_or_else(String::new, |_| format!("\n{}", output.status));
+    format!("{}{}{signal}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 /// The URL of a local file.
