@@ -221,6 +221,7 @@ impl Connection {
 
 /// The content of `boxed`, whose memory is freed at once. A box whose content is moved out by `*boxed` keeps its memory
 /// until the end of the scope, which in an open session may be hours away.
+#[expect(clippy::boxed_local, reason = "the box is what is freed")]
 fn unboxed<T>(boxed: Box<T>) -> T {
     *boxed
 }
