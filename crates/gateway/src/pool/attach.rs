@@ -68,8 +68,8 @@ impl Pool {
         };
         let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
         let asking = Asking::join(Vec::new(), Vec::new(), &hello, auth.as_ref(), &attach);
-        let mut warm =
-            PooledConnection::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, Mode::Framed, place.by.clone());
+        let asking = asking.map_err(|e| self.cannot_ask(&e))?;
+        let mut warm = PooledConnection::new(stream, asking, Mode::Framed, place.by.clone()).used(&self.demand);
         self.hear(&mut warm, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
         self.joined(warm).map(|newcomer| seat.take(newcomer))
     }

@@ -146,9 +146,8 @@ impl Pool {
                 let used = idle.iter().rposition(|warm| warm.sessions > 0);
                 used.map(|place| idle.remove(place)).or_else(|| idle.pop())
             };
-            if warm.is_none() && self.peer.pool.min > 0 {
-                self.spare.missed(Instant::now(), self.most());
-            }
+            // A session without a ready connection makes one.
+            let warm = warm.map(|warm| warm.used(&self.demand));
             if lock(&self.idle).len() < self.least() {
                 self.wanted.notify_one();
             }
@@ -164,19 +163,19 @@ impl Pool {
         }
     }
 
-    pub(super) fn keep(&self, mut warm: PooledConnection) {
-        warm.since = Instant::now();
+    pub(super) fn keep(&self, warm: PooledConnection) {
+        let warm = warm.unused();
         let mut idle = lock(&self.idle);
         let outdated = !warm.by.is_like(&self.chosen()) || !warm.stream.is_current();
-        if outdated || self.closed.load(Ordering::Relaxed) || idle.len() >= self.most() {
+        if outdated || self.closed.load(Ordering::Relaxed) || idle.len() >= self.most_for_now() {
             warm.stream.disarm();
         } else {
             idle.push(warm);
         }
     }
 
-    /// Drops idle connections that have died, those whose credentials have lapsed, and those above the minimum that are
-    /// too old.
+    /// Drops idle connections that have died, those whose credentials have lapsed, those above the minimum that are too
+    /// old, and those above the maximum.
     fn sweep(&self) {
         let mut idle = lock(&self.idle);
         let lapsed = idle.extract_if(.., |warm| !warm.stream.is_current());
@@ -193,24 +192,37 @@ impl Pool {
             info!(peer = self.peer.name, lost = before - idle.len(), "idle connections were closed by the peer");
         }
         // The connection idle for longest comes first.
-        while idle.len() > self.least() && idle.first().is_some_and(|warm| warm.since.elapsed() > self.peer.pool.idle.0)
-        {
+        let (least, most) = (self.least(), self.most());
+        let is_old = |warm: &PooledConnection| warm.since.elapsed() > self.peer.pool.idle.0;
+        while idle.len() > most || (idle.len() > least && idle.first().is_some_and(is_old)) {
             idle.remove(0).stream.disarm();
         }
     }
 
-    /// How many connections to keep ready: enough for `pool.min` hops, plus the number missed recently. Where sessions
-    /// are streams of one connection, one stream keeps it open and shows when it dies.
+    /// How many connections to keep ready: enough for `pool.min` hops, plus as many as sessions have used recently
+    /// beyond those in use. Where sessions are streams of one connection, one stream keeps it open and shows when it
+    /// dies.
     fn least(&self) -> usize {
         let least = self.for_hops(self.peer.pool.min);
-        if self.has_streams() {
+        if self.has_streams() || least == 0 {
             return least;
         }
-        (least + self.spare.wanted(Instant::now(), self.peer.pool.idle.0)).min(self.most())
+        (least + self.demand.beyond_in_use(Instant::now(), self.peer.pool.idle.0)).min(self.most())
     }
 
     fn most(&self) -> usize {
         self.for_hops(self.peer.pool.max)
+    }
+
+    /// How many connections may be idle until the next check. Where many short sessions follow each other, many are idle
+    /// for a moment and needed in the next: closing those above the maximum at once would make each of them dialled
+    /// again. They and those in use are never more than sessions have used at the same time.
+    fn most_for_now(&self) -> usize {
+        let (most, least) = (self.most(), self.for_hops(self.peer.pool.min));
+        if self.has_streams() || least == 0 {
+            return most;
+        }
+        most.max(least + self.demand.beyond_in_use(Instant::now(), self.peer.pool.idle.0))
     }
 
     fn for_hops(&self, hops: u32) -> usize {

@@ -6,12 +6,12 @@ mod attach;
 mod beacon;
 mod choosing;
 mod death;
+mod demand;
 mod dial;
 mod keep;
 mod knock;
 mod pooled;
 mod selection;
-mod spare;
 
 pub(crate) use beacon::{Lost, Shown, is_reset};
 pub use choosing::ChoiceStatus;
@@ -24,6 +24,7 @@ use crate::refusal::Refusal;
 use crate::request::{HopOptions, Request};
 use crate::transports::{TransportOption, shows_death};
 use death::Death;
+use demand::Demand;
 use dial::Unheard;
 use knock::silence;
 use phoebus_net::transport::Security;
@@ -32,7 +33,6 @@ use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello};
 use selection::Selection;
 use serde::{Deserialize, Serialize};
-use spare::Spare;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ pub(crate) struct Pool {
     limits: Timeouts,
     /// In the order in which they became idle.
     idle: Mutex<Vec<PooledConnection>>,
-    spare: Spare,
+    demand: Arc<Demand>,
     /// The peer's addresses, as last resolved.
     addresses: Mutex<Vec<SocketAddr>>,
     wanted: Notify,
@@ -185,7 +185,7 @@ impl Pool {
             own,
             limits,
             idle: Mutex::default(),
-            spare: Spare::default(),
+            demand: Demand::new(Instant::now()),
             addresses: Mutex::default(),
             wanted: Notify::new(),
             ended: Notify::new(),
@@ -332,7 +332,7 @@ impl Pool {
             Asking::connect(Vec::new(), Vec::new(), &hello, self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-        Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()), manner))
+        Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()).used(&self.demand), manner))
     }
 
     /// Takes back a connection whose session is over on both sides.

@@ -1,5 +1,6 @@
 //! A connection to a peer, past its greeting and free for a session.
 
+use super::demand::{Demand, InUse};
 use super::selection::Selection;
 use crate::handshake::{Asking, HandshakeError};
 use crate::request::HopOptions;
@@ -27,13 +28,25 @@ pub(crate) struct PooledConnection {
     pub(super) since: Instant,
     /// The runtime that polls it.
     home: Id,
+    /// While a session uses it.
+    in_use: Option<InUse>,
 }
 
 impl PooledConnection {
     /// A new connection, on the caller's runtime.
     pub(super) fn new(stream: Stream, asking: Asking, mode: Mode, by: Arc<Selection>) -> Self {
         let home = Handle::current().id();
-        Self { stream: Arc::new(stream), asking, mode, by, sessions: 0, since: Instant::now(), home }
+        Self { stream: Arc::new(stream), asking, mode, by, sessions: 0, since: Instant::now(), home, in_use: None }
+    }
+
+    /// The same, for a session that begins now.
+    pub(super) fn used(self, demand: &Arc<Demand>) -> Self {
+        Self { in_use: Some(demand.begin()), ..self }
+    }
+
+    /// The same, free for the next session.
+    pub(super) fn unused(self) -> Self {
+        Self { in_use: None, since: Instant::now(), ..self }
     }
 
     /// Whether its transport gives every session a stream of its own. Then this stream carries one session at most.
@@ -118,8 +131,8 @@ impl PooledConnection {
 
     /// The stream, and everything else.
     pub(super) fn parts(self) -> (Arc<Stream>, DetachedState) {
-        let Self { stream, asking, mode, by, sessions, home, .. } = self;
-        (stream, DetachedState { asking, mode, by, sessions, home })
+        let Self { stream, asking, mode, by, sessions, home, in_use, .. } = self;
+        (stream, DetachedState { asking, mode, by, sessions, home, in_use })
     }
 
     /// The peer's OPENED.
@@ -141,13 +154,14 @@ pub(crate) struct DetachedState {
     by: Arc<Selection>,
     sessions: u32,
     home: Id,
+    in_use: Option<InUse>,
 }
 
 impl DetachedState {
     /// Adds the stream again.
     pub(crate) fn plug(self, stream: Arc<Stream>) -> PooledConnection {
-        let Self { asking, mode, by, sessions, home } = self;
-        PooledConnection { stream, asking, mode, by, sessions, since: Instant::now(), home }
+        let Self { asking, mode, by, sessions, home, in_use } = self;
+        PooledConnection { stream, asking, mode, by, sessions, since: Instant::now(), home, in_use }
     }
 }
 

@@ -50,6 +50,32 @@ fn connection_between_gateways_is_reused_with_its_window() {
 }
 
 #[test]
+fn sessions_that_replace_each_other_use_the_same_connections() {
+    // More than the 8 that may stay idle.
+    const AT_ONCE: usize = 12;
+    let (first, _second) = Pg::chain("");
+    let open = || session(&first, |ask| ask);
+    let mut sessions: Vec<_> = (0..AT_ONCE).map(|_| open()).collect();
+    let ready = first.until(|status| status.pools[0].idle == 1, "one more is ready").pools[0].dialled;
+    for _ in 0..10 {
+        // A quarter ends, and as many begin.
+        for (client, server, _) in sessions.drain(..AT_ONCE / 4) {
+            exchange(client, server, b"up", b"down");
+        }
+        let left = sessions.len();
+        first.until(|status| status.sessions.len() == left, "those are over");
+        sessions.extend((left..AT_ONCE).map(|_| open()));
+    }
+    let pool = &first.status().pools[0];
+    assert_eq!(pool.dialled, ready, "{pool:?}");
+    for (client, server, _) in sessions {
+        exchange(client, server, b"up", b"down");
+    }
+    assert_eq!(first.quiet(), (42, 0));
+    first.until(|status| status.pools[0].idle == 8, "those above the maximum are closed");
+}
+
+#[test]
 fn half_close_keeps_other_direction_open() {
     let (first, _second) = Pg::chain("");
     let (mut client, mut server, _) = session(&first, |ask| ask);
