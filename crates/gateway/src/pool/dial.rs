@@ -91,8 +91,18 @@ impl Pool {
         }
     }
 
+    /// The refusal when the peer could not be reached. It names the peer as the failed hop, so the reason says who tried:
+    /// this gateway, unless it is an agent on the client's own host.
     pub(super) fn unreached(&self, error: &Error) -> Refusal {
-        Refusal::at(&self.peer.name, error.code(), error.to_string())
+        let is_an_attempt = matches!(
+            error,
+            Error::Connect { .. } | Error::Timeout { .. } | Error::Several { .. } | Error::Untrusted { .. }
+        );
+        let reason = match &self.own.name {
+            name if is_an_attempt && name != AGENT => format!("{name} {error}"),
+            _ => error.to_string(),
+        };
+        Refusal::at(&self.peer.name, error.code(), reason)
     }
 
     /// A connection that is ready for sessions, reached within `limit`.
