@@ -58,9 +58,14 @@ impl Bell {
         poll(&mut Context::from_waker(&waker))
     }
 
+    /// Whether an attempt may succeed.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(SeqCst)
+    }
+
     /// Ready when an attempt may succeed. Only one task at a time may wait.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.ready.load(SeqCst) {
+        if self.is_ready() {
             return Poll::Ready(());
         }
         let mut task = lock(&self.task);
@@ -70,7 +75,7 @@ impl Bell {
         }
         drop(task);
         // The bell may have rung before the waker was stored.
-        if self.ready.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_ready() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Notified of every ring from the call on.

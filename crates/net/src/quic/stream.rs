@@ -312,7 +312,16 @@ impl DuplexIo for QuicStream {
         }
         self.fit_send_window();
         let mut send = lock(&self.send);
-        match self.writable.answer(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted])) {
+        let mut write = || self.writable.answer(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted]));
+        let mut written = write();
+        if written.is_pending() {
+            self.narrow_send_window();
+            // An acknowledgement that came before the window was narrow has woken the writer for little room.
+            if self.writable.is_ready() {
+                written = write();
+            }
+        }
+        match written {
             Poll::Ready(Ok(n)) => {
                 self.shared.gauge.release();
                 allowance.spend(n);
@@ -320,10 +329,7 @@ impl DuplexIo for QuicStream {
                 Ok(n)
             }
             Poll::Ready(Err(error)) => Err(self.fail_write(error)),
-            Poll::Pending => {
-                self.narrow_send_window();
-                Err(io::ErrorKind::WouldBlock.into())
-            }
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
