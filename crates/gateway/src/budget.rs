@@ -2,6 +2,7 @@
 
 use crate::choose;
 use crate::config::{AUTO, Config, Peer};
+use crate::pool::MOMENTARY;
 use crate::start_error::StartError;
 use phoebus_net::limits;
 
@@ -37,7 +38,7 @@ impl Budget {
         // `auto` may choose more streams than configured.
         let streams =
             |peer: &Peer| peer.profile.streams.max(if peer.transport == AUTO { choose::STREAMS_MAX } else { 1 });
-        let ready = |peer: &Peer| u64::from(peer.pool.max) * u64::from(streams(peer));
+        let ready = |peer: &Peer| u64::from(peer.pool.max) * u64::from(MOMENTARY) * u64::from(streams(peer));
         let pools: u64 = config.peers.values().map(ready).sum();
         // A session that finds none left continues with fewer connections.
         let additional_connections =

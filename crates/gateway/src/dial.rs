@@ -4,7 +4,7 @@ use crate::admit;
 use crate::aware;
 use crate::local_acceptor::{Guard, IncomingSession, LocalAcceptor};
 use crate::pool::{Pool, PooledConnection};
-use crate::refusal::{Refusal, text};
+use crate::refusal::{Refusal, text, tried_by};
 use crate::request::Request;
 use crate::reserve::{Neighbour, Segment};
 use crate::route::Next;
@@ -190,12 +190,15 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<(
     let refused = |error: Error| match &error {
         // The fault is this gateway's, which cannot resolve the name.
         Error::Resolve { .. } => Refusal::new(error.code(), error.to_string()),
-        _ => Refusal::at(destination.to_string(), error.code(), format!("{} {error}", setup.config.name)),
+        _ => Refusal::at(destination.to_string(), error.code(), tried_by(&setup.config.name, &error)),
     };
     let name = match &destination.host {
         Host::Addr(addr) => {
             let to = (*addr, destination.port).into();
-            return Ok((tcp::connect(to, profile, limit).await.map_err(refused)?, to));
+            let stream = tcp::connect(to, profile, limit).await.map_err(refused)?;
+            // Instead of the unspecified address, the kernel has connected to one of this host's.
+            let to = if addr.to_canonical().is_unspecified() { stream.peer_addr().unwrap_or(to) } else { to };
+            return Ok((stream, to));
         }
         Host::Name(name) => name,
     };

@@ -1,5 +1,6 @@
 //! Why a session is refused (P10, P18).
 
+use phoebus_net::Error;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Refused, Requirements};
 
@@ -48,6 +49,15 @@ impl Refusal {
             limits: *self.limits,
             redirect: None,
         }
+    }
+}
+
+/// `error` as a sentence about the gateway `name`, if it is about what that has tried: the failed hop, which clients read
+/// first, is the other end.
+pub(crate) fn tried_by(name: &str, error: &Error) -> String {
+    match error.most_informative() {
+        Error::Connect { .. } | Error::Timeout { .. } | Error::Untrusted { .. } => format!("{name} {error}"),
+        _ => error.to_string(),
     }
 }
 

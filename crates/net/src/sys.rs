@@ -63,6 +63,9 @@ pub(crate) fn buffer_sizes(fd: BorrowedFd) -> io::Result<[u32; 2]> {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, info.as_mut_ptr().cast(), &raw mut len)
     };
     check(result)?;
+    if (len as usize) < size_of::<u32>() * (SEND + 1) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     Ok([info[SEND], info[RECEIVE]])
 }
 

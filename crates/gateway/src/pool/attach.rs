@@ -60,6 +60,7 @@ impl Pool {
                 Err(_) => self.counts.stale.fetch_add(1, Ordering::Relaxed),
             };
         }
+        let in_use = self.demand.begin();
         let stream = self.dial(&place.by, Duration::MAX).await?;
         let Some(seat) = members.seat() else {
             // Without a greeting, the connection is of no use to another session.
@@ -69,7 +70,7 @@ impl Pool {
         let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
         let asking = Asking::join(Vec::new(), Vec::new(), &hello, auth.as_ref(), &attach);
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
-        let mut warm = PooledConnection::new(stream, asking, Mode::Framed, place.by.clone()).used(&self.demand);
+        let mut warm = PooledConnection::new(stream, asking, Mode::Framed, place.by.clone()).lent(in_use);
         self.hear(&mut warm, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
         self.joined(warm).map(|newcomer| seat.take(newcomer))
     }

@@ -1,10 +1,10 @@
 //! How many connections beyond the configured number are kept ready: as many as sessions have used at the same time
-//! recently, less those that they use now.
+//! recently, less those that they use now and will give back.
 //!
 //! A framed connection is free again only when both ends of its session have acknowledged the end, which takes a round
-//! trip of the segment (`docs/protocol/session.md` §6.2); replacing one takes three or four. Connections in use come
-//! back, so they count: if only the ready ones did, each session would make the pool dial a connection, and the return
-//! of its own would be one too many.
+//! trip of the segment (`docs/protocol/session.md` §6.2); replacing one takes three or four. If connections that come
+//! back did not count, each session would make the pool dial a connection, and the return of its own would be one too
+//! many.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ struct Counts {
     since: Instant,
 }
 
-/// One connection in use; the use ends on drop.
+/// The use of one connection by a session, from before it is dialled; it ends on drop.
 #[derive(Debug)]
 pub(super) struct InUse(Arc<Demand>);
 
@@ -39,15 +39,26 @@ impl Demand {
         InUse(self.clone())
     }
 
-    /// How many connections to keep ready for sessions that may begin. A peak is remembered for one to two `periods`.
-    pub(super) fn beyond_in_use(&self, now: Instant, period: Duration) -> usize {
+    /// How many connections to keep ready for sessions that may begin, where those in use come back. A peak is
+    /// remembered for one to two `periods`.
+    pub(super) fn missing_from_peak(&self, now: Instant, period: Duration) -> usize {
+        let (peak, in_use) = self.peak_and_in_use(now, period);
+        peak - in_use
+    }
+
+    /// The most connections that sessions have used at the same time, where those in use do not come back.
+    pub(super) fn peak(&self, now: Instant, period: Duration) -> usize {
+        self.peak_and_in_use(now, period).0
+    }
+
+    fn peak_and_in_use(&self, now: Instant, period: Duration) -> (usize, usize) {
         let mut counts = self.counts();
         let elapsed = now.saturating_duration_since(counts.since);
         if elapsed > period {
             counts.peak_before = if elapsed > period * 2 { 0 } else { counts.peak };
             (counts.peak, counts.since) = (counts.in_use, now);
         }
-        counts.peak.max(counts.peak_before) - counts.in_use
+        (counts.peak.max(counts.peak_before), counts.in_use)
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -71,13 +82,13 @@ mod tests {
     fn connections_in_use_count_as_ready() {
         let start = Instant::now();
         let demand = Demand::new(start);
-        assert_eq!(demand.beyond_in_use(start, PERIOD), 0);
+        assert_eq!(demand.missing_from_peak(start, PERIOD), 0);
         let mut sessions: Vec<_> = (0..16).map(|_| demand.begin()).collect();
-        assert_eq!(demand.beyond_in_use(start, PERIOD), 0);
+        assert_eq!(demand.missing_from_peak(start, PERIOD), 0);
         sessions.truncate(10);
-        assert_eq!(demand.beyond_in_use(start, PERIOD), 6);
+        assert_eq!(demand.missing_from_peak(start, PERIOD), 6);
         sessions.push(demand.begin());
-        assert_eq!(demand.beyond_in_use(start, PERIOD), 5);
+        assert_eq!((demand.missing_from_peak(start, PERIOD), demand.peak(start, PERIOD)), (5, 16));
     }
 
     #[test]
@@ -86,15 +97,15 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let demand = Demand::new(start);
         drop([demand.begin(), demand.begin(), demand.begin()]);
-        assert_eq!(demand.beyond_in_use(at(300), PERIOD), 3);
+        assert_eq!(demand.missing_from_peak(at(300), PERIOD), 3);
         drop([demand.begin(), demand.begin()]);
-        assert_eq!(demand.beyond_in_use(at(301), PERIOD), 3, "the peak of the period before");
+        assert_eq!(demand.missing_from_peak(at(301), PERIOD), 3, "the peak of the period before");
         drop(demand.begin());
-        assert_eq!(demand.beyond_in_use(at(602), PERIOD), 1);
-        assert_eq!(demand.beyond_in_use(at(903), PERIOD), 0);
+        assert_eq!(demand.missing_from_peak(at(602), PERIOD), 1);
+        assert_eq!(demand.missing_from_peak(at(903), PERIOD), 0);
 
         drop([demand.begin(), demand.begin()]);
-        assert_eq!(demand.beyond_in_use(at(2000), PERIOD), 0, "nobody asked for more than two periods");
+        assert_eq!(demand.missing_from_peak(at(2000), PERIOD), 0, "nobody asked for more than two periods");
     }
 
     #[test]
@@ -103,8 +114,8 @@ mod tests {
         let demand = Demand::new(start);
         let long: Vec<_> = (0..100).map(|_| demand.begin()).collect();
         drop((0..5).map(|_| demand.begin()).collect::<Vec<_>>());
-        assert_eq!(demand.beyond_in_use(start, PERIOD), 5);
+        assert_eq!(demand.missing_from_peak(start, PERIOD), 5);
         drop(long);
-        assert_eq!(demand.beyond_in_use(start, PERIOD), 105);
+        assert_eq!(demand.missing_from_peak(start, PERIOD), 105);
     }
 }

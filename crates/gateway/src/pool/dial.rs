@@ -4,7 +4,7 @@ use super::pooled::mode_on;
 use super::selection::Selection;
 use super::{Pool, PooledConnection, lock};
 use crate::handshake::{Asking, HandshakeError, answer};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, tried_by};
 use crate::transports::TransportOption;
 use crate::transports::shows_death;
 use phoebus_config::agent::AGENT;
@@ -91,17 +91,10 @@ impl Pool {
         }
     }
 
-    /// The refusal when the peer could not be reached. It names the peer as the failed hop, so the reason says who tried:
-    /// this gateway, unless it is an agent on the client's own host.
+    /// The refusal when the peer could not be reached.
     pub(super) fn unreached(&self, error: &Error) -> Refusal {
-        let is_an_attempt = matches!(
-            error,
-            Error::Connect { .. } | Error::Timeout { .. } | Error::Several { .. } | Error::Untrusted { .. }
-        );
-        let reason = match &self.own.name {
-            name if is_an_attempt && name != AGENT => format!("{name} {error}"),
-            _ => error.to_string(),
-        };
+        // An agent is on the client's own host.
+        let reason = if self.own.name == AGENT { error.to_string() } else { tried_by(&self.own.name, error) };
         Refusal::at(&self.peer.name, error.code(), reason)
     }
 

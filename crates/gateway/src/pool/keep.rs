@@ -3,6 +3,7 @@
 use super::selection::Selection;
 use super::{Pool, PooledConnection, lock};
 use crate::refusal::Refusal;
+use phoebus_net::transport::Security;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use tracing::{info, warn};
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach a peer that does not answer.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How many times `pool.max` connections may be idle for a moment.
+pub(crate) const MOMENTARY: u32 = 4;
 /// Connections made concurrently.
 const DIALS: usize = 8;
 /// How often a peer's name is resolved again.
@@ -144,10 +147,10 @@ impl Pool {
             let warm = {
                 let mut idle = lock(&self.idle);
                 let used = idle.iter().rposition(|warm| warm.sessions > 0);
-                used.map(|place| idle.remove(place)).or_else(|| idle.pop())
+                let taken = used.map(|place| idle.remove(place)).or_else(|| idle.pop());
+                // Counted while the list is locked, so that nobody finds one connection too few and dials another.
+                taken.map(|warm| warm.lent(self.demand.begin()))
             };
-            // A session without a ready connection makes one.
-            let warm = warm.map(|warm| warm.used(&self.demand));
             if lock(&self.idle).len() < self.least() {
                 self.wanted.notify_one();
             }
@@ -164,8 +167,8 @@ impl Pool {
     }
 
     pub(super) fn keep(&self, warm: PooledConnection) {
-        let warm = warm.unused();
         let mut idle = lock(&self.idle);
+        let warm = warm.returned();
         let outdated = !warm.by.is_like(&self.chosen()) || !warm.stream.is_current();
         if outdated || self.closed.load(Ordering::Relaxed) || idle.len() >= self.most_for_now() {
             warm.stream.disarm();
@@ -174,8 +177,7 @@ impl Pool {
         }
     }
 
-    /// Drops idle connections that have died, those whose credentials have lapsed, those above the minimum that are too
-    /// old, and those above the maximum.
+    /// Drops idle connections that have died, those whose credentials have lapsed, and those that were idle for too long.
     fn sweep(&self) {
         let mut idle = lock(&self.idle);
         let lapsed = idle.extract_if(.., |warm| !warm.stream.is_current());
@@ -193,8 +195,10 @@ impl Pool {
         }
         // The connection idle for longest comes first.
         let (least, most) = (self.least(), self.most());
-        let is_old = |warm: &PooledConnection| warm.since.elapsed() > self.peer.pool.idle.0;
-        while idle.len() > most || (idle.len() > least && idle.first().is_some_and(is_old)) {
+        let idle_for = |idle: &[PooledConnection]| idle.first().map_or(Duration::ZERO, |warm| warm.since.elapsed());
+        while (idle.len() > most && idle_for(&idle) > LOOK)
+            || (idle.len() > least && idle_for(&idle) > self.peer.pool.idle.0)
+        {
             idle.remove(0).stream.disarm();
         }
     }
@@ -207,22 +211,29 @@ impl Pool {
         if self.has_streams() || least == 0 {
             return least;
         }
-        (least + self.demand.beyond_in_use(Instant::now(), self.peer.pool.idle.0)).min(self.most())
+        (least + self.demanded()).min(self.most())
     }
 
     fn most(&self) -> usize {
         self.for_hops(self.peer.pool.max)
     }
 
-    /// How many connections may be idle until the next check. Where many short sessions follow each other, many are idle
-    /// for a moment and needed in the next: closing those above the maximum at once would make each of them dialled
-    /// again. They and those in use are never more than sessions have used at the same time.
+    /// How many connections may be idle for a moment. Where many short sessions follow each other, many are idle in one
+    /// moment and needed in the next: if those above the maximum were closed at once, each would be dialled again. At most
+    /// [`MOMENTARY`] times the maximum, which the gateway's descriptors suffice for.
     fn most_for_now(&self) -> usize {
         let (most, least) = (self.most(), self.for_hops(self.peer.pool.min));
-        if self.has_streams() || least == 0 {
-            return most;
+        if self.has_streams() || least == 0 { most } else { for_now(least + self.demanded(), most) }
+    }
+
+    /// How many connections sessions may need soon beyond those that they will give back.
+    fn demanded(&self) -> usize {
+        let (now, period) = (Instant::now(), self.peer.pool.idle.0);
+        // Where only the handshake is protected, a connection serves one session.
+        match self.peer.security {
+            Security::Auth => self.demand.peak(now, period),
+            _ => self.demand.missing_from_peak(now, period),
         }
-        most.max(least + self.demand.beyond_in_use(Instant::now(), self.peer.pool.idle.0))
     }
 
     fn for_hops(&self, hops: u32) -> usize {
@@ -233,5 +244,21 @@ impl Pool {
     /// Whether sessions over the current transport are streams of one connection, as far as known.
     pub(super) fn has_streams(&self) -> bool {
         self.way(&self.chosen()).has_streams.get() == Some(&true)
+    }
+}
+
+/// How many connections may be idle for a moment, of which `wanted` may be needed and `most` may stay.
+fn for_now(wanted: usize, most: usize) -> usize {
+    wanted.clamp(most, most * MOMENTARY as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_may_be_needed_stay_for_a_moment() {
+        assert_eq!([0, 8, 9, 32, 33].map(|wanted| for_now(wanted, 8)), [8, 8, 9, 32, 32]);
+        assert_eq!(for_now(3, 0), 0);
     }
 }

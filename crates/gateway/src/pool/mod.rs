@@ -15,6 +15,7 @@ mod selection;
 
 pub(crate) use beacon::{Lost, Shown, is_reset};
 pub use choosing::ChoiceStatus;
+pub(crate) use keep::MOMENTARY;
 pub(crate) use pooled::PooledConnection;
 
 use crate::config::Peer;
@@ -321,6 +322,7 @@ impl Pool {
         request: &Request,
         streams: u16,
     ) -> Result<(PooledConnection, HopOptions), Unheard> {
+        let in_use = self.demand.begin();
         let stream = tokio::select! {
             biased;
             stream = self.dial(by, time_limit) => stream.map_err(Unheard::dead)?,
@@ -332,7 +334,7 @@ impl Pool {
             Asking::connect(Vec::new(), Vec::new(), &hello, self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-        Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()).used(&self.demand), manner))
+        Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()).lent(in_use), manner))
     }
 
     /// Takes back a connection whose session is over on both sides.

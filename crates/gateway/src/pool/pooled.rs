@@ -1,6 +1,6 @@
 //! A connection to a peer, past its greeting and free for a session.
 
-use super::demand::{Demand, InUse};
+use super::demand::InUse;
 use super::selection::Selection;
 use crate::handshake::{Asking, HandshakeError};
 use crate::request::HopOptions;
@@ -14,7 +14,7 @@ use tokio::runtime::{Handle, Id};
 /// A connection that was idle for longer pads its next request.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A greeted connection without a session.
+/// A greeted connection: idle, or lent to a session.
 #[derive(Debug)]
 pub(crate) struct PooledConnection {
     pub(crate) stream: Arc<Stream>,
@@ -28,7 +28,7 @@ pub(crate) struct PooledConnection {
     pub(super) since: Instant,
     /// The runtime that polls it.
     home: Id,
-    /// While a session uses it.
+    /// The use by a session that it was lent to.
     in_use: Option<InUse>,
 }
 
@@ -39,13 +39,13 @@ impl PooledConnection {
         Self { stream: Arc::new(stream), asking, mode, by, sessions: 0, since: Instant::now(), home, in_use: None }
     }
 
-    /// The same, for a session that begins now.
-    pub(super) fn used(self, demand: &Arc<Demand>) -> Self {
-        Self { in_use: Some(demand.begin()), ..self }
+    /// The same, lent to a session.
+    pub(super) fn lent(self, in_use: InUse) -> Self {
+        Self { in_use: Some(in_use), ..self }
     }
 
     /// The same, free for the next session.
-    pub(super) fn unused(self) -> Self {
+    pub(super) fn returned(self) -> Self {
         Self { in_use: None, since: Instant::now(), ..self }
     }
 

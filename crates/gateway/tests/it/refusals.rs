@@ -126,6 +126,16 @@ fn own_addresses_in_isolated_namespace() {
 }
 
 #[test]
+fn refusal_names_the_dead_gateway_and_who_could_not_reach_it() {
+    let (listener, closed) = destination();
+    drop(listener);
+    let route = "[[route]]\nto = \"*\"\nvia = \"pg2\"\n";
+    let first = Pg::start("pg1", &format!("{}{route}{ALLOW_ALL}", peer("pg2", closed, 0)));
+    let no = refused(&first, &Ask::to("192.0.2.7:80"), Code::Refused, "pg2");
+    assert_eq!(no.reason, format!("pg1 cannot connect to {closed}: connection refused"));
+}
+
+#[test]
 fn refusal_of_destination_reaches_client_through_both_gateways() {
     let (first, second) = Pg::chain("[limits]\nconnect_timeout = \"500ms\"\n");
     let (listener, closed) = destination();

@@ -67,7 +67,7 @@ fn certificate_proves_only_its_own_name() {
     let (first, _second) = pair([&own[0], &other], ["encrypt", "encrypt"]);
     let no = refused(&first);
     assert_eq!((no.code, no.hop.as_str()), (Code::AuthFailed, "pg2"));
-    assert!(no.reason.starts_with("cannot trust pg2 at "), "{}", no.reason);
+    assert!(no.reason.starts_with("pg1 cannot trust pg2 at "), "{}", no.reason);
     // An untrusted certificate.
     let others = Certificates::new();
     let strange = others.issue("pg1");

@@ -72,7 +72,7 @@ fn sessions_that_replace_each_other_use_the_same_connections() {
         exchange(client, server, b"up", b"down");
     }
     assert_eq!(first.quiet(), (42, 0));
-    first.until(|status| status.pools[0].idle == 8, "those above the maximum are closed");
+    first.until(|status| status.pools[0].idle == 8, "those above the maximum are closed after a second");
 }
 
 #[test]

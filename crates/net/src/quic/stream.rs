@@ -329,7 +329,11 @@ impl DuplexIo for QuicStream {
                 Ok(n)
             }
             Poll::Ready(Err(error)) => Err(self.fail_write(error)),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            Poll::Pending => {
+                // A failure may have rung for the second write, which has cleared the ring.
+                self.check()?;
+                Err(io::ErrorKind::WouldBlock.into())
+            }
         }
     }
 

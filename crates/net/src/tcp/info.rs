@@ -11,7 +11,12 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     let mut bytes = [0; 256];
     let len = sys::tcp_info(fd, &mut bytes)?;
     let info = Info(&bytes[..len.min(bytes.len())]);
-    let [send_buffer, receive_buffer] = sys::buffer_sizes(fd)?.map(u64::from);
+    let socket = socket2::SockRef::from(&fd);
+    let [send_buffer, receive_buffer] = match sys::buffer_sizes(fd) {
+        Ok(sizes) => sizes.map(u64::from),
+        // Sandboxes that imitate the kernel may not have that option.
+        Err(_) => [socket.send_buffer_size()? as u64, socket.recv_buffer_size()? as u64],
+    };
     Ok(Stats {
         bytes_sent: info.u64(200),
         bytes_acked: info.u64(120),
@@ -40,7 +45,7 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
         segment_size: info.u32(16),
         send_buffer,
         receive_buffer,
-        congestion_control: congestion_control(&socket2::SockRef::from(&fd)),
+        congestion_control: congestion_control(&socket),
         last_ack_ms: info.silence_ms(),
         closed: info.0.first() == Some(&TCP_CLOSE),
     })

@@ -4,54 +4,8 @@
 //! offers exactly as much space as the caller may read next.
 
 use super::message::Message;
+use super::storage::Storage;
 use super::wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
-
-/// The buffer of an [`Inbox`], or of what is sent.
-pub trait Storage {
-    /// Returns at least the first `min` and at most the first `max` bytes of the buffer. Keeps earlier contents.
-    /// Returns `None` if the buffer cannot hold `min` bytes.
-    fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]>;
-    /// All bytes of the buffer that [`Storage::room`] has returned since [`Storage::release`].
-    fn bytes(&self) -> &[u8];
-    /// Gives back the memory behind the first `keep` bytes, if the buffer can.
-    fn release(&mut self, keep: usize);
-}
-
-/// A buffer of fixed size, such as the preload shim's.
-impl Storage for &mut [u8] {
-    fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]> {
-        let end = max.min(self.len());
-        if end < min { None } else { self.get_mut(..end) }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-
-    fn release(&mut self, _keep: usize) {}
-}
-
-/// A buffer that grows as bytes arrive: a peer that announces a long message and sends little of it ties up little
-/// memory.
-impl Storage for Vec<u8> {
-    fn room(&mut self, min: usize, max: usize) -> Option<&mut [u8]> {
-        const STEP: usize = 1024;
-        let end = min.saturating_add(STEP).min(max).max(min);
-        if self.len() < end {
-            self.resize(end, 0);
-        }
-        self.get_mut(..end)
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-
-    fn release(&mut self, keep: usize) {
-        self.truncate(keep);
-        self.shrink_to_fit();
-    }
-}
 
 /// Reads messages one after another, and no byte beyond the current one.
 #[derive(Debug)]
@@ -151,6 +105,7 @@ impl<B: Storage> Inbox<B> {
         if matches!(self.phase, Phase::Complete(_)) {
             self.phase = Phase::Prefix;
             self.filled = 0;
+            self.buffer.release(0);
         }
     }
 

@@ -12,9 +12,10 @@
 //! The caller does the I/O: it sends [`Initiator::outgoing`], reads into [`Initiator::space`], and checks
 //! [`Initiator::state`]. It also owns the deadline of the handshake.
 
-use super::inbox::{Inbox, Storage};
+use super::inbox::Inbox;
 use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, feature};
 use super::outbox::Outbox;
+use super::storage::Storage;
 use super::wire::ProtocolError;
 use super::{Mode, SessionId, VERSION};
 

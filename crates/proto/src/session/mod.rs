@@ -25,6 +25,7 @@ pub mod list;
 pub mod message;
 mod outbox;
 pub mod plan;
+pub mod storage;
 mod wire;
 
 pub use acceptor::Acceptor;

@@ -1,8 +1,12 @@
 //! The messages that one end of a handshake has to send.
 
-use super::inbox::Storage;
 use super::message::Message;
+use super::storage::Storage;
 use super::wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
+
+/// Sizes that a buffer which grows is tried at: for nearly all messages, for an OPEN that is padded to fill a segment, and
+/// for the longest message.
+const ROOMS: [usize; 3] = [1 << 10, 16 << 10, PREFIX_LEN + MESSAGE_MAX];
 
 /// Bytes to send, in a buffer of kind `B`. Holds no memory while there are none, if the buffer can give it back: a
 /// connection may be kept for hours between two messages.
@@ -49,18 +53,29 @@ impl<B: Storage> Outbox<B> {
     /// # Errors
     /// [`ProtocolError::NoRoom`] if the buffer cannot hold it, or if it is longer than [`MESSAGE_MAX`].
     pub(super) fn add(&mut self, message: &Message) -> Result<(), ProtocolError> {
-        // Nearly all messages are short; a buffer that grows is tried at its full size only for the others.
-        let added =
-            self.encode(message, self.len).or_else(|_| self.encode(message, self.len + PREFIX_LEN + MESSAGE_MAX));
-        self.len += *added.as_ref().unwrap_or(&0);
+        let added = self.encode(message);
+        if let Ok(len) = added {
+            self.len += len;
+        }
         self.buffer.release(self.len);
         added.map(|_| ())
     }
 
-    /// Writes `message` behind what there is, to a buffer of at least `min` bytes, and returns its length.
-    fn encode(&mut self, message: &Message, min: usize) -> Result<usize, ProtocolError> {
-        let room = self.buffer.room(min, usize::MAX).ok_or(ProtocolError::NoRoom(min))?;
-        message.encode(&mut room[self.len..])
+    /// Writes `message` behind what there is, and returns its length.
+    fn encode(&mut self, message: &Message) -> Result<usize, ProtocolError> {
+        for room in ROOMS {
+            let end = self.len + room;
+            let Some(grown) = self.buffer.room(end, end) else {
+                // The buffer does not grow.
+                let all = self.buffer.room(self.len, usize::MAX).ok_or(ProtocolError::NoRoom(0))?;
+                return message.encode(&mut all[self.len..]);
+            };
+            match message.encode(&mut grown[self.len..end]) {
+                Err(ProtocolError::NoRoom(_)) if room < PREFIX_LEN + MESSAGE_MAX => {}
+                encoded => return encoded,
+            }
+        }
+        Err(ProtocolError::NoRoom(MESSAGE_MAX))
     }
 }
 

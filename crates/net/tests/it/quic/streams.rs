@@ -290,8 +290,8 @@ async fn woken_writer_finds_ample_room() {
     };
     let (rooms, is_whole) = soon(async { tokio::join!(send, receive) }).await;
     assert!(is_whole);
-    // The send window is at least 2 MiB, and an acknowledgement covers only some packets. It is twice the congestion window:
-    // if that falls after packets were lost, as on a busy machine, it leaves little room.
+    // The send window is at least 2 MiB, and an acknowledgement covers only some packets. It is twice the congestion
+    // window: if that falls after packets were lost, as on a busy machine, it leaves little room.
     let is_ample = |pair: &[(usize, u64)]| pair[1].0 >= 256 << 10 || pair[1].1 * 10 < pair[0].1 * 9;
     assert!(rooms.len() > 1 && rooms.windows(2).all(is_ample), "(room, congestion window): {rooms:?}");
 }

@@ -127,7 +127,7 @@ fn serve(
     let mut user = None;
     loop {
         while acceptor.state() != State::Asked {
-            // A client that gave up has reset its connection. What it asked for can still be read, so that is tried first.
+            // A client that gave up has reset its connection, and cannot be greeted. What it asked for can still be read.
             let sent = send(&mut stream, &mut acceptor, usize::MAX);
             let n = stream.read(acceptor.space().map_err(invalid)?)?;
             if n == 0 {
