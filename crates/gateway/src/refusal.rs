@@ -56,7 +56,9 @@ impl Refusal {
 /// first, is the other end.
 pub(crate) fn tried_by(name: &str, error: &Error) -> String {
     match error.most_informative() {
-        Error::Connect { .. } | Error::Timeout { .. } | Error::Untrusted { .. } => format!("{name} {error}"),
+        Error::Connect { .. } | Error::Timeout { .. } | Error::Untrusted { .. } | Error::Resolve { .. } => {
+            format!("{name} {error}")
+        }
         _ => error.to_string(),
     }
 }

@@ -39,19 +39,9 @@ impl Demand {
         InUse(self.clone())
     }
 
-    /// How many connections to keep ready for sessions that may begin, where those in use come back. A peak is
-    /// remembered for one to two `periods`.
-    pub(super) fn missing_from_peak(&self, now: Instant, period: Duration) -> usize {
-        let (peak, in_use) = self.peak_and_in_use(now, period);
-        peak - in_use
-    }
-
-    /// The most connections that sessions have used at the same time, where those in use do not come back.
-    pub(super) fn peak(&self, now: Instant, period: Duration) -> usize {
-        self.peak_and_in_use(now, period).0
-    }
-
-    fn peak_and_in_use(&self, now: Instant, period: Duration) -> (usize, usize) {
+    /// The most connections that sessions have used at the same time, and how many they use now. A peak is remembered for
+    /// one to two `periods`.
+    pub(super) fn peak_and_in_use(&self, now: Instant, period: Duration) -> (usize, usize) {
         let mut counts = self.counts();
         let elapsed = now.saturating_duration_since(counts.since);
         if elapsed > period {
@@ -79,16 +69,15 @@ mod tests {
     const PERIOD: Duration = Duration::from_secs(300);
 
     #[test]
-    fn connections_in_use_count_as_ready() {
+    fn uses_are_counted_and_their_peak_is_remembered() {
         let start = Instant::now();
         let demand = Demand::new(start);
-        assert_eq!(demand.missing_from_peak(start, PERIOD), 0);
+        assert_eq!(demand.peak_and_in_use(start, PERIOD), (0, 0));
         let mut sessions: Vec<_> = (0..16).map(|_| demand.begin()).collect();
-        assert_eq!(demand.missing_from_peak(start, PERIOD), 0);
+        assert_eq!(demand.peak_and_in_use(start, PERIOD), (16, 16));
         sessions.truncate(10);
-        assert_eq!(demand.missing_from_peak(start, PERIOD), 6);
         sessions.push(demand.begin());
-        assert_eq!((demand.missing_from_peak(start, PERIOD), demand.peak(start, PERIOD)), (5, 16));
+        assert_eq!(demand.peak_and_in_use(start, PERIOD), (16, 11));
     }
 
     #[test]
@@ -97,25 +86,25 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let demand = Demand::new(start);
         drop([demand.begin(), demand.begin(), demand.begin()]);
-        assert_eq!(demand.missing_from_peak(at(300), PERIOD), 3);
+        assert_eq!(demand.peak_and_in_use(at(300), PERIOD), (3, 0));
         drop([demand.begin(), demand.begin()]);
-        assert_eq!(demand.missing_from_peak(at(301), PERIOD), 3, "the peak of the period before");
+        assert_eq!(demand.peak_and_in_use(at(301), PERIOD), (3, 0), "the peak of the period before");
         drop(demand.begin());
-        assert_eq!(demand.missing_from_peak(at(602), PERIOD), 1);
-        assert_eq!(demand.missing_from_peak(at(903), PERIOD), 0);
+        assert_eq!(demand.peak_and_in_use(at(602), PERIOD), (1, 0));
+        assert_eq!(demand.peak_and_in_use(at(903), PERIOD), (0, 0));
 
         drop([demand.begin(), demand.begin()]);
-        assert_eq!(demand.missing_from_peak(at(2000), PERIOD), 0, "nobody asked for more than two periods");
+        assert_eq!(demand.peak_and_in_use(at(2000), PERIOD), (0, 0), "nobody asked for more than two periods");
     }
 
     #[test]
-    fn long_sessions_do_not_use_up_what_is_ready_for_short_ones() {
+    fn short_sessions_beside_long_ones_raise_the_peak() {
         let start = Instant::now();
         let demand = Demand::new(start);
         let long: Vec<_> = (0..100).map(|_| demand.begin()).collect();
         drop((0..5).map(|_| demand.begin()).collect::<Vec<_>>());
-        assert_eq!(demand.missing_from_peak(start, PERIOD), 5);
+        assert_eq!(demand.peak_and_in_use(start, PERIOD), (105, 100));
         drop(long);
-        assert_eq!(demand.missing_from_peak(start, PERIOD), 105);
+        assert_eq!(demand.peak_and_in_use(start, PERIOD), (105, 0));
     }
 }

@@ -26,6 +26,9 @@ impl Pool {
     /// Keeps connections ready until the pool is closed: replaces dead ones, fills up to the minimum, closes old ones.
     pub(crate) async fn maintain(self: Arc<Self>) {
         let (mut retry, mut is_down) = (LOOK, false);
+        // When connections were last made ahead of need, and after a failure, when they are made again. Sessions that wake
+        // this task do not shorten the pause.
+        let (mut filled, mut again): (Option<Instant>, Option<Instant>) = (None, None);
         let mut resolved: Option<Instant> = None;
         while !self.closed.load(Ordering::Relaxed) {
             if resolved.is_none_or(|at| at.elapsed() > RESOLVE_AGAIN) {
@@ -39,9 +42,26 @@ impl Pool {
             if self.is_due() {
                 self.prove().await;
             }
+            let now = Instant::now();
+            if self.has_opened.swap(false, Ordering::Relaxed) {
+                (retry, again) = (LOOK, None);
+            } else if self.short_lived.swap(false, Ordering::Relaxed) {
+                // A peer that greets and closes at once is not there for sessions either.
+                if again.is_none() {
+                    again = Some(now + retry);
+                    retry = (retry * 2).min(RETRY_MAX);
+                }
+            } else if again.is_none() && filled.is_none_or(|at| now - at >= LOOK) {
+                retry = LOOK;
+            }
+            if let Some(at) = again.filter(|at| *at > now) {
+                self.reconsider().await;
+                let _ = timeout(at - now, self.wanted.notified()).await;
+                continue;
+            }
             let pause = match self.fill().await {
                 Ok(()) => {
-                    retry = LOOK;
+                    (filled, again) = (Some(Instant::now()), None);
                     if is_down && !lock(&self.idle).is_empty() {
                         is_down = false;
                         info!(peer = self.peer.name, "connections are ready again");
@@ -55,6 +75,7 @@ impl Pool {
                     let why = refusal.reason;
                     warn!(peer = self.peer.name, retry_s = pause.as_secs(), "no connection is ready: {why}");
                     retry = (retry * 2).min(RETRY_MAX);
+                    again = Some(Instant::now() + pause);
                     pause
                 }
             };
@@ -163,6 +184,7 @@ impl Pool {
                 Ok(true) => return warm.rehomed(),
                 _ => self.counts.stale.fetch_add(1, Ordering::Relaxed),
             };
+            self.note_loss(&warm);
         }
     }
 
@@ -189,7 +211,13 @@ impl Pool {
             );
         }
         let before = idle.len();
-        idle.retain(|warm| matches!(warm.stream.is_quiet(), Ok(true)));
+        idle.retain(|warm| {
+            let is_alive = matches!(warm.stream.is_quiet(), Ok(true));
+            if !is_alive {
+                self.note_loss(warm);
+            }
+            is_alive
+        });
         if idle.len() < before {
             info!(peer = self.peer.name, lost = before - idle.len(), "idle connections were closed by the peer");
         }
@@ -203,15 +231,18 @@ impl Pool {
         }
     }
 
-    /// How many connections to keep ready: enough for `pool.min` hops, plus as many as sessions have used recently
-    /// beyond those in use. Where sessions are streams of one connection, one stream keeps it open and shows when it
-    /// dies.
-    fn least(&self) -> usize {
-        let least = self.for_hops(self.peer.pool.min);
-        if self.has_streams() || least == 0 {
-            return least;
+    /// Records that the peer has closed an idle connection, if that was a short time after its greeting.
+    fn note_loss(&self, warm: &PooledConnection) {
+        if warm.sessions == 0 && warm.since.elapsed() < 2 * LOOK {
+            self.short_lived.store(true, Ordering::Relaxed);
         }
-        (least + self.demanded()).min(self.most())
+    }
+
+    /// How many connections to keep ready. Where sessions are streams of one connection, one stream keeps it open and
+    /// shows when it dies.
+    fn least(&self) -> usize {
+        let (least, most) = (self.for_hops(self.peer.pool.min), self.most());
+        if self.has_streams() || least == 0 { least } else { ready(least, most, self.demanded()) }
     }
 
     fn most(&self) -> usize {
@@ -223,17 +254,14 @@ impl Pool {
     /// [`MOMENTARY`] times the maximum, which the gateway's descriptors suffice for.
     fn most_for_now(&self) -> usize {
         let (most, least) = (self.most(), self.for_hops(self.peer.pool.min));
-        if self.has_streams() || least == 0 { most } else { for_now(least + self.demanded(), most) }
+        if self.has_streams() || least == 0 { most } else { for_now(least, most, self.demanded()) }
     }
 
-    /// How many connections sessions may need soon beyond those that they will give back.
-    fn demanded(&self) -> usize {
-        let (now, period) = (Instant::now(), self.peer.pool.idle.0);
+    /// How many connections sessions have used at the same time, and how many of those in use now will come back.
+    fn demanded(&self) -> (usize, usize) {
+        let (peak, in_use) = self.demand.peak_and_in_use(Instant::now(), self.peer.pool.idle.0);
         // Where only the handshake is protected, a connection serves one session.
-        match self.peer.security {
-            Security::Auth => self.demand.peak(now, period),
-            _ => self.demand.missing_from_peak(now, period),
-        }
+        (peak, if self.peer.security == Security::Auth { 0 } else { in_use })
     }
 
     fn for_hops(&self, hops: u32) -> usize {
@@ -247,9 +275,15 @@ impl Pool {
     }
 }
 
-/// How many connections may be idle for a moment, of which `wanted` may be needed and `most` may stay.
-fn for_now(wanted: usize, most: usize) -> usize {
-    wanted.clamp(most, most * MOMENTARY as usize)
+/// How many connections to keep ready: `least`, and beyond that as many as sessions have used at the same time lately, up
+/// to `most`. Those in use that will come back count for all but `least`.
+fn ready(least: usize, most: usize, (peak, returning): (usize, usize)) -> usize {
+    (least + peak).min(most).saturating_sub(returning).max(least.min(most))
+}
+
+/// How many connections may be idle for a moment.
+fn for_now(least: usize, most: usize, (peak, returning): (usize, usize)) -> usize {
+    (least + peak).saturating_sub(returning).clamp(most, most * MOMENTARY as usize)
 }
 
 #[cfg(test)]
@@ -257,8 +291,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn those_in_use_count_as_ready_beyond_the_minimum() {
+        // A session that takes a connection makes none.
+        assert_eq!([(0, 0), (1, 0), (1, 1)].map(|demanded| ready(2, 8, demanded)), [2, 3, 2]);
+        assert_eq!([(7, 0), (7, 1), (7, 6), (7, 7)].map(|demanded| ready(2, 8, demanded)), [8, 7, 2, 2]);
+        assert_eq!([(30, 0), (30, 1), (30, 30)].map(|demanded| ready(2, 8, demanded)), [8, 7, 2]);
+        // Long sessions leave the minimum to others.
+        assert_eq!(ready(2, 8, (100, 100)), 2);
+        assert_eq!([ready(1, 1, (5, 0)), ready(1, 1, (5, 5)), ready(3, 2, (0, 0))], [1, 1, 2]);
+    }
+
+    #[test]
     fn connections_that_may_be_needed_stay_for_a_moment() {
-        assert_eq!([0, 8, 9, 32, 33].map(|wanted| for_now(wanted, 8)), [8, 8, 9, 32, 32]);
-        assert_eq!(for_now(3, 0), 0);
+        assert_eq!([0, 7, 30, 31].map(|peak| for_now(2, 8, (peak, 0))), [8, 9, 32, 32]);
+        assert_eq!([for_now(2, 8, (30, 20)), for_now(2, 8, (30, 30)), for_now(2, 0, (3, 0))], [12, 8, 0]);
     }
 }

@@ -75,6 +75,10 @@ pub(crate) struct Pool {
     /// In the order in which they became idle.
     idle: Mutex<Vec<PooledConnection>>,
     demand: Arc<Demand>,
+    /// Whether the peer has closed a connection shortly after its greeting, and whether it has opened a session, since
+    /// [`Pool::maintain`] has looked.
+    short_lived: AtomicBool,
+    has_opened: AtomicBool,
     /// The peer's addresses, as last resolved.
     addresses: Mutex<Vec<SocketAddr>>,
     wanted: Notify,
@@ -187,6 +191,8 @@ impl Pool {
             limits,
             idle: Mutex::default(),
             demand: Demand::new(Instant::now()),
+            short_lived: AtomicBool::new(false),
+            has_opened: AtomicBool::new(false),
             addresses: Mutex::default(),
             wanted: Notify::new(),
             ended: Notify::new(),
@@ -419,6 +425,7 @@ impl Pool {
             State::Opened => {
                 // What follows belongs to the stream.
                 warm.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
+                self.has_opened.store(true, Ordering::Relaxed);
                 self.look_at(&warm);
                 Ok(warm)
             }

@@ -2,8 +2,9 @@
 //! kernel.
 
 use anyhow::{Context, anyhow, bail};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
@@ -21,7 +22,8 @@ const LAST_WORDS: usize = 400;
 pub(crate) struct Background {
     name: String,
     child: Child,
-    errors: Option<JoinHandle<String>>,
+    /// Its standard error: a file, since reading a pipe would take processor time from what is measured.
+    errors: File,
     /// The lines of its standard output, if a caller wants them.
     lines: Option<mpsc::Receiver<String>>,
 }
@@ -29,19 +31,20 @@ pub(crate) struct Background {
 impl Background {
     /// Starts `command`; errors call it `name`.
     pub(crate) fn start(name: &str, mut command: Command) -> anyhow::Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
-        let errors = child.stderr.take().map(collect);
+        let errors = tempfile::tempfile().context("cannot keep the errors of programs")?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors.try_clone()?);
+        let child = command.spawn().with_context(|| cannot_start(name, &command))?;
         Ok(Self { name: name.to_owned(), child, errors, lines: None })
     }
 
     /// Starts `command` and waits for its first line of output. It continues to run; dropping it closes its standard
     /// input.
     pub(crate) fn until_it_says(name: &str, mut command: Command, limit: Duration) -> anyhow::Result<(Self, String)> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let errors = tempfile::tempfile().context("cannot keep the errors of programs")?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
         let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
         let lines = child.stdout.take().map(lines);
-        let mut background = Self { name: name.to_owned(), errors: child.stderr.take().map(collect), child, lines };
+        let mut background = Self { name: name.to_owned(), errors, child, lines };
         let line = background.next_line(limit)?;
         Ok((background, line))
     }
@@ -106,8 +109,7 @@ impl Background {
     }
 
     fn last_words(&mut self, status: ExitStatus) -> String {
-        let errors = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        format!("{status}{}", quoted(&errors))
+        format!("{status}{}", quoted(&end_of(&self.errors)))
     }
 }
 
@@ -117,6 +119,15 @@ impl Drop for Background {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The last text in `file`, more than [`LAST_WORDS`] characters of it.
+fn end_of(file: &File) -> String {
+    const LAST_BYTES: u64 = 4 * LAST_WORDS as u64;
+    let start = file.metadata().map_or(0, |it| it.len().saturating_sub(LAST_BYTES));
+    let mut bytes = vec![0; 2 * LAST_BYTES as usize];
+    let len = file.read_at(&mut bytes, start).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
 /// Runs `command` to its end and returns its standard output. Kills it after `limit`.
