@@ -10,6 +10,7 @@
 
 use crate::memory::{PageOffset, Placed};
 use crate::stream::Stream;
+use crate::tcp;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -224,5 +225,13 @@ fn splice_in(from: &Stream, pipe: &Pipe, max: usize) -> io::Result<usize> {
 fn splice_out(to: &Stream, pipe: &Pipe, len: usize) -> io::Result<usize> {
     let Some(socket) = to.socket() else { return Err(io::ErrorKind::Unsupported.into()) };
     let len = to.room(len)?;
-    socket.try_io(Interest::WRITABLE, || Ok(rustix::pipe::splice(&pipe.read, None, socket, None, len, SPLICE)?))
+    let sent =
+        socket.try_io(Interest::WRITABLE, || Ok(rustix::pipe::splice(&pipe.read, None, socket, None, len, SPLICE)?))?;
+    // One call sends several times. If the connection is reset between two of them, the kernel takes the error from the
+    // socket and returns the number of bytes before it; a read would then find the end of the stream, as if the peer had
+    // ended it (`splice_to_socket` in fs/splice.c, Linux 6.18).
+    if sent < len && tcp::is_closed(socket)? {
+        return Err(io::ErrorKind::ConnectionReset.into());
+    }
+    Ok(sent)
 }
