@@ -10,10 +10,10 @@
 
 use crate::memory::{PageOffset, Placed};
 use crate::stream::Stream;
-use crate::tcp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::Interest;
@@ -230,8 +230,42 @@ fn splice_out(to: &Stream, pipe: &Pipe, len: usize) -> io::Result<usize> {
     // One call sends several times. If the connection is reset between two of them, the kernel takes the error from the
     // socket and returns the number of bytes before it; a read would then find the end of the stream, as if the peer had
     // ended it (`splice_to_socket` in fs/splice.c, Linux 6.18).
-    if sent < len && tcp::is_closed(socket)? {
+    if sent < len && is_hung_up(socket)? {
         return Err(io::ErrorKind::ConnectionReset.into());
     }
     Ok(sent)
+}
+
+/// Whether both directions of `socket` are over (POLLHUP). If this end has not shut down its own, the connection was reset
+/// or given up. Holds for MPTCP too, whose TCP_INFO is that of one subflow.
+fn is_hung_up(socket: &impl AsFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(polled[0].revents().contains(PollFlags::HUP))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::time::Duration;
+
+    #[test]
+    fn reset_hangs_up_and_an_end_of_the_peer_s_stream_does_not() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        assert!(!is_hung_up(&near).unwrap());
+        far.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(near.peek(&mut [0]).unwrap(), 0);
+        assert!(!is_hung_up(&near).unwrap());
+        socket2::SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(far);
+        assert!(is_hung_up(&near).unwrap());
+        // Also after a call has taken the error.
+        assert!(near.take_error().unwrap().is_some());
+        assert!(is_hung_up(&near).unwrap());
+    }
 }

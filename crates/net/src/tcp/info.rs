@@ -51,13 +51,6 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     })
 }
 
-/// Whether `socket`, whose direction of writing is open, has been reset or given up.
-pub(crate) fn is_closed(socket: &impl AsFd) -> io::Result<bool> {
-    let mut bytes = [0; 256];
-    let len = sys::tcp_info(socket.as_fd(), &mut bytes)?;
-    Ok(len > 0 && bytes[0] == TCP_CLOSE)
-}
-
 /// What the kernel has to send.
 pub(super) struct Queue {
     /// Bytes that wait to be sent for the first time.

@@ -12,7 +12,6 @@ mod plain;
 mod socket;
 mod unsent;
 
-pub(crate) use info::is_closed;
 pub use listener::{Accepted, Listener, listen};
 pub use plain::Plain;
 pub use socket::has_congestion_control;
