@@ -240,10 +240,16 @@ struct Watched {
 impl Watched {
     /// Starts both; pg1 keeps `ready` connections ready.
     fn by(transport: &str, ready: u32, limits: &str) -> Self {
+        Self::over_path_of(0, transport, ready, limits)
+    }
+
+    /// The same over a path that delays each datagram by so many milliseconds, so that the gateways measure it.
+    fn over_path_of(delay: u32, transport: &str, ready: u32, limits: &str) -> Self {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
         let to = Arc::new(Mutex::new(addrs[1]));
         let (observer, limits) = (Observer::before(to.clone()), format!("[limits]\n{limits}"));
         let (by, path) = datagrams(to.clone());
+        path.takes.store(delay, Ordering::SeqCst);
         let text = format!(
             "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"encrypt\"\n[[peer]]\nname = \"pg1\"\n\
              address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}{limits}",
@@ -453,8 +459,7 @@ fn opening_restarts_when_dead_process_is_replaced() {
 #[test]
 fn fast_refusal_ends_no_opening_over_long_path() {
     for transport in ["quic", "udt"] {
-        let pair = Watched::by(transport, 0, SILENCE);
-        pair.path.takes.store(100, Ordering::SeqCst);
+        let pair = Watched::over_path_of(100, transport, 0, SILENCE);
         pair.observer.dies();
         pair.until_beacon(false);
         // Some of these need new connections.
