@@ -2,6 +2,7 @@
 //!
 //! Time, randomness and bytes are arguments, so the same code runs in production and in virtual-time simulation.
 //!
+//! - [`control`]: congestion control of transports over UDP.
 //! - [`endpoint`]: host and port, and lists of gateways.
 //! - [`gridftp`]: control and data channels of GridFTP.
 //! - [`hex`]: bytes as hexadecimal digits.
@@ -11,6 +12,7 @@
 //! - [`udt`]: the UDT4 transport.
 //! - [`units`]: durations, sizes, rates and probabilities as people write them.
 
+pub mod control;
 pub mod endpoint;
 pub mod gridftp;
 pub mod hex;

@@ -3,7 +3,7 @@
 use crate::congestion_control::CongestionControl;
 use crate::profile::Profile;
 use crate::{Buffer, sys, wire};
-use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
+use phoebus_proto::control::{Factory, Fixed, Model, Native};
 use phoebus_proto::udt::{Config, ConfigError, MSS_MAX, MSS_MIN};
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::io;

@@ -1,10 +1,10 @@
 //! Settings of a connection, and their limits.
 
-use super::control::{Factory, Native};
 use super::handshake::{MSS_MAX, MSS_MIN};
 use super::message::Kind;
 use super::packet::HEADER_LEN;
 use super::{IP_UDP_LEN, SYN};
+use crate::control::{Factory, Native};
 use std::sync::Arc;
 use std::time::Duration;
 

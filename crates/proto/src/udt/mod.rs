@@ -6,7 +6,7 @@
 //! - A [`Connection`] processes received datagrams ([`handle`](Connection::handle)), produces datagrams to send
 //!   ([`poll_transmit`](Connection::poll_transmit)), and tells when its next timer expires
 //!   ([`poll_timeout`](Connection::poll_timeout)). The caller writes to it and reads from it.
-//! - [`control`] determines the sending rate and the congestion window (U8).
+//! - [`control`](crate::control) determines the sending rate and the congestion window (U8).
 //! - [`packet`] is the wire format; [`Handshake`] and [`LossList`] are its larger bodies.
 //!
 //! Times are durations since an origin that the caller chooses, the same for an endpoint and its connections. The cost
@@ -18,7 +18,6 @@
 
 mod config;
 mod connection;
-pub mod control;
 mod cookie;
 mod endpoint;
 mod handshake;
@@ -43,7 +42,7 @@ pub use seq::{MessageNumber, Seq};
 
 use std::time::Duration;
 
-/// UDT's period of acknowledgements and rate adaptation.
+/// UDT's period of acknowledgements.
 pub const SYN: Duration = Duration::from_millis(10);
 /// A packet whose sequence number is a multiple of this is the first of a packet pair, sent to probe the capacity.
 const PAIR_EVERY: u32 = 16;

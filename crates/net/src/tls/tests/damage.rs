@@ -3,7 +3,7 @@
 //! no end of stream is forged.
 
 use super::*;
-use phoebus_proto::udt::control::Model;
+use phoebus_proto::control::Model;
 use phoebus_proto::udt::{Arrival, Config, Connection, Endpoint, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;

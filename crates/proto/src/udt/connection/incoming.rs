@@ -2,7 +2,7 @@
 
 use super::opening::Step;
 use super::{CloseReason, Connection, Open, Role, State, silence_limit};
-use crate::udt::control::{Ack, Loss};
+use crate::control::{Ack, Loss};
 use crate::udt::handshake::{Handshake, Request};
 use crate::udt::packet::{AckReport, Body, Packet};
 use crate::udt::receive::Arrival;
@@ -165,7 +165,7 @@ impl Connection {
         let outcome = open.send.reported_lost(now, &self.rtt, list.ranges());
         let path = open.path(&self.rtt, self.seed);
         if let Some((first, _)) = list.ranges().next().filter(|_| outcome.lost > 0) {
-            open.control.on_loss(now, &path, &Loss { first, count: outcome.lost });
+            open.control.on_loss(now, &path, &Loss { first: open.send.number_of(first), count: outcome.lost });
         }
         if outcome.arrived > 0 {
             let delivered = open.send.delivered();

@@ -13,14 +13,14 @@ pub use stats::Stats;
 
 use self::opening::Opening;
 use super::config::payload_len;
-use super::control::{self, Controller};
 use super::handshake::{Handshake, Request, VERSION};
 use super::packet::Body;
-use super::receive::Receiver;
+use super::receive::{ACKNOWLEDGEMENTS, Receiver};
 use super::rtt::Rtt;
-use super::send::{Pacer, Sender};
+use super::send::Sender;
 use super::seq::Seq;
 use super::{Config, SYN};
+use crate::control::{self, Controller, Pacer};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -327,8 +327,9 @@ impl Connection {
             rtt_measured: self.rtt.is_measured(),
             receiving: 16.0,
             capacity: 1.0,
-            next: first_out,
+            next: send.next_number(),
             in_flight: 0,
+            acknowledgements: ACKNOWLEDGEMENTS,
             seed: self.seed,
         };
         self.last_heard = now;
@@ -413,8 +414,9 @@ impl Open {
             rtt_measured: rtt.is_measured(),
             receiving: self.receiving,
             capacity: self.capacity,
-            next: self.send.next(),
+            next: self.send.next_number(),
             in_flight: self.send.in_flight(),
+            acknowledgements: ACKNOWLEDGEMENTS,
             seed,
         }
     }

@@ -104,7 +104,7 @@ impl Connection {
         stats.packets_to_resend = open.send.lost();
         stats.congestion_window = pace.window;
         stats.flow_window = open.send.window();
-        stats.sending_rate = super::control::packet_bits(open.mss) * 1e9 / pace.interval.max(1e-3);
+        stats.sending_rate = crate::control::packet_bits(open.mss) * 1e9 / pace.interval.max(1e-3);
         (stats.receiving_rate, stats.capacity) = open.receive.rates();
         (stats.peer_receiving_rate, stats.peer_capacity) = (open.receiving, open.capacity);
         stats.mss = open.mss;

@@ -5,6 +5,7 @@
 //! While a packet is missing, the arrival of later packets also triggers acknowledgements: otherwise the sender would
 //! learn nothing about a round trip's worth of packets.
 
+use crate::control::Acknowledgements;
 use crate::udt::SYN;
 use crate::udt::rtt::Rtt;
 use crate::udt::seq::Seq;
@@ -55,9 +56,12 @@ pub(super) enum Form {
     },
 }
 
+/// When a receiver acknowledges packets that arrive in order.
+pub(in crate::udt) const ACKNOWLEDGEMENTS: Acknowledgements = Acknowledgements { interval: SYN, packets: 64 };
+
 impl Acks {
     /// Number of packets between light acknowledgements.
-    const LIGHT_EVERY: u32 = 64;
+    const LIGHT_EVERY: u32 = ACKNOWLEDGEMENTS.packets;
     /// Most acknowledgements that are remembered for an ACK2.
     const HISTORY_MAX: usize = 1024;
     /// Shortest interval of acknowledgements that short packets cause.

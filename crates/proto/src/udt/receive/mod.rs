@@ -6,6 +6,7 @@ mod holes;
 mod messages;
 mod ring;
 
+pub(super) use acks::ACKNOWLEDGEMENTS;
 pub use arrivals::Arrival;
 
 use self::acks::{Acks, Form};

@@ -1,17 +1,12 @@
 //! The sending half of a connection: the send buffer, the packets in flight, and retransmissions.
 
-mod delivery;
-mod pacer;
 mod repair;
 
-pub(super) use pacer::Pacer;
-
-use self::delivery::{Delivery, Snapshot};
-use super::control::DeliverySample;
 use super::message::{Kind, MessageOptions, SendError};
 use super::packet::{AckReport, MessagePosition, PathReport};
 use super::pool::Pool;
 use super::seq::{MessageNumber, Seq};
+use crate::control::{Delivery, DeliverySample, Snapshot};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,6 +17,8 @@ pub(super) struct Sender {
     kind: Kind,
     packets: VecDeque<Outgoing>,
     first: Seq,
+    /// Number of packets before `first`. Unlike sequence numbers, it never wraps.
+    acknowledged: u64,
     /// Number of packets that were sent.
     sent: u32,
     /// Size of the buffer, in packets.
@@ -114,6 +111,7 @@ impl Sender {
             kind,
             packets: VecDeque::new(),
             first,
+            acknowledged: 0,
             sent: 0,
             limit,
             pool: Pool::new(payload_len),
@@ -132,6 +130,16 @@ impl Sender {
     /// Sequence number of the next new packet.
     pub(super) fn next(&self) -> Seq {
         self.first.plus(self.sent)
+    }
+
+    /// Number of the next new packet, counted from the beginning of the connection.
+    pub(super) fn next_number(&self) -> u64 {
+        self.acknowledged + u64::from(self.sent)
+    }
+
+    /// Number of the packet with this sequence number, which is unacknowledged.
+    pub(super) fn number_of(&self, seq: Seq) -> u64 {
+        self.acknowledged.saturating_add_signed(seq.since(self.first).into())
     }
 
     /// Number of new packets in flight. Packets that wait at the peer for a missing one are unacknowledged but not in
@@ -321,6 +329,7 @@ impl Sender {
         }
         outcome.arrived += retransmitted;
         self.first = next;
+        self.acknowledged += count as u64;
         self.sent -= count as u32;
         (self.timeouts, self.progress_at) = (0, now);
         Some(outcome)

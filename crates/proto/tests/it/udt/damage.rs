@@ -6,7 +6,7 @@
 use super::host::{App, Faults, Host};
 use super::link;
 use super::transfer::{config, start, transfer};
-use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
+use phoebus_proto::control::{Factory, Fixed, Model, Native};
 use phoebus_proto::udt::{CloseReason, Config};
 use std::collections::BTreeMap;
 use std::time::Duration;

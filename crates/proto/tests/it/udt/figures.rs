@@ -8,7 +8,7 @@ use super::neighbours::{Shared, bbr, cubic, jain};
 use super::tcp;
 use super::transfer::config;
 use phoebus_proto::udt::Config;
-use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
+use phoebus_proto::control::{Factory, Fixed, Model, Native};
 use phoebus_wan::model::LinkConfig;
 use std::fmt::Write;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use super::host::{App, Faults, Net};
 use super::link;
 use super::transfer::{NEAR_THE_END, config, start};
-use phoebus_proto::udt::control::{Factory, Model, Native};
+use phoebus_proto::control::{Factory, Model, Native};
 use phoebus_proto::udt::{Config, Connection, Kind, MessageOptions, SendError};
 use phoebus_wan::model::{LinkConfig, Rng};
 use phoebus_wan::sim::End;

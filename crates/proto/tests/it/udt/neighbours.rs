@@ -7,7 +7,7 @@ use super::link;
 use super::tcp::{Control, Machine, Sender};
 use super::transfer::config;
 use phoebus_proto::udt::Config;
-use phoebus_proto::udt::control::Model;
+use phoebus_proto::control::Model;
 use phoebus_wan::sim::{NodeId, Simulator};
 use std::sync::Arc;
 use std::time::Duration;

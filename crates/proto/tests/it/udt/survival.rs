@@ -4,7 +4,7 @@
 use super::host::{App, Net};
 use super::link;
 use super::transfer::{config, start};
-use phoebus_proto::udt::control::{Model, Native};
+use phoebus_proto::control::{Model, Native};
 use phoebus_proto::udt::packet::{AckReport, Body, MessagePosition, Packet};
 use phoebus_proto::udt::{Arrival, CloseReason, Config, Connection, LossList, LossWriter, MessageNumber, Seq};
 use phoebus_wan::sim::NodeId;

@@ -4,7 +4,7 @@
 use super::host::App;
 use super::transfer::{config, start, transfer};
 use phoebus_proto::udt::Config;
-use phoebus_proto::udt::control::{Fixed, Model, Native};
+use phoebus_proto::control::{Fixed, Model, Native};
 use phoebus_proto::units::ByteSize;
 use phoebus_wan::model::LinkConfig;
 use std::time::Duration;

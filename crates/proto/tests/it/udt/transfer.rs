@@ -2,7 +2,7 @@
 
 use super::host::{App, Faults, Host, Net, net};
 use super::link;
-use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
+use phoebus_proto::control::{Factory, Fixed, Model, Native};
 use phoebus_proto::udt::packet::{Body, Packet};
 use phoebus_proto::udt::{CloseReason, Config};
 use phoebus_wan::model::LinkConfig;

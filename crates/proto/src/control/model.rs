@@ -12,8 +12,7 @@
 //! the path ([`Control::packets_with_standing_queue`]), so that this flow keeps its share beside them. Little more than
 //! that is kept in flight, because any excess overflows the queue and costs the other flows packets, too.
 
-use super::{Ack, Controller, Factory, Loss, Pace, Path};
-use crate::udt::SYN;
+use super::{Ack, Acknowledgements, Controller, Factory, Loss, Pace, Path};
 use std::time::Duration;
 
 /// Model-based control.
@@ -297,9 +296,10 @@ impl Control {
             Phase::Cruise { step, .. } => Self::CRUISE[step],
             Phase::Probe { .. } => 1.0,
         };
-        // Received packets stay unacknowledged for up to a SYN, or until there are 64 of them, which a receiver that
-        // reads in batches notices late. Without room for these packets, the window could not grow on a short path.
-        let unacked = (rate * SYN.as_secs_f64()).min(64.0 + rate * Self::BATCH.as_secs_f64());
+        // A receiver that reads in batches notices late that there are enough packets for an acknowledgement. Without
+        // room for packets that wait for theirs, the window could not grow on a short path.
+        let Acknowledgements { interval, packets } = path.acknowledgements;
+        let unacked = (rate * interval.as_secs_f64()).min(f64::from(packets) + rate * Self::BATCH.as_secs_f64());
         let product = self.path_packets();
         let window = match self.phase {
             Phase::Startup | Phase::Drain => (product + unacked) * Self::STARTUP_WINDOW,

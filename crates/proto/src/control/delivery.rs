@@ -5,13 +5,14 @@
 //! gap, long before an acknowledgement covers them. Retransmissions do not count, because their time of arrival is not
 //! known.
 
-use crate::udt::control::DeliverySample;
+use super::DeliverySample;
 use std::time::Duration;
 
 /// The state of the estimator when a packet was sent, stored with the packet.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Snapshot {
-    pub(super) sent_at: Duration,
+pub struct Snapshot {
+    /// When the packet was sent.
+    pub sent_at: Duration,
     delivered: u64,
     delivered_at: Duration,
     first_sent_at: Duration,
@@ -20,7 +21,7 @@ pub(super) struct Snapshot {
 
 /// The estimator.
 #[derive(Debug, Default)]
-pub(super) struct Delivery {
+pub struct Delivery {
     delivered: u64,
     delivered_at: Duration,
     first_sent_at: Duration,
@@ -30,7 +31,7 @@ pub(super) struct Delivery {
 
 impl Delivery {
     /// Records the sending of a packet. `idle` means that no other packet is in flight.
-    pub(super) fn sent(&mut self, now: Duration, idle: bool) -> Snapshot {
+    pub fn sent(&mut self, now: Duration, idle: bool) -> Snapshot {
         if idle {
             (self.delivered_at, self.first_sent_at) = (now, now);
         }
@@ -44,7 +45,7 @@ impl Delivery {
     }
 
     /// Records the delivery of `count` packets. `newest` belongs to the one that was sent last.
-    pub(super) fn acknowledged(&mut self, now: Duration, count: u32, newest: &Snapshot) -> DeliverySample {
+    pub fn acknowledged(&mut self, now: Duration, count: u32, newest: &Snapshot) -> DeliverySample {
         self.delivered += u64::from(count);
         self.delivered_at = now;
         self.first_sent_at = newest.sent_at;
@@ -60,19 +61,19 @@ impl Delivery {
     /// Records that the application has no more data to send while the window is open and `in_flight` packets are in
     /// flight. Packets sent next are limited, too, until the first of them is delivered: their number shows how much
     /// data the application had, and not the rate of the path.
-    pub(super) fn app_limited(&mut self, in_flight: u32) {
+    pub fn app_limited(&mut self, in_flight: u32) {
         self.app_limited_until = self.delivered + u64::from(in_flight) + 1;
     }
 
     /// Number of packets delivered since the connection began.
-    pub(super) fn delivered(&self) -> u64 {
+    pub fn delivered(&self) -> u64 {
         self.delivered
     }
 }
 
 impl Snapshot {
     /// Whether this packet was sent after `other`, by the delivery count at that time and then by time.
-    pub(super) fn is_newer(&self, other: &Self) -> bool {
+    pub fn is_newer(&self, other: &Self) -> bool {
         (self.delivered, self.sent_at) >= (other.delivered, other.sent_at)
     }
 }

@@ -3,14 +3,15 @@
 //!
 //! The peer reports the arrival rate and the capacity of the path. In slow start the window grows by the number of
 //! acknowledged packets. The first loss, or the largest window, ends slow start with the reported arrival rate as the
-//! sending rate. From then on, the rate grows every [`SYN`] by a step that depends on the spare capacity, and each
+//! sending rate. From then on, the rate grows every [`PERIOD`] by a step that depends on the spare capacity, and each
 //! episode of loss reduces it by a ninth, or more if loss reports continue. libudt 4.11 inverts the formula for the
 //! first rate if the arrival rate is not known; this implementation uses the intended formula.
 
 use super::{Ack, Controller, Factory, Loss, Pace, Path, packet_bits};
-use crate::udt::SYN;
-use crate::udt::seq::Seq;
 use std::time::Duration;
+
+/// UDT's period of rate adaptation.
+const PERIOD: Duration = Duration::from_millis(10);
 
 /// UDT's own control, DAIMD.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl Factory for Native {
             updated: now,
             lost: false,
             period_at_decrease: Control::PERIOD_MIN,
-            decreased_at: path.next.minus(1),
+            decreased_before: path.next,
             naks: 0,
             naks_average: 0.0,
             naks_per_decrease: 1,
@@ -53,8 +54,8 @@ struct Control {
     lost: bool,
     /// The period before the last episode of loss.
     period_at_decrease: f64,
-    /// The last packet sent before the last decrease. The loss of a later packet begins a new episode.
-    decreased_at: Seq,
+    /// The first packet sent after the last decrease. Its loss, or that of a later packet, begins a new episode.
+    decreased_before: u64,
     /// Loss reports in this episode.
     naks: u32,
     /// Average number of loss reports per episode.
@@ -75,12 +76,12 @@ impl Control {
     const DECREASE: f64 = 1.125;
     /// Most decreases in an episode: 1.125⁻⁵ = 0.55, so that an episode at most about halves the rate.
     const DECREASES_MAX: u32 = 5;
-    /// Smallest increase, in packets per SYN.
+    /// Smallest increase, in packets per period.
     const INCREASE_MIN: f64 = 0.01;
 
     fn end_slow_start(&mut self, path: &Path) {
         self.slow_start = false;
-        self.period = if path.receiving > 0.0 { 1e6 / path.receiving } else { micros(path.rtt + SYN) / self.window };
+        self.period = if path.receiving > 0.0 { 1e6 / path.receiving } else { micros(path.rtt + PERIOD) / self.window };
     }
 
     fn increase(&mut self, path: &Path) {
@@ -94,13 +95,13 @@ impl Control {
             let bits = spare * packet_bits(path.mss);
             (power_of_ten_above(bits) * 1.5e-6 / f64::from(path.mss)).max(Self::INCREASE_MIN)
         };
-        let syn = micros(SYN);
+        let syn = micros(PERIOD);
         self.period = self.period * syn / (self.period * increase + syn);
     }
 
     fn decrease(&mut self, path: &Path) {
         self.period = (self.period * Self::DECREASE).ceil().min(Self::PERIOD_MAX);
-        self.decreased_at = path.next.minus(1);
+        self.decreased_before = path.next;
     }
 }
 
@@ -109,12 +110,12 @@ impl Controller for Control {
         if self.slow_start {
             self.window += f64::from(ack.count);
         }
-        if now < self.updated + SYN {
+        if now < self.updated + PERIOD {
             return;
         }
         self.updated = now;
         if !self.slow_start {
-            self.window = path.receiving * (path.rtt + SYN).as_secs_f64() + 16.0;
+            self.window = path.receiving * (path.rtt + PERIOD).as_secs_f64() + 16.0;
         } else if self.window > f64::from(self.window_max) {
             self.end_slow_start(path);
         } else {
@@ -133,7 +134,7 @@ impl Controller for Control {
             }
         }
         self.lost = true;
-        if self.decreased_at.is_before(loss.first) {
+        if loss.first >= self.decreased_before {
             self.period_at_decrease = self.period;
             self.decrease(path);
             self.naks_average = (self.naks_average * 0.875 + f64::from(self.naks) * 0.125).ceil();
@@ -184,7 +185,7 @@ fn power_of_ten_above(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::udt::control::DeliverySample;
+    use crate::control::{Acknowledgements, DeliverySample};
 
     fn path() -> Path {
         Path {
@@ -194,8 +195,9 @@ mod tests {
             rtt_measured: true,
             receiving: 10_000.0,
             capacity: 80_000.0,
-            next: Seq::new(5000),
+            next: 5000,
             in_flight: 1000,
+            acknowledgements: Acknowledgements { interval: PERIOD, packets: 64 },
             seed: 1,
         }
     }
@@ -206,8 +208,8 @@ mod tests {
         Ack { count, sample: Some(sample), delivered: 0, rtt: None }
     }
 
-    fn loss(first: u32) -> Loss {
-        Loss { first: Seq::new(first), count: 1 }
+    fn loss(first: u64) -> Loss {
+        Loss { first, count: 1 }
     }
 
     const fn ms(millis: u64) -> Duration {
@@ -239,10 +241,10 @@ mod tests {
         let mut control = Native.build(ms(0), &path());
         control.on_loss(ms(1), &path(), &loss(5));
         control.on_ack(ms(20), &path(), &ack(1));
-        // 70 000 packets per second are spare, 840 Mbit/s: 10⁹ · 1.5e-6 / 1500 = 1 packet per SYN.
+        // 70 000 packets per second are spare, 840 Mbit/s: 10⁹ · 1.5e-6 / 1500 = 1 packet per PERIOD.
         assert!((control.pace().interval - 100_000.0 * 10.0 / 10.1).abs() < 0.1);
         assert_eq!(control.pace().window, 1116);
-        // The rate grows only once in a SYN.
+        // The rate grows only once in a period.
         let before = control.pace().interval;
         control.on_ack(ms(25), &path(), &ack(1));
         assert_eq!(control.pace().interval, before);

@@ -1,23 +1,27 @@
-//! Rate and congestion control: the pacing rate, and the number of packets in flight.
+//! Rate and congestion control for protocols of numbered packets over UDP ([`udt`](crate::udt) and others): the pacing
+//! rate, and the number of packets in flight.
 //!
 //! A [`Controller`] belongs to one connection. It processes the connection's acknowledgements, loss reports and
 //! time-outs, and determines the [`Pace`]. A configuration holds a [`Factory`], which makes one controller for each
-//! connection.
+//! connection. [`Delivery`] measures the delivery rate that controllers follow. A [`Pacer`] spaces packets by a pace.
 //!
 //! - [`Native`]: UDT's own control, DAIMD, for circuits with little loss. Every episode of loss costs at least a ninth
 //!   of the rate.
 //! - [`Fixed`]: a fixed rate, independent of loss.
 //! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue.
 
+mod delivery;
 mod fixed;
 mod model;
 mod native;
+mod pacer;
 
+pub use delivery::{Delivery, Snapshot};
 pub use fixed::Fixed;
 pub use model::Model;
 pub use native::Native;
+pub use pacer::Pacer;
 
-use super::seq::Seq;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -89,12 +93,23 @@ pub struct Path {
     pub receiving: f64,
     /// Capacity that the peer reports, in packets per second; 1 before the first report.
     pub capacity: f64,
-    /// Sequence number of the next new packet.
-    pub next: Seq,
+    /// Number of the next new packet. Numbers grow by one for each packet and never wrap.
+    pub next: u64,
     /// Packets in flight, without retransmissions.
     pub in_flight: u32,
+    /// How the receiver acknowledges.
+    pub acknowledgements: Acknowledgements,
     /// A random seed that differs between connections and is reproducible in a simulation.
     pub seed: u64,
+}
+
+/// How long a receiver collects packets before it acknowledges them: until one of these limits is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledgements {
+    /// Longest time from the arrival of a packet to its acknowledgement.
+    pub interval: Duration,
+    /// Most packets that one acknowledgement waits for.
+    pub packets: u32,
 }
 
 /// Newly acknowledged packets.
@@ -113,18 +128,18 @@ pub struct Ack {
 /// A loss report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loss {
-    /// The first packet in the report.
-    pub first: Seq,
+    /// Number of the first packet in the report.
+    pub first: u64,
     /// Number of packets that are newly marked as lost.
     pub count: u32,
 }
 
 /// Bits of a full packet, including its IP header.
-pub(super) fn packet_bits(mss: u32) -> f64 {
+pub(crate) fn packet_bits(mss: u32) -> f64 {
     f64::from(mss) * 8.0
 }
 
 /// Nanoseconds per full packet at `bits_per_second`.
-pub(super) fn interval_of(bits_per_second: u64, mss: u32) -> f64 {
+pub(crate) fn interval_of(bits_per_second: u64, mss: u32) -> f64 {
     packet_bits(mss) * 1e9 / bits_per_second.max(1) as f64
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Paces one connection. Times are kept in units of 2⁻¹⁶ ns, so that rounding does not change rates.
 #[derive(Debug)]
-pub(in crate::udt) struct Pacer {
+pub struct Pacer {
     /// Earliest departure time of the next packet.
     next: u128,
     quantum: u128,
@@ -29,23 +29,23 @@ fn fixed(time: Duration) -> u128 {
 
 impl Pacer {
     /// A pacer that batches the packets of `quantum` and makes up for delays of up to `catch_up`.
-    pub(in crate::udt) fn new(quantum: Duration, catch_up: Duration) -> Self {
+    pub fn new(quantum: Duration, catch_up: Duration) -> Self {
         Self { next: 0, quantum: fixed(quantum), catch_up: fixed(catch_up.max(2 * quantum)), is_resting: false }
     }
 
     /// Records that there is nothing to send although the pacer is ready.
-    pub(in crate::udt) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         self.is_resting = true;
     }
 
     /// Whether a packet may be sent now.
-    pub(in crate::udt) fn is_ready(&self, now: Duration) -> bool {
+    pub fn is_ready(&self, now: Duration) -> bool {
         self.next <= fixed(now)
     }
 
     /// Accounts for a packet. `interval` is the duration of a full packet in nanoseconds, `part` the packet's fraction
     /// of it.
-    pub(in crate::udt) fn charge(&mut self, now: Duration, interval: f64, part: f64) {
+    pub fn charge(&mut self, now: Duration, interval: f64, part: f64) {
         let cost = interval * part * f64::from(1u32 << FRACTION_BITS);
         let missed = if std::mem::take(&mut self.is_resting) { 2 * self.quantum } else { self.catch_up };
         self.next = self.next.max(fixed(now).saturating_sub(missed)) + cost as u128;
@@ -53,14 +53,14 @@ impl Pacer {
 
     /// Shortens the wait for the next packet to [`SHORT`] and what `interval` permits, so that a rate much higher than
     /// before applies soon. At a constant rate it changes nothing, since a packet is sent only when it is due.
-    pub(in crate::udt) fn hasten(&mut self, now: Duration, interval: f64) {
+    pub fn hasten(&mut self, now: Duration, interval: f64) {
         // A pair is charged at once.
         let most = 2.0 * interval * f64::from(1u32 << FRACTION_BITS);
         self.next = self.next.min(fixed(now + SHORT).saturating_add(most as u128));
     }
 
     /// When to send the next batch. Call it after [`is_ready`](Self::is_ready) was false.
-    pub(in crate::udt) fn wakeup(&self, interval: f64) -> Duration {
+    pub fn wakeup(&self, interval: f64) -> Duration {
         let interval = ((interval * f64::from(1u32 << FRACTION_BITS)) as u128).max(1);
         let collected = self.next + self.quantum / interval * interval;
         // Round up, so that the packet may be sent at that time.
