@@ -2,9 +2,8 @@
 //! (S17, U9). `udtcat` only moves streams; here a socket and a clock drive the state machine directly.
 
 use crate::support;
-use phoebus_proto::udt::{
-    Arrival, Config, Connection, Endpoint, Kind, MessageOptions, Route, SendError, Transmit, control::Model,
-};
+use phoebus_proto::control::Model;
+use phoebus_proto::udt::{Arrival, Config, Connection, Endpoint, Kind, MessageOptions, Route, SendError, Transmit};
 use std::collections::VecDeque;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
