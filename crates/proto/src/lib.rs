@@ -6,6 +6,7 @@
 //! - [`endpoint`]: host and port, and lists of gateways.
 //! - [`gridftp`]: control and data channels of GridFTP.
 //! - [`hex`]: bytes as hexadecimal digits.
+//! - [`object`]: object-based transfer over UDP.
 //! - [`range`]: byte ranges and sets of byte ranges.
 //! - [`session`]: the handshake and the framed mode of sessions.
 //! - [`text`]: bounded reading of text files that people write.
@@ -16,6 +17,7 @@ pub mod control;
 pub mod endpoint;
 pub mod gridftp;
 pub mod hex;
+pub mod object;
 pub mod range;
 pub mod session;
 pub mod text;

@@ -6,4 +6,5 @@ mod bundle;
 mod bundle_rates;
 mod frames;
 mod handshake;
+mod object;
 mod udt;

@@ -17,7 +17,7 @@ mod transfer;
 use phoebus_wan::model::{DirectionConfig, LinkConfig};
 
 /// A link with equal properties in both directions.
-fn link(seed: u64, delay: &str, rate: &str, loss: &str) -> LinkConfig {
+pub(crate) fn link(seed: u64, delay: &str, rate: &str, loss: &str) -> LinkConfig {
     let (delay, rate, loss) = (delay.parse().unwrap(), rate.parse().unwrap(), loss.parse().unwrap());
     LinkConfig::symmetric(seed, DirectionConfig { delay, rate, loss, ..Default::default() })
 }

@@ -3,8 +3,8 @@
 
 use super::host::App;
 use super::transfer::{config, start, transfer};
-use phoebus_proto::udt::Config;
 use phoebus_proto::control::{Fixed, Model, Native};
+use phoebus_proto::udt::Config;
 use phoebus_proto::units::ByteSize;
 use phoebus_wan::model::LinkConfig;
 use std::time::Duration;

@@ -1,0 +1,26 @@
+//! Object-based transfer (L2–L7, L10; S17): numbered packets over UDP that need no order, and a reliable stream of control
+//! messages beside them. State machines without sockets, clocks, keys or files. `docs/protocol/object.md` is their
+//! specification.
+//!
+//! - [`packet`]: headers of datagrams.
+//! - [`Sender`]: what to send and when, by acknowledgements, credit and a [controller](crate::control).
+//! - [`Receiver`]: where packets belong, which chunks are complete, and when to acknowledge.
+//! - [`Ack`]: acknowledgements, and their statements about the packets in flight.
+//! - [`Shape`]: what both ends have agreed on.
+
+mod ack;
+mod bitmap;
+mod config;
+pub mod packet;
+mod receiver;
+mod replay;
+mod rtt;
+mod sender;
+mod varint;
+
+pub use ack::{ACK_LEN_MIN, Ack, Sections};
+pub use config::{Shape, ShapeError};
+pub use receiver::{AnnouncementError, Place, ReceiveCounters, Receiver, Unplaced};
+pub use sender::{
+    AckError, Choice, Chunks, Circular, NewestFirst, OldestFirst, SendConfig, SendCounters, Sender, Transmit,
+};

@@ -1,0 +1,334 @@
+//! The receiving half of a transfer (L5–L7): which packets of which chunks have arrived, what to acknowledge, and how many
+//! chunks the sender may begin.
+//!
+//! The owner has a buffer for each chunk in flight, and puts each packet where [`Receiver::place`] says. When all of a chunk
+//! has arrived, the owner writes it somewhere and [releases](Receiver::release) its buffer.
+
+use super::ack::{Ack, Arrived};
+use super::bitmap::Bitmap;
+use super::config::Shape;
+use super::packet::{Header, Kind, PacketNumber};
+use super::replay::ReplayWindow;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The receiving half of a transfer.
+#[derive(Debug)]
+pub struct Receiver {
+    shape: Shape,
+    /// Chunks for which there are buffers.
+    window: u64,
+    /// The chunks from `complete` on.
+    chunks: VecDeque<Chunk>,
+    /// All chunks below this are complete.
+    complete: u64,
+    /// Number of released chunks.
+    released: u64,
+    /// Number of announced chunks: these have numbers below it.
+    announced: u64,
+    replay: ReplayWindow,
+    /// The highest transmission number, and when it arrived.
+    largest: Option<(u64, Duration)>,
+    acks: Acks,
+    counters: ReceiveCounters,
+}
+
+/// When to acknowledge.
+#[derive(Debug)]
+struct Acks {
+    /// Packets since the last statement began.
+    unacknowledged: u32,
+    due: Option<Duration>,
+    /// Where the next datagram of an unfinished statement begins.
+    rest: Option<PacketNumber>,
+    /// Transmission number of the next datagram.
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    arrived: Bitmap,
+    /// Length in bytes, once announced.
+    len: Option<u32>,
+    /// The packet that was shorter than the others, and its length.
+    short: Option<(u32, u32)>,
+    is_released: bool,
+}
+
+/// Where a packet belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The chunk.
+    pub chunk: u64,
+    /// Offset in the chunk of its first byte.
+    pub offset: usize,
+    /// Whether its bytes are there already.
+    pub is_duplicate: bool,
+}
+
+/// Why a datagram is not for this transfer, or not now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unplaced {
+    /// It carries no packet of this transfer, or has arrived before: drop it, whether or not its seal is intact.
+    Foreign,
+    /// If its seal is intact, the peer breaks the protocol.
+    Invalid(&'static str),
+}
+
+/// Counters of the receiving half.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReceiveCounters {
+    /// Packets that have arrived.
+    pub packets: u64,
+    /// Of these, packets whose bytes were there already.
+    pub duplicates: u64,
+    /// Datagrams that this host has dropped for want of buffers, as far as it says.
+    pub drops: u64,
+    /// Datagrams of acknowledgements.
+    pub acknowledgements: u64,
+}
+
+/// The peer breaks the protocol on the control stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AnnouncementError {
+    /// Chunks are numbered in order.
+    #[error("chunk {0} was announced; chunk {1} was expected")]
+    Order(u64, u64),
+    /// There is no buffer for it.
+    #[error("chunk {0} was announced; only chunks below {1} may be")]
+    Credit(u64, u64),
+    /// It is empty, longer than agreed, or shorter than what has arrived.
+    #[error("chunk {chunk} was announced with {len} bytes; {expected}")]
+    Length {
+        /// The chunk.
+        chunk: u64,
+        /// Its announced length.
+        len: u32,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+impl Receiver {
+    /// Begins with buffers for `window` chunks.
+    pub fn new(shape: Shape, window: u32) -> Self {
+        Self {
+            shape,
+            window: u64::from(window.max(1)),
+            chunks: VecDeque::new(),
+            complete: 0,
+            released: 0,
+            announced: 0,
+            replay: ReplayWindow::new(),
+            largest: None,
+            acks: Acks { unacknowledged: 0, due: None, rest: None, next: 0 },
+            counters: ReceiveCounters::default(),
+        }
+    }
+
+    /// Chunks below this number may be sent.
+    pub fn credit(&self) -> u64 {
+        self.released + self.window
+    }
+
+    /// Number of chunks, from the first on, that are complete.
+    pub fn complete(&self) -> u64 {
+        self.complete
+    }
+
+    /// Number of chunks that were announced.
+    pub fn announced(&self) -> u64 {
+        self.announced
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> ReceiveCounters {
+        self.counters
+    }
+
+    /// Records how many datagrams this host has dropped since the transfer began.
+    pub fn dropped(&mut self, drops: u64) {
+        self.counters.drops = drops;
+    }
+
+    /// Where the bytes of a data packet belong. `len` is the number of bytes without the seal. Nothing is recorded, so the
+    /// seal may be checked afterwards.
+    ///
+    /// # Errors
+    /// What to do with the datagram instead.
+    pub fn place(&self, header: &Header, len: usize) -> Result<Place, Unplaced> {
+        let PacketNumber { chunk, index } = header.packet;
+        if header.kind != Kind::Data
+            || header.transfer != self.shape.transfer
+            || !self.replay.is_new(header.transmission)
+        {
+            return Err(Unplaced::Foreign);
+        }
+        if chunk >= self.credit() {
+            return Err(Unplaced::Invalid("a packet of a chunk for which there is no credit"));
+        }
+        if index >= self.shape.chunk_packets() || len == 0 || len > self.shape.packet_len as usize {
+            return Err(Unplaced::Invalid("a packet that its chunk cannot have"));
+        }
+        let offset = index as usize * self.shape.packet_len as usize;
+        let place = |is_duplicate| Place { chunk, offset, is_duplicate };
+        let Some(at) = chunk.checked_sub(self.complete) else { return Ok(place(true)) };
+        let Some(known) = self.chunks.get(at as usize) else { return Ok(place(false)) };
+        let expected = match (known.len, known.short) {
+            (Some(chunk_len), _) => (chunk_len as usize).saturating_sub(offset).min(self.shape.packet_len as usize),
+            (None, Some((short, short_len))) if short == index => short_len as usize,
+            (None, Some((short, _))) if short < index => 0,
+            (None, Some(_)) => self.shape.packet_len as usize,
+            (None, None) => len,
+        };
+        if len != expected {
+            return Err(Unplaced::Invalid("a packet of another length than its chunk says"));
+        }
+        Ok(place(known.arrived.has(index)))
+    }
+
+    /// Records that the bytes of a packet are at their place. Returns the chunk if that completes it.
+    pub fn arrived(&mut self, now: Duration, header: &Header, len: usize) -> Option<u64> {
+        self.replay.insert(header.transmission);
+        if self.largest.is_none_or(|(largest, _)| header.transmission > largest) {
+            self.largest = Some((header.transmission, now));
+        }
+        self.counters.packets += 1;
+        self.acks.unacknowledged += 1;
+        let soonest =
+            if self.acks.unacknowledged >= self.shape.ack_packets { now } else { now + self.shape.ack_interval };
+        self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
+        let PacketNumber { chunk, index } = header.packet;
+        let is_new = match self.chunk(chunk) {
+            Some(known) => known.arrived.insert(index),
+            None => false,
+        };
+        if !is_new {
+            self.counters.duplicates += 1;
+            return None;
+        }
+        let packet_len = self.shape.packet_len as usize;
+        let known = self.chunk(chunk)?;
+        if len < packet_len {
+            known.short = Some((index, len as u32));
+        }
+        self.completed(chunk)
+    }
+
+    /// Records a chunk's length, which the peer has announced. Returns the chunk if it is complete.
+    ///
+    /// # Errors
+    /// The announcement contradicts others, or packets that have arrived.
+    pub fn announce(&mut self, number: u64, len: u32) -> Result<Option<u64>, AnnouncementError> {
+        if number != self.announced {
+            return Err(AnnouncementError::Order(number, self.announced));
+        }
+        if number >= self.credit() {
+            return Err(AnnouncementError::Credit(number, self.credit()));
+        }
+        let shape = self.shape;
+        let wrong = |expected| AnnouncementError::Length { chunk: number, len, expected };
+        if len == 0 || len > shape.chunk_len {
+            return Err(wrong("from one byte to the agreed length was expected"));
+        }
+        let Some(chunk) = self.chunk(number) else { return Ok(None) };
+        let packets = len.div_ceil(shape.packet_len);
+        let last_len = len - (packets - 1) * shape.packet_len;
+        let is_short_elsewhere = chunk.short.is_some_and(|short| short != (packets - 1, last_len));
+        let is_longer = chunk.arrived.next(packets).is_some();
+        // A last packet of full length where a shorter one was announced.
+        let is_full = last_len < shape.packet_len && chunk.arrived.has(packets - 1) && chunk.short.is_none();
+        if is_short_elsewhere || is_longer || is_full {
+            return Err(wrong("its packets have another length"));
+        }
+        chunk.len = Some(len);
+        self.announced += 1;
+        Ok(self.completed(number))
+    }
+
+    /// Records that the buffer of a complete chunk is free.
+    pub fn release(&mut self, now: Duration, number: u64) {
+        let is_known = match number.checked_sub(self.complete) {
+            // It has left the queue.
+            None => true,
+            Some(at) => {
+                self.chunks.get_mut(at as usize).is_some_and(|chunk| !std::mem::replace(&mut chunk.is_released, true))
+            }
+        };
+        if is_known {
+            self.released += 1;
+            // A sender that has used up its credit sends nothing that would be acknowledged.
+            let soonest = now + self.shape.ack_interval;
+            self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
+        }
+    }
+
+    /// Appends the body of the next datagram to `out`, of at most `room` bytes, if one is due. Returns its header.
+    pub fn poll_transmit(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> Option<Header> {
+        let (largest, at) = self.largest?;
+        let from = match self.acks.rest {
+            Some(rest) => rest.max(PacketNumber { chunk: self.complete, index: 0 }),
+            None if self.acks.due.is_some_and(|due| due <= now) => {
+                (self.acks.due, self.acks.unacknowledged) = (None, 0);
+                PacketNumber { chunk: self.complete, index: 0 }
+            }
+            None => return None,
+        };
+        let ReceiveCounters { packets: received, duplicates, drops, .. } = self.counters;
+        let (credit, complete) = (self.credit(), self.complete);
+        let delay = now.saturating_sub(at);
+        let ack = Ack { largest, delay, received, duplicates, drops, credit, complete, statement: () };
+        let window = Window { complete, chunks: &self.chunks };
+        self.acks.rest = ack.encode(from, &window, room, out);
+        let transmission = self.acks.next;
+        self.acks.next += 1;
+        self.counters.acknowledgements += 1;
+        Some(Header { kind: Kind::Ack, transfer: self.shape.transfer, transmission, packet: PacketNumber::default() })
+    }
+
+    /// When to call [`poll_transmit`](Self::poll_transmit) next.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.largest?;
+        if self.acks.rest.is_some() { Some(Duration::ZERO) } else { self.acks.due }
+    }
+
+    /// A chunk that is not complete, or was completed after an earlier one that is not.
+    fn chunk(&mut self, number: u64) -> Option<&mut Chunk> {
+        let at = number.checked_sub(self.complete)? as usize;
+        while self.chunks.len() <= at {
+            let arrived = Bitmap::new(self.shape.chunk_packets());
+            self.chunks.push_back(Chunk { arrived, len: None, short: None, is_released: false });
+        }
+        self.chunks.get_mut(at)
+    }
+
+    /// The chunk, if all of it has arrived. Removes complete chunks from the front.
+    fn completed(&mut self, number: u64) -> Option<u64> {
+        let packet_len = self.shape.packet_len;
+        let is_complete =
+            |chunk: &Chunk| chunk.len.is_some_and(|len| chunk.arrived.count() == len.div_ceil(packet_len));
+        let done = is_complete(self.chunk(number)?);
+        while self.chunks.front().is_some_and(is_complete) {
+            self.chunks.pop_front();
+            self.complete += 1;
+        }
+        done.then_some(number)
+    }
+}
+
+/// The chunks in flight, for statements.
+struct Window<'a> {
+    complete: u64,
+    chunks: &'a VecDeque<Chunk>,
+}
+
+impl Arrived for Window<'_> {
+    fn of(&self, chunk: u64) -> Option<&Bitmap> {
+        let chunk = self.chunks.get(chunk.checked_sub(self.complete)? as usize)?;
+        Some(&chunk.arrived).filter(|arrived| !arrived.is_empty())
+    }
+
+    fn end(&self) -> u64 {
+        self.complete + self.chunks.len() as u64
+    }
+}

@@ -1,0 +1,447 @@
+//! The sending half of a transfer (L4–L7): what to send, when, and what was lost.
+//!
+//! A packet is lost when a packet that was sent well after it has arrived and it has not. It is then sent again, under a new
+//! transmission number. Nothing is sent again while an acknowledgement of it may be under way, except at the tail: when
+//! nothing else is left to send, unacknowledged packets are repeated within a budget, so that one loss more does not cost a
+//! round trip more.
+
+mod choice;
+mod chunks;
+mod log;
+
+pub use choice::{Choice, Circular, NewestFirst, OldestFirst};
+pub use chunks::Chunks;
+
+use self::log::Log;
+use super::ack::{Ack, Sections};
+use super::config::Shape;
+use super::packet::{HEADER_LEN, Header, Kind, PacketNumber};
+use super::rtt::Rtt;
+use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, Loss, Pacer, Path, Snapshot};
+use std::time::Duration;
+
+/// Settings of the sending half, which the peer does not need to know.
+#[derive(Debug)]
+pub struct SendConfig {
+    /// Which packet is sent next.
+    pub choice: Box<dyn Choice>,
+    /// Repetitions at the tail, as a fraction of all packets.
+    pub tail_budget: f64,
+    /// Time whose packets are sent in one batch.
+    pub quantum: Duration,
+    /// Most time that a late owner may make up for.
+    pub catch_up: Duration,
+    /// Assumed round-trip time before the first measurement.
+    pub rtt: Duration,
+    /// Most packets in flight.
+    pub window: u32,
+    /// Bytes of a datagram besides the packet: header, seal, UDP and IP.
+    pub overhead: u32,
+    /// A random seed.
+    pub seed: u64,
+}
+
+impl Default for SendConfig {
+    fn default() -> Self {
+        Self {
+            choice: Box::new(OldestFirst),
+            // Half of the smallest waste that anybody would notice.
+            tail_budget: 0.005,
+            quantum: Duration::from_millis(1),
+            catch_up: Duration::from_millis(20),
+            rtt: Duration::from_millis(100),
+            // 1.5 GB: more than any path holds.
+            window: 1 << 20,
+            overhead: HEADER_LEN as u32 + 16 + 28,
+            seed: 0,
+        }
+    }
+}
+
+/// The sending half of a transfer.
+#[derive(Debug)]
+pub struct Sender {
+    shape: Shape,
+    config: SendConfig,
+    chunks: Chunks,
+    log: Log,
+    delivery: Delivery,
+    control: Box<dyn Controller>,
+    pacer: Pacer,
+    rtt: Rtt,
+    /// The highest transmission number that has arrived.
+    largest: Option<u64>,
+    /// How much later than a missing packet another one has to be sent, so that its arrival means loss. It grows with
+    /// repairs that prove needless.
+    reordering: Duration,
+    /// The peer's count of duplicates.
+    duplicates: u64,
+    /// Whether all chunks are there.
+    is_finished: bool,
+    /// Where repetitions at the tail have got to: transmissions before this were not repeated.
+    tail: Option<u64>,
+    /// When the peer was last heard or asked.
+    heard_at: Duration,
+    /// Consecutive time-outs.
+    timeouts: u32,
+    /// Packets to send whatever the window says, to ask a silent peer.
+    probes: u32,
+    counters: SendCounters,
+}
+
+/// Counters of the sending half. The waste of a transfer is `(sent - needed) / needed`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SendCounters {
+    /// Packets of all chunks.
+    pub needed: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets sent again because they were lost.
+    pub repairs: u64,
+    /// Packets repeated at the tail, or to ask a silent peer.
+    pub repeats: u64,
+    /// Packets that counted as lost.
+    pub lost: u64,
+    /// Packets that are known to have arrived.
+    pub arrived: u64,
+    /// Duplicates and kernel drops, as the peer counts them.
+    pub duplicates: u64,
+    /// Datagrams that the peer's kernel has dropped.
+    pub drops: u64,
+}
+
+/// A packet to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Its header.
+    pub header: Header,
+    /// Offset of its bytes in the chunk.
+    pub offset: usize,
+    /// Number of its bytes.
+    pub len: usize,
+}
+
+/// The peer acknowledges what does not exist or was never sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the peer acknowledges {0}, which was never sent")]
+pub struct AckError(pub &'static str);
+
+impl Sender {
+    /// Time-outs double up to this power.
+    const BACKOFF_MAX: u32 = 6;
+    /// Longest pause between two questions to a silent peer.
+    const SILENCE_MAX: Duration = Duration::from_secs(5);
+    /// Packets that may overtake another one without being evidence of its loss.
+    const OVERTAKEN: u64 = 3;
+    /// Repetitions at the tail of any transfer, however short.
+    const REPEATS_MIN: u64 = 8;
+
+    /// Begins at `now`.
+    pub fn new(now: Duration, shape: Shape, config: SendConfig, control: &dyn Factory) -> Self {
+        let rtt = Rtt::new(config.rtt);
+        let mut sender = Self {
+            shape,
+            chunks: Chunks::new(shape.packet_len),
+            log: Log::default(),
+            delivery: Delivery::default(),
+            // Replaced below, since it is built from a path.
+            control: control.build(now, &path(&shape, &config, &rtt, 0, 0)),
+            pacer: Pacer::new(config.quantum, config.catch_up),
+            rtt,
+            largest: None,
+            reordering: Duration::from_millis(1),
+            duplicates: 0,
+            is_finished: false,
+            tail: None,
+            heard_at: now,
+            timeouts: 0,
+            probes: 0,
+            counters: SendCounters::default(),
+            config,
+        };
+        sender.pacer.rest();
+        sender
+    }
+
+    /// Adds a chunk of `len` bytes, at least one and at most as many as agreed, and returns its number.
+    pub fn push(&mut self, len: u32) -> u64 {
+        let len = len.clamp(1, self.shape.chunk_len);
+        self.counters.needed += u64::from(len.div_ceil(self.shape.packet_len));
+        self.tail = None;
+        self.chunks.push(len)
+    }
+
+    /// Says that there are no more chunks.
+    pub fn finish(&mut self) {
+        self.is_finished = true;
+    }
+
+    /// Number of chunks that were added and have not arrived as a whole.
+    pub fn chunks_in_flight(&self) -> u64 {
+        self.chunks.end() - self.chunks.first()
+    }
+
+    /// Whether all chunks are there and have arrived.
+    pub fn is_done(&self) -> bool {
+        self.is_finished && self.chunks.is_empty()
+    }
+
+    /// Raises the number of chunks that may be sent, as the peer has said.
+    pub fn raise_credit(&mut self, credit: u64) {
+        self.chunks.raise_credit(credit);
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> SendCounters {
+        self.counters
+    }
+
+    /// Smoothed round-trip time, once it was measured.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt.is_measured().then(|| self.rtt.get())
+    }
+
+    /// The rate in force, in bits per second, with all headers.
+    pub fn rate(&self) -> f64 {
+        control::packet_bits(self.mss()) * 1e9 / self.control.pace().interval.max(1e-3)
+    }
+
+    /// The next packet to send at `now`, if one is due.
+    pub fn poll_transmit(&mut self, now: Duration) -> Option<Transmit> {
+        if !self.pacer.is_ready(now) {
+            return None;
+        }
+        let pace = self.control.pace();
+        let is_open = self.log.in_flight() < pace.window.min(self.config.window);
+        let packet = if is_open || self.probes > 0 { self.choose() } else { None };
+        let Some(packet) = packet else {
+            if is_open {
+                self.delivery.app_limited(self.log.in_flight());
+            }
+            self.pacer.rest();
+            return None;
+        };
+        self.probes = self.probes.saturating_sub(1);
+        let len = self.chunks.len_of(packet);
+        let part = f64::from(len + self.config.overhead) / f64::from(self.mss());
+        self.pacer.charge(now, pace.interval, part);
+        Some(self.transmit(now, packet, len))
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next, unless an
+    /// acknowledgement arrives before.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let pace = self.control.pace();
+        let is_open = self.log.in_flight() < pace.window.min(self.config.window) || self.probes > 0;
+        let paced = (is_open && self.has_next()).then(|| self.pacer.wakeup(pace.interval));
+        [paced, self.silence_at()].into_iter().flatten().min()
+    }
+
+    /// Processes expired timers.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.silence_at().is_some_and(|at| at <= now) {
+            if self.timeouts == 0 {
+                let path = self.path();
+                self.control.on_timeout(now, &path);
+            }
+            self.timeouts += 1;
+            self.heard_at = now;
+            // Two, since one may be lost as well.
+            self.probes = 2;
+        }
+    }
+
+    /// Processes an acknowledgement. Chunks that have arrived are taken by [`poll_arrived`](Self::poll_arrived).
+    ///
+    /// # Errors
+    /// The peer breaks the protocol: the transfer has failed.
+    pub fn handle_ack(&mut self, now: Duration, ack: &Ack<Sections<'_>>) -> Result<(), AckError> {
+        if ack.largest >= self.log.end() {
+            return Err(AckError("a transmission"));
+        }
+        if ack.complete > self.chunks.end() {
+            return Err(AckError("a chunk"));
+        }
+        (self.heard_at, self.timeouts, self.probes) = (now, 0, 0);
+        self.chunks.raise_credit(ack.credit);
+        self.counters.drops = self.counters.drops.max(ack.drops);
+        self.tolerate_reordering(ack.duplicates);
+        let rtt = self.take_rtt(now, ack);
+        let arrived = self.take_arrivals(ack)?;
+        self.counters.arrived += u64::from(arrived.count);
+        if arrived.count > 0 {
+            let sample = arrived.newest.map(|newest| self.delivery.acknowledged(now, arrived.count, &newest));
+            let (delivered, count) = (self.delivery.delivered(), arrived.count);
+            let path = self.path();
+            self.control.on_ack(now, &path, &control::Ack { count, sample, delivered, rtt });
+        }
+        self.find_losses(now, ack);
+        self.log.forget(self.largest.unwrap_or(0));
+        Ok(())
+    }
+
+    /// The next chunk that has arrived as a whole, in order. Its bytes are no longer needed.
+    pub fn poll_arrived(&mut self) -> Option<u64> {
+        self.chunks.pop_arrived()
+    }
+
+    fn mss(&self) -> u32 {
+        self.shape.packet_len + self.config.overhead
+    }
+
+    fn path(&self) -> Path {
+        path(&self.shape, &self.config, &self.rtt, self.log.end(), self.log.in_flight())
+    }
+
+    /// Whether [`Self::choose`] would return something.
+    fn has_next(&self) -> bool {
+        self.chunks.next_pending(PacketNumber::default()).is_some()
+            || self.probes > 0 && self.log.in_flight() > 0
+            || self.may_repeat() && self.log.open_before(self.tail.unwrap_or(u64::MAX)).is_some()
+    }
+
+    /// What to send next.
+    fn choose(&mut self) -> Option<PacketNumber> {
+        if let Some(next) = self.config.choice.next(&self.chunks) {
+            return Some(next);
+        }
+        if self.probes > 0 {
+            let (_, oldest) = self.log.open_from(0).next()?;
+            self.counters.repeats += 1;
+            return Some(oldest.packet);
+        }
+        if !self.may_repeat() {
+            return None;
+        }
+        // The latest go first: nothing sent after them tells of their loss.
+        let (number, latest) = self.log.open_before(self.tail.unwrap_or_else(|| self.log.end()))?;
+        self.tail = Some(number);
+        self.counters.repeats += 1;
+        Some(latest.packet)
+    }
+
+    /// Whether this is the tail, and the budget is not used up.
+    fn may_repeat(&self) -> bool {
+        let budget = (self.counters.needed as f64 * self.config.tail_budget) as u64;
+        self.is_finished && self.counters.repeats < budget.max(Self::REPEATS_MIN)
+    }
+
+    fn transmit(&mut self, now: Duration, packet: PacketNumber, len: u32) -> Transmit {
+        let is_idle = self.log.in_flight() == 0;
+        if is_idle {
+            self.heard_at = now;
+        }
+        let transmission = self.log.end();
+        self.log.push(packet, self.delivery.sent(now, is_idle));
+        if let Some(before) = self.chunks.sent(packet, transmission) {
+            // It is in flight once, however often it was sent.
+            if self.log.close(before).is_none() {
+                self.counters.repairs += 1;
+            }
+        }
+        self.counters.sent += 1;
+        let header = Header { kind: Kind::Data, transfer: self.shape.transfer, transmission, packet };
+        Transmit { header, offset: packet.index as usize * self.shape.packet_len as usize, len: len as usize }
+    }
+
+    /// When a peer that says nothing is asked.
+    fn silence_at(&self) -> Option<Duration> {
+        let overdue = self.rtt.overdue(self.shape.ack_interval) * (1 << self.timeouts.min(Self::BACKOFF_MAX));
+        (self.log.in_flight() > 0).then(|| self.heard_at + overdue.min(Self::SILENCE_MAX))
+    }
+
+    /// Widens the tolerance of reordering if repairs were needless.
+    fn tolerate_reordering(&mut self, duplicates: u64) {
+        let more = duplicates.saturating_sub(self.duplicates);
+        self.duplicates = self.duplicates.max(duplicates);
+        self.counters.duplicates = self.duplicates;
+        // Repetitions arrive twice by intent.
+        if more > 0 && self.duplicates > self.counters.repeats {
+            self.reordering = (self.reordering * 2).min(self.rtt.get());
+        }
+    }
+
+    fn take_rtt(&mut self, now: Duration, ack: &Ack<Sections<'_>>) -> Option<Duration> {
+        if self.largest.is_some_and(|largest| largest >= ack.largest) {
+            return None;
+        }
+        self.largest = Some(ack.largest);
+        let sent_at = self.log.get(ack.largest)?.snapshot.sent_at;
+        let rtt = now.saturating_sub(sent_at).checked_sub(ack.delay)?;
+        if !self.rtt.is_measured() {
+            self.reordering = self.reordering.max(rtt / 4);
+        }
+        self.rtt.measured(rtt);
+        Some(rtt)
+    }
+
+    /// Records what has arrived.
+    fn take_arrivals(&mut self, ack: &Ack<Sections<'_>>) -> Result<Arrivals, AckError> {
+        let (chunks, log) = (&mut self.chunks, &mut self.log);
+        let mut arrivals = Arrivals::default();
+        let mut visit = |_: PacketNumber, latest: u64| {
+            arrivals.count += 1;
+            let Some(transmission) = log.close(latest) else { return };
+            // If the latest transmission cannot have arrived yet, an earlier one has, whose time is not known.
+            let is_newest = arrivals.newest.is_none_or(|newest| transmission.snapshot.is_newer(&newest));
+            if latest <= ack.largest && is_newest {
+                arrivals.newest = Some(transmission.snapshot);
+            }
+        };
+        let mut known = Some(());
+        for chunk in chunks.first()..ack.complete {
+            known = known.and(chunks.all_arrived(chunk, &mut visit));
+        }
+        ack.statement.each(|chunk, run| known = known.and(chunks.arrived(chunk, run, &mut visit)));
+        known.map(|()| arrivals).ok_or(AckError("a packet"))
+    }
+
+    /// Finds packets that were sent well before the latest one that has arrived, and have not.
+    fn find_losses(&mut self, now: Duration, ack: &Ack<Sections<'_>>) {
+        let Some(largest) = self.log.get(ack.largest) else { return };
+        let latest = largest.snapshot.sent_at;
+        let is_before = |number: u64, snapshot: &Snapshot| {
+            number + Self::OVERTAKEN <= ack.largest && snapshot.sent_at + self.reordering <= latest
+        };
+        let lost: Vec<_> = self
+            .log
+            .open_from(0)
+            .take_while(|(number, transmission)| is_before(*number, &transmission.snapshot))
+            .filter(|(_, transmission)| ack.statement.covers(transmission.packet))
+            .map(|(number, transmission)| (number, transmission.packet))
+            .collect();
+        let Some((first, _)) = lost.first().copied() else { return };
+        let count = lost.len() as u32;
+        for (number, packet) in lost {
+            self.log.close(number);
+            self.chunks.lost(packet);
+        }
+        self.counters.lost += u64::from(count);
+        let path = self.path();
+        self.control.on_loss(now, &path, &Loss { first, count });
+    }
+}
+
+/// What an acknowledgement newly says.
+#[derive(Debug, Default)]
+struct Arrivals {
+    count: u32,
+    /// The latest transmission among them.
+    newest: Option<Snapshot>,
+}
+
+fn path(shape: &Shape, config: &SendConfig, rtt: &Rtt, next: u64, in_flight: u32) -> Path {
+    Path {
+        mss: shape.packet_len + config.overhead,
+        window_max: config.window,
+        rtt: rtt.get(),
+        rtt_measured: rtt.is_measured(),
+        // Only UDT's receivers report these.
+        receiving: 16.0,
+        capacity: 1.0,
+        next,
+        in_flight,
+        acknowledgements: Acknowledgements { interval: shape.ack_interval, packets: shape.ack_packets },
+        seed: config.seed,
+    }
+}
