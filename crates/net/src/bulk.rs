@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::SpliceFlags;
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::time::Duration;
@@ -25,10 +26,17 @@ use std::time::Duration;
 /// same room answers far sooner, and a cancelled transfer is still noticed without a visible delay.
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Pause before polling for input, in which arriving segments gather: about the kernel's own timer slack, and
-/// little for any buffer. A receiver that is faster than the sender would otherwise be woken for each
-/// segment, and the sender's side pays for each wake-up.
-const GATHERING: Duration = Duration::from_micros(10);
+/// Pause before polling for input, in which arriving segments gather. A receiver that is faster than the sender
+/// would otherwise be woken for each segment, and the sender's side pays for each wake-up. The pause begins at
+/// about the kernel's own timer slack, and doubles while little gathers: a sender that serves several
+/// connections in turn fills each of them slowly. The longest is short beside the round trip of any long path.
+const GATHERING: [Duration; 2] = [Duration::from_micros(10), Duration::from_micros(500)];
+
+/// Bytes that are worth a wake-up. Of a small receive buffer, an eighth is enough.
+const WORTHWHILE: usize = 128 << 10;
+
+/// Requests for fewer bytes say nothing about how much has gathered.
+const TELLING: usize = 64 << 10;
 
 /// Capacity of a [`SplicePipe`], in bytes: large enough to make wake-ups negligible. The kernel grants an
 /// unprivileged user 64 pipes of this size.
@@ -37,7 +45,11 @@ const PIPE_CAPACITY: usize = 1 << 20;
 /// A connection whose bytes are those of its socket, not registered with any runtime, for a thread that may
 /// block. Dropping it resets the connection.
 #[derive(Debug)]
-pub struct Bulk(Plain);
+pub struct Bulk {
+    plain: Plain,
+    /// The present pause before polling for input.
+    gathering: Cell<Duration>,
+}
 
 impl Stream {
     /// Whether the stream's bytes are exactly those of a TCP socket, so that [`into_bulk`](Self::into_bulk)
@@ -55,7 +67,7 @@ impl Stream {
         // `sendfile` has no per-call flag for non-blocking mode: on a blocking socket it would wait without
         // limit.
         rustix::io::ioctl_fionbio(&plain, true)?;
-        Ok(Bulk(plain))
+        Ok(Bulk { plain, gathering: Cell::new(GATHERING[0]) })
     }
 }
 
@@ -65,7 +77,7 @@ impl Bulk {
     /// # Errors
     /// When the runtime cannot register the socket; the connection is reset.
     pub fn into_stream(self) -> io::Result<Stream> {
-        self.0.into_stream()
+        self.plain.into_stream()
     }
 
     /// Reads what has arrived; 0 at the end of the peer's stream.
@@ -73,7 +85,9 @@ impl Bulk {
     /// # Errors
     /// `WouldBlock` when nothing arrived within [`PATIENCE`]; otherwise the connection has failed.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.patiently(PollFlags::IN, || Ok(rustix::net::recv(&self.0, &mut *buffer, RecvFlags::DONTWAIT)?.0))
+        let room = buffer.len();
+        let receive = || Ok(rustix::net::recv(&self.plain, &mut *buffer, RecvFlags::DONTWAIT)?.0);
+        self.gather(room, |waited| self.patiently(PollFlags::IN, waited, receive))
     }
 
     /// Writes as much as fits. With `more`, the kernel may hold back a short segment until further bytes
@@ -83,7 +97,7 @@ impl Bulk {
     /// `WouldBlock` when nothing fitted within [`PATIENCE`]; otherwise the connection has failed.
     pub fn write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | if more { SendFlags::MORE } else { SendFlags::empty() };
-        self.patiently(PollFlags::OUT, || rustix::net::send(&self.0, bytes, flags))
+        self.patiently(PollFlags::OUT, &Cell::new(false), || rustix::net::send(&self.plain, bytes, flags))
     }
 
     /// Writes up to `len` bytes of `file` from offset `at` on, without reading them into memory; 0 at the end
@@ -93,17 +107,43 @@ impl Bulk {
     /// # Errors
     /// `WouldBlock` when nothing fitted within [`PATIENCE`]; otherwise the connection or the file has failed.
     pub fn send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
-        self.patiently(PollFlags::OUT, || rustix::fs::sendfile(&self.0, file, Some(&mut { at }), len))
+        self.patiently(PollFlags::OUT, &Cell::new(false), || {
+            rustix::fs::sendfile(&self.plain, file, Some(&mut { at }), len)
+        })
     }
 
-    /// Retries `attempt` until it succeeds. Gives up with `WouldBlock` after one wait for readiness.
-    fn patiently(&self, ready: PollFlags, mut attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
-        let mut waited = false;
+    /// Receives by `receive`, which has room for so many bytes, and adapts the pause to what has gathered.
+    fn gather(&self, room: usize, receive: impl FnOnce(&Cell<bool>) -> io::Result<usize>) -> io::Result<usize> {
+        let waited = Cell::new(false);
+        let received = receive(&waited)?;
+        if waited.get() && room >= TELLING {
+            // The kernel counts its own overhead as well: a full buffer holds about half of it.
+            let buffer = rustix::net::sockopt::socket_recv_buffer_size(&self.plain).unwrap_or(0);
+            let pause = self.gathering.get();
+            if received < WORTHWHILE.min(buffer / 8).min(room) {
+                self.gathering.set((2 * pause).min(GATHERING[1]));
+            } else if received >= buffer / 4 {
+                // Otherwise the sender would have to wait for room.
+                self.gathering.set((pause / 2).max(GATHERING[0]));
+            }
+        }
+        Ok(received)
+    }
+
+    /// Retries `attempt` until it succeeds. Gives up with `WouldBlock` after one wait for readiness, which `waited` notes.
+    fn patiently(
+        &self,
+        ready: PollFlags,
+        waited: &Cell<bool>,
+        mut attempt: impl FnMut() -> Result<usize, Errno>,
+    ) -> io::Result<usize> {
         loop {
             match attempt() {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if waited || !self.wait(ready)? => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(Errno::AGAIN) => waited = true,
+                Err(Errno::AGAIN) if waited.get() || !self.wait(ready)? => {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Err(Errno::AGAIN) => waited.set(true),
                 other => return Ok(other?),
             }
         }
@@ -112,10 +152,10 @@ impl Bulk {
     /// Waits up to [`PATIENCE`] for readiness, and returns whether the socket became ready.
     fn wait(&self, ready: PollFlags) -> io::Result<bool> {
         if ready == PollFlags::IN {
-            std::thread::sleep(GATHERING);
+            std::thread::sleep(self.gathering.get());
         }
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
-        match rustix::event::poll(&mut [PollFd::new(&self.0, ready)], Some(&limit)) {
+        match rustix::event::poll(&mut [PollFd::new(&self.plain, ready)], Some(&limit)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(true),
             Err(error) => Err(error.into()),
@@ -150,9 +190,9 @@ impl SplicePipe {
     pub fn fill(&mut self, from: &Bulk, max: usize) -> io::Result<usize> {
         debug_assert!(self.len == 0 && max > 0);
         let max = max.min(PIPE_CAPACITY);
-        let (socket, into) = (&from.0, &self.pipe.write);
-        self.len = from
-            .patiently(PollFlags::IN, || rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK))?;
+        let (socket, into) = (&from.plain, &self.pipe.write);
+        let splice = || rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK);
+        self.len = from.gather(max, |waited| from.patiently(PollFlags::IN, waited, splice))?;
         Ok(self.len)
     }
 
