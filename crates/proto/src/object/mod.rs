@@ -6,11 +6,13 @@
 //! - [`Sender`]: what to send and when, by acknowledgements, credit and a [controller](crate::control).
 //! - [`Receiver`]: where packets belong, which chunks are complete, and when to acknowledge.
 //! - [`Ack`]: acknowledgements, and their statements about the packets in flight.
+//! - [`Message`]: the control stream.
 //! - [`Shape`]: what both ends have agreed on.
 
 mod ack;
 mod bitmap;
 mod config;
+mod message;
 pub mod packet;
 mod receiver;
 mod replay;
@@ -20,6 +22,7 @@ mod varint;
 
 pub use ack::{ACK_LEN_MIN, Ack, Sections};
 pub use config::{Shape, ShapeError};
+pub use message::{Inbox, MESSAGE_MAX, Message, MessageError, Seal, VERSION};
 pub use receiver::{AnnouncementError, Place, ReceiveCounters, Receiver, Unplaced};
 pub use sender::{
     AckError, Choice, Chunks, Circular, NewestFirst, OldestFirst, SendConfig, SendCounters, Sender, Transmit,
