@@ -31,6 +31,7 @@ pub mod bulk;
 pub mod carrier;
 mod congestion_control;
 pub mod credentials;
+mod datagram;
 pub mod dial;
 pub mod driver;
 mod duplex;

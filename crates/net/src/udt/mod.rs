@@ -18,7 +18,6 @@ mod listener;
 mod port;
 mod port_thread;
 mod settings;
-mod socket;
 
 pub use listener::{Accepted, Listener};
 pub use port::Port;

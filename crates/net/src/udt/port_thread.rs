@@ -6,7 +6,7 @@
 //! the queue.
 
 use super::hub::{Hub, Link, State};
-use super::socket::{Held, Route as SocketRoute, Sent};
+use crate::datagram::{Route as SocketRoute, Sent};
 use phoebus_proto::udt::packet::{CONTROL_LEN_MAX, Packet};
 use phoebus_proto::udt::{Arrival, Incoming, Route, Transmit};
 use quinn_udp::RecvMeta;
@@ -56,6 +56,13 @@ struct Entry {
     timer: Option<Duration>,
     is_due: bool,
     is_settled: bool,
+}
+
+/// A batch that the socket had no room for, with its destination.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    route: SocketRoute,
+    transmit: Transmit,
 }
 
 impl PortThread {

@@ -1,8 +1,9 @@
 //! The receiving half of a transfer (L5–L7): which packets of which chunks have arrived, what to acknowledge, and how many
 //! chunks the sender may begin.
 //!
-//! The owner has a buffer for each chunk in flight, and puts each packet where [`Receiver::place`] says. When all of a chunk
-//! has arrived, the owner writes it somewhere and [releases](Receiver::release) its buffer.
+//! The owner has a buffer for each chunk in flight, and puts each packet where [`Receiver::place`] says. Each buffer that it
+//! [adds](Receiver::grant) lets the sender begin one more chunk: a slow receiver is never taken for a path that loses
+//! packets.
 
 use super::ack::{Ack, Arrived};
 use super::bitmap::Bitmap;
@@ -16,14 +17,12 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Receiver {
     shape: Shape,
-    /// Chunks for which there are buffers.
-    window: u64,
+    /// Chunks below this may be sent: there are buffers for them.
+    credit: u64,
     /// The chunks from `complete` on.
     chunks: VecDeque<Chunk>,
     /// All chunks below this are complete.
     complete: u64,
-    /// Number of released chunks.
-    released: u64,
     /// Number of announced chunks: these have numbers below it.
     announced: u64,
     replay: ReplayWindow,
@@ -52,7 +51,6 @@ struct Chunk {
     len: Option<u32>,
     /// The packet that was shorter than the others, and its length.
     short: Option<(u32, u32)>,
-    is_released: bool,
 }
 
 /// Where a packet belongs.
@@ -110,14 +108,13 @@ pub enum AnnouncementError {
 }
 
 impl Receiver {
-    /// Begins with buffers for `window` chunks.
-    pub fn new(shape: Shape, window: u32) -> Self {
+    /// Begins without buffers.
+    pub fn new(shape: Shape) -> Self {
         Self {
             shape,
-            window: u64::from(window.max(1)),
+            credit: 0,
             chunks: VecDeque::new(),
             complete: 0,
-            released: 0,
             announced: 0,
             replay: ReplayWindow::new(),
             largest: None,
@@ -128,7 +125,7 @@ impl Receiver {
 
     /// Chunks below this number may be sent.
     pub fn credit(&self) -> u64 {
-        self.released + self.window
+        self.credit
     }
 
     /// Number of chunks, from the first on, that are complete.
@@ -246,21 +243,12 @@ impl Receiver {
         Ok(self.completed(number))
     }
 
-    /// Records that the buffer of a complete chunk is free.
-    pub fn release(&mut self, now: Duration, number: u64) {
-        let is_known = match number.checked_sub(self.complete) {
-            // It has left the queue.
-            None => true,
-            Some(at) => {
-                self.chunks.get_mut(at as usize).is_some_and(|chunk| !std::mem::replace(&mut chunk.is_released, true))
-            }
-        };
-        if is_known {
-            self.released += 1;
-            // A sender that has used up its credit sends nothing that would be acknowledged.
-            let soonest = now + self.shape.ack_interval;
-            self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
-        }
+    /// Records that there is one more buffer: the next chunk may be sent.
+    pub fn grant(&mut self, now: Duration) {
+        self.credit += 1;
+        // A sender that has used up its credit sends nothing that would be acknowledged.
+        let soonest = now + self.shape.ack_interval;
+        self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
     }
 
     /// Appends the body of the next datagram to `out`, of at most `room` bytes, if one is due. Returns its header.
@@ -297,7 +285,7 @@ impl Receiver {
         let at = number.checked_sub(self.complete)? as usize;
         while self.chunks.len() <= at {
             let arrived = Bitmap::new(self.shape.chunk_packets());
-            self.chunks.push_back(Chunk { arrived, len: None, short: None, is_released: false });
+            self.chunks.push_back(Chunk { arrived, len: None, short: None });
         }
         self.chunks.get_mut(at)
     }

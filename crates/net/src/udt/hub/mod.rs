@@ -4,7 +4,7 @@ mod link;
 
 pub(in crate::udt) use link::{Link, State};
 
-use super::socket::Socket;
+use crate::datagram::Socket;
 use phoebus_proto::udt::{self, Endpoint};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -54,7 +54,9 @@ impl Hub {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Self {
-            socket: Socket::bind(addr)?,
+            // UDT cannot reduce its packet size on an open connection: if the path's MTU shrinks, its packets are
+            // fragmented.
+            socket: Socket::bind(addr, true)?,
             began: Instant::now(),
             desk: Mutex::new(Desk { endpoint: Endpoint::new(seed), acceptor: None }),
             errands: Mutex::default(),

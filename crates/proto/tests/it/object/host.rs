@@ -66,7 +66,6 @@ pub(crate) struct Receiving {
     pub(crate) complete_at: Option<Duration>,
     /// Number of chunks, once the sender has said so.
     total: Option<u64>,
-    released: u64,
     credit_said: u64,
 }
 
@@ -85,7 +84,8 @@ impl Host {
     }
 
     pub(crate) fn receives(shape: Shape, window: u32, write_time: Duration) -> Self {
-        let receiver = Receiver::new(shape, window);
+        let mut receiver = Receiver::new(shape);
+        (0..window).for_each(|_| receiver.grant(Duration::ZERO));
         let receiving = Receiving {
             receiver,
             chunks: VecDeque::new(),
@@ -97,7 +97,6 @@ impl Host {
             fresh: 0,
             complete_at: None,
             total: None,
-            released: 0,
             credit_said: 0,
         };
         Self::new(Role::Receives(Box::new(receiving)), 77)
@@ -227,8 +226,7 @@ impl Receiving {
             self.bytes += chunk.len() as u64;
             chunk.clear();
             self.written += 1;
-            self.released += 1;
-            self.receiver.release(now, number);
+            self.receiver.grant(now);
             while self.chunks.front().is_some_and(Vec::is_empty) && self.first < self.receiver.complete() {
                 self.chunks.pop_front();
                 self.first += 1;

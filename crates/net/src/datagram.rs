@@ -1,8 +1,7 @@
-//! A UDP socket that sends and receives batches through quinn-udp, with large buffers, and that filters
-//! errors that do not concern a connection.
+//! A UDP socket that sends and receives batches through quinn-udp (UDP_SEGMENT, UDP_GRO), with large buffers, and
+//! that filters errors that do not concern a connection.
 
 use crate::sys;
-use phoebus_proto::udt::Transmit;
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, SockRef, Type};
 use std::io::{self, IoSliceMut};
@@ -20,10 +19,11 @@ const SEND_BUFFER: usize = 4 << 20;
 
 /// A UDP socket.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     io: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
+    may_fragment: bool,
     /// Bytes that the kernel holds for this process, as far as they fit into its own bookkeeping.
     receive_buffer: usize,
     note: Option<Arc<str>>,
@@ -31,15 +31,15 @@ pub(super) struct Socket {
 
 /// Destination and source of a batch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Route {
-    pub(super) to: SocketAddr,
+pub(crate) struct Route {
+    pub(crate) to: SocketAddr,
     /// The source address, where the socket has several.
-    pub(super) from: Option<IpAddr>,
+    pub(crate) from: Option<IpAddr>,
 }
 
 /// The outcome of sending a batch.
 #[derive(Debug)]
-pub(super) enum Sent {
+pub(crate) enum Sent {
     /// The batch was sent, or dropped as a full network would.
     Gone,
     /// The socket has no room: send again when it is writable.
@@ -49,7 +49,8 @@ pub(super) enum Sent {
 }
 
 impl Socket {
-    pub(super) fn bind(addr: SocketAddr) -> io::Result<Self> {
+    /// Binds a socket, whose packets may be fragmented on the way or not.
+    pub(crate) fn bind(addr: SocketAddr, may_fragment: bool) -> io::Result<Self> {
         let socket = socket2::Socket::new(Domain::for_address(addr), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         if addr.is_ipv6() {
             // IPv4 needs a listener of its own in the configuration, as with TCP.
@@ -70,34 +71,32 @@ impl Socket {
         socket.bind(&addr.into())?;
         let io = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&io))?;
-        // UDT cannot reduce its packet size on an open connection: if the path's MTU shrinks, the packets are
-        // fragmented.
-        sys::allow_fragments(io.as_fd(), addr.is_ipv6(), true)?;
-        Ok(Self { local: io.local_addr()?, io, state, receive_buffer: granted, note })
+        sys::allow_fragments(io.as_fd(), addr.is_ipv6(), may_fragment)?;
+        Ok(Self { local: io.local_addr()?, io, state, may_fragment, receive_buffer: granted, note })
     }
 
-    pub(super) fn local_addr(&self) -> SocketAddr {
+    pub(crate) fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     /// Size of the kernel's receive buffer, in bytes.
-    pub(super) fn receive_buffer(&self) -> usize {
+    pub(crate) fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
 
     /// Which buffers the kernel did not grant in full, as a sentence.
-    pub(super) fn note(&self) -> Option<&Arc<str>> {
+    pub(crate) fn note(&self) -> Option<&Arc<str>> {
         self.note.as_ref()
     }
 
     /// Number of bytes that one call may send in packets of up to `packet` bytes.
-    pub(super) fn batch_len(&self, packet: usize) -> usize {
+    pub(crate) fn batch_len(&self, packet: usize) -> usize {
         // Payload of the largest IPv4 packet, in bytes.
         const LONGEST: usize = 65_507;
         if self.state.max_gso_segments() > 1 { LONGEST } else { packet }
     }
 
-    pub(super) fn send(&self, route: Route, bytes: &[u8], segment: usize) -> Sent {
+    pub(crate) fn send(&self, route: Route, bytes: &[u8], segment: usize) -> Sent {
         let whole = quinn_udp::Transmit {
             destination: route.to,
             ecn: None,
@@ -126,7 +125,7 @@ impl Socket {
 
     /// Sends one datagram without permitting fragmentation. A datagram that is too long is dropped without an
     /// error.
-    pub(super) fn send_whole(&self, route: Route, bytes: &[u8]) {
+    pub(crate) fn send_whole(&self, route: Route, bytes: &[u8]) {
         let v6 = self.local.is_ipv6();
         if sys::allow_fragments(self.io.as_fd(), v6, false).is_ok() {
             let Route { to: destination, from: src_ip } = route;
@@ -134,11 +133,11 @@ impl Socket {
             let _ = self.send_once(&whole);
         }
         // Restores the setting from `bind`.
-        let _ = sys::allow_fragments(self.io.as_fd(), v6, true);
+        let _ = sys::allow_fragments(self.io.as_fd(), v6, self.may_fragment);
     }
 
     /// Receives into as many of `buffers` as needed, and returns their number; `None` if nothing has arrived.
-    pub(super) fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> Option<usize> {
+    pub(crate) fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> Option<usize> {
         // The kernel reports an ICMP error once, on whichever call comes next. A connection must not rely on
         // it, because anyone can send ICMP messages.
         const ERRORS_MAX: usize = 8;
@@ -169,7 +168,7 @@ impl Socket {
     }
 
     /// Clears a pending error, which would keep the socket readable.
-    pub(super) fn clear_error(&self) {
+    pub(crate) fn clear_error(&self) {
         let _ = SockRef::from(&self.io).take_error();
     }
 }
@@ -178,11 +177,4 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.io.as_fd()
     }
-}
-
-/// A batch that the socket had no room for, with its destination.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Held {
-    pub(super) route: Route,
-    pub(super) transmit: Transmit,
 }
