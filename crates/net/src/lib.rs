@@ -16,6 +16,7 @@
 //! - [`host`]: which kernel settings limit a profile, and the commands that would change them.
 //! - [`route`]: whether an address belongs to this host.
 //! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library loaded from a file (U9–U11).
+//! - [`object`]: object-based transfer over UDP, beside a control stream.
 //! - [`pair`]: a connection to another process of this host that carries the bytes elsewhere, such as `ssh`.
 //! - [`wire`]: the size of packets on a link, by which rates are counted.
 //! - [`limits`]: the limit of open descriptors.
@@ -40,6 +41,7 @@ pub mod host;
 pub mod limits;
 mod memory;
 pub mod names;
+pub mod object;
 pub mod pair;
 mod profile;
 pub mod quic;

@@ -8,6 +8,7 @@ mod driver_files;
 mod driver_leaks;
 mod driver_libudt;
 mod drivers;
+mod objects;
 mod quic;
 mod rates;
 mod streams;

@@ -13,6 +13,9 @@ use super::replay::ReplayWindow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Chunks that may be announced beyond the credit: more than a sender reads ahead, and little to remember.
+const ANNOUNCED_AHEAD: u64 = 256;
+
 /// The receiving half of a transfer.
 #[derive(Debug)]
 pub struct Receiver {
@@ -92,9 +95,9 @@ pub enum AnnouncementError {
     /// Chunks are numbered in order.
     #[error("chunk {0} was announced; chunk {1} was expected")]
     Order(u64, u64),
-    /// There is no buffer for it.
+    /// It is far beyond the credit.
     #[error("chunk {0} was announced; only chunks below {1} may be")]
-    Credit(u64, u64),
+    Ahead(u64, u64),
     /// It is empty, longer than agreed, or shorter than what has arrived.
     #[error("chunk {chunk} was announced with {len} bytes; {expected}")]
     Length {
@@ -220,8 +223,9 @@ impl Receiver {
         if number != self.announced {
             return Err(AnnouncementError::Order(number, self.announced));
         }
-        if number >= self.credit() {
-            return Err(AnnouncementError::Credit(number, self.credit()));
+        let end = self.credit + ANNOUNCED_AHEAD;
+        if number >= end {
+            return Err(AnnouncementError::Ahead(number, end));
         }
         let shape = self.shape;
         let wrong = |expected| AnnouncementError::Length { chunk: number, len, expected };

@@ -181,6 +181,11 @@ impl Sender {
         self.chunks.end() - self.chunks.first()
     }
 
+    /// Number of packets in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.log.in_flight()
+    }
+
     /// Whether all chunks are there and have arrived.
     pub fn is_done(&self) -> bool {
         self.is_finished && self.chunks.is_empty()

@@ -1,0 +1,285 @@
+//! The receiving end: a thread that opens packets, puts them into their chunks, and acknowledges.
+
+use super::port::{Inbox, Port};
+use super::seal::{End, Sealer, Secret};
+use phoebus_proto::object::packet::{HEADER_LEN, Header};
+use phoebus_proto::object::{ACK_LEN_MIN, ReceiveCounters, Receiver, Seal, Shape, Unplaced};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Longest body of an acknowledgement, in bytes: it fits the smallest MTU of IPv6 with all headers.
+const ACK_MAX: usize = 1200;
+/// For how long packets of a busy transfer gather before the thread wakes.
+const GATHERING: Duration = Duration::from_micros(500);
+/// Datagrams in one round that make a transfer busy.
+const BUSY: usize = 8;
+
+const _: () = assert!(ACK_MAX >= ACK_LEN_MIN);
+
+/// A complete chunk.
+#[derive(Debug)]
+pub struct Received<B> {
+    /// Its number.
+    pub number: u64,
+    /// The buffer that holds its bytes.
+    pub buffer: B,
+}
+
+/// The receiving end of a transfer, with buffers of the type `B`. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Receiving<B: AsMut<[u8]> + Send + 'static>(Arc<Shared<B>>);
+
+#[derive(Debug)]
+struct Shared<B> {
+    port: Port,
+    state: Mutex<State<B>>,
+    /// Chunks are complete, or the transfer has failed.
+    progress: Notify,
+}
+
+#[derive(Debug)]
+struct State<B> {
+    receiver: Receiver,
+    /// Buffers that no chunk has yet.
+    free: Vec<B>,
+    /// The buffers of the chunks in flight, the first first.
+    chunks: VecDeque<Option<B>>,
+    /// Number of the first of these.
+    first: u64,
+    complete: VecDeque<Received<B>>,
+    failure: Option<String>,
+    stop: bool,
+}
+
+/// The part of the thread that nobody shares.
+struct Thread<B> {
+    shared: Arc<Shared<B>>,
+    out_seal: Sealer,
+    in_seal: Sealer,
+    /// Where the latest intact datagram came from: acknowledgements go there.
+    peer: Option<SocketAddr>,
+}
+
+impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
+    /// Starts to receive over `port`. Buffers have at least `shape.chunk_len` bytes.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(port: Port, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
+        let state = State {
+            receiver: Receiver::new(shape),
+            free: Vec::new(),
+            chunks: VecDeque::new(),
+            first: 0,
+            complete: VecDeque::new(),
+            failure: None,
+            stop: false,
+        };
+        let shared = Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new() });
+        let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Receiver), Sealer::new(seal, secret, End::Sender));
+        let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, peer: None };
+        std::thread::Builder::new().name("object-receive".to_owned()).spawn(move || thread.run())?;
+        Ok(Self(shared))
+    }
+
+    /// Adds a buffer, by which the sender may begin one more chunk. Returns the new credit.
+    pub fn grant(&self, buffer: B) -> u64 {
+        let now = self.0.port.now();
+        let mut state = self.0.state();
+        state.free.push(buffer);
+        state.receiver.grant(now);
+        let credit = state.receiver.credit();
+        drop(state);
+        self.0.port.ring();
+        credit
+    }
+
+    /// Records the length of a chunk, as the peer has said over the control stream.
+    ///
+    /// # Errors
+    /// The peer breaks the protocol.
+    pub fn announce(&self, number: u64, len: u32) -> Result<(), String> {
+        let mut state = self.0.state();
+        if let Some(number) = state.receiver.announce(number, len).map_err(|error| error.to_string())? {
+            state.completed(number);
+            drop(state);
+            self.0.progress.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Waits for the next complete chunk. Cancel safe.
+    ///
+    /// # Errors
+    /// The transfer has failed.
+    pub async fn next(&self) -> Result<Received<B>, String> {
+        loop {
+            let mut progress = std::pin::pin!(self.0.progress.notified());
+            progress.as_mut().enable();
+            {
+                let mut state = self.0.state();
+                if let Some(received) = state.complete.pop_front() {
+                    return Ok(received);
+                }
+                if let Some(failure) = &state.failure {
+                    return Err(failure.clone());
+                }
+            }
+            progress.await;
+        }
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> ReceiveCounters {
+        self.0.state().receiver.counters()
+    }
+}
+
+impl<B: AsMut<[u8]> + Send + 'static> Drop for Receiving<B> {
+    fn drop(&mut self) {
+        self.0.state().stop = true;
+        self.0.port.ring();
+    }
+}
+
+impl<B> Shared<B> {
+    fn state(&self) -> MutexGuard<'_, State<B>> {
+        // The state machine stays consistent even if a panic interrupted the holder.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B> State<B> {
+    /// Passes a complete chunk on.
+    fn completed(&mut self, number: u64) {
+        let at = number.checked_sub(self.first).map(|at| at as usize);
+        if let Some(buffer) = at.and_then(|at| self.chunks.get_mut(at)).and_then(Option::take) {
+            self.complete.push_back(Received { number, buffer });
+        }
+        while self.first < self.receiver.complete() && self.chunks.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+
+    /// The buffer of a chunk in flight.
+    fn buffer(&mut self, chunk: u64) -> Option<&mut B> {
+        let at = chunk.checked_sub(self.first)? as usize;
+        while self.chunks.len() <= at {
+            self.chunks.push_back(None);
+        }
+        let slot = self.chunks.get_mut(at)?;
+        if slot.is_none() {
+            *slot = self.free.pop();
+        }
+        slot.as_mut()
+    }
+}
+
+impl<B: AsMut<[u8]>> Thread<B> {
+    fn run(&mut self) {
+        let mut inbox = Inbox::new();
+        let (mut may_receive, mut out) = (true, Vec::new());
+        loop {
+            let mut count = 0;
+            if may_receive {
+                (may_receive, count) = self.receive(&mut inbox);
+            }
+            let until = self.acknowledge(&mut out);
+            if self.shared.state().stop {
+                return;
+            }
+            if may_receive {
+                continue;
+            }
+            if count >= BUSY {
+                // Each datagram would wake the thread.
+                std::thread::sleep(GATHERING);
+                may_receive = true;
+            } else {
+                may_receive = self.shared.port.wait(until, false).may_receive;
+            }
+        }
+    }
+
+    /// Processes what has arrived. Returns whether more may have, and how many datagrams there were.
+    fn receive(&mut self, inbox: &mut Inbox) -> (bool, usize) {
+        let shared = self.shared.clone();
+        let (now, mut count, mut is_progress) = (shared.port.now(), 0, false);
+        let mut state = shared.state();
+        let more = inbox.receive(&shared.port, |datagram, from| {
+            count += 1;
+            match self.datagram(&mut state, now, datagram, from) {
+                Ok(progress) => is_progress |= progress,
+                Err(failure) => {
+                    state.failure.get_or_insert(failure);
+                    is_progress = true;
+                }
+            }
+        });
+        drop(state);
+        if is_progress {
+            shared.progress.notify_waiters();
+        }
+        (more, count)
+    }
+
+    /// Processes a datagram, and returns whether it completes a chunk. Whatever does not open is dropped without an answer.
+    fn datagram(
+        &mut self,
+        state: &mut State<B>,
+        now: Duration,
+        datagram: &mut [u8],
+        from: SocketAddr,
+    ) -> Result<bool, String> {
+        let Some((header, body)) = Header::decode(datagram) else { return Ok(false) };
+        let Some(len) = body.len().checked_sub(self.in_seal.len()) else { return Ok(false) };
+        let place = state.receiver.place(&header, len);
+        if place == Err(Unplaced::Foreign) {
+            return Ok(false);
+        }
+        let Some(bytes) = self.in_seal.open(&header, &mut datagram[HEADER_LEN..]) else { return Ok(false) };
+        let place = match place {
+            Ok(place) => place,
+            Err(Unplaced::Invalid(what)) => return Err(format!("the peer sent {what}")),
+            Err(Unplaced::Foreign) => return Ok(false),
+        };
+        self.peer = Some(from);
+        if !place.is_duplicate {
+            let bytes = &bytes[..len];
+            let room =
+                state.buffer(place.chunk).and_then(|buffer| buffer.as_mut().get_mut(place.offset..place.offset + len));
+            let Some(room) = room else { return Err("a chunk is longer than its buffer".to_owned()) };
+            room.copy_from_slice(bytes);
+        }
+        let Some(number) = state.receiver.arrived(now, &header, len) else { return Ok(false) };
+        state.completed(number);
+        Ok(true)
+    }
+
+    /// Sends acknowledgements that are due. Returns when the next one will be.
+    fn acknowledge(&mut self, out: &mut Vec<u8>) -> Option<Duration> {
+        let shared = self.shared.clone();
+        let now = shared.port.now();
+        loop {
+            out.clear();
+            out.resize(HEADER_LEN, 0);
+            let mut state = shared.state();
+            let Some(header) = state.receiver.poll_transmit(now, ACK_MAX, out) else {
+                return state.receiver.poll_timeout();
+            };
+            drop(state);
+            out[..HEADER_LEN].copy_from_slice(&header.encode());
+            out.resize(out.len() + self.out_seal.len(), 0);
+            if self.out_seal.seal(&header, out)
+                && let Some(peer) = self.peer
+            {
+                // The next statement makes good a lost one.
+                let _ = shared.port.send(peer, out, out.len());
+            }
+        }
+    }
+}

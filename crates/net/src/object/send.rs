@@ -1,0 +1,345 @@
+//! The sending end: a thread that seals and sends what [`Sender`] says, and processes acknowledgements.
+
+use super::port::{Inbox, Port};
+use super::seal::{End, Sealer, Secret};
+use crate::datagram::Sent;
+use bytes::Bytes;
+use phoebus_proto::control::Factory;
+use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
+use phoebus_proto::object::{Ack, Seal, SendConfig, SendCounters, Sender, Shape};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Most datagrams in one batch: what the kernel segments at once.
+const BATCH_MAX: usize = 64;
+
+/// How to send.
+#[derive(Debug)]
+pub struct SendingOptions {
+    /// The settings of the protocol.
+    pub config: SendConfig,
+    /// Chunks that may be in flight: as many are held in memory.
+    pub chunks: u64,
+    /// A peer that acknowledges nothing for this long is lost.
+    pub silence: Duration,
+}
+
+/// The sending end of a transfer. Dropping it ends the thread; the peer hears of that over the control stream.
+#[derive(Debug)]
+pub struct Sending(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    port: Port,
+    state: Mutex<State>,
+    /// Chunks have arrived, or the transfer has ended.
+    progress: Notify,
+    chunks: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    sender: Sender,
+    /// The bytes of the chunks in flight, the first first.
+    chunks: VecDeque<Bytes>,
+    /// Number of the first of these.
+    first: u64,
+    /// When an acknowledgement last arrived, or the first packet was sent.
+    heard_at: Duration,
+    /// Why it failed.
+    failure: Option<String>,
+    stop: bool,
+}
+
+/// The part of the thread that nobody shares.
+struct Thread {
+    shared: Arc<Shared>,
+    to: SocketAddr,
+    shape: Shape,
+    out_seal: Sealer,
+    in_seal: Sealer,
+    silence: Duration,
+    /// A batch that the socket had no room for: its length and that of its datagrams.
+    held: Option<(usize, usize)>,
+}
+
+impl Sending {
+    /// Starts to send to `to`, over `port`.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        port: Port,
+        to: SocketAddr,
+        (shape, seal, secret): (Shape, Seal, &Secret),
+        control: &dyn Factory,
+        options: SendingOptions,
+    ) -> io::Result<Self> {
+        let SendingOptions { config, chunks, silence } = options;
+        let now = port.now();
+        let state = State {
+            sender: Sender::new(now, shape, config, control),
+            chunks: VecDeque::new(),
+            first: 0,
+            heard_at: now,
+            failure: None,
+            stop: false,
+        };
+        let shared =
+            Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new(), chunks: chunks.max(1) });
+        let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Sender), Sealer::new(seal, secret, End::Receiver));
+        let mut thread = Thread { shared: shared.clone(), to, shape, out_seal, in_seal, silence, held: None };
+        std::thread::Builder::new().name("object-send".to_owned()).spawn(move || thread.run())?;
+        Ok(Self(shared))
+    }
+
+    /// Adds a chunk, once there is room, and returns its number. Cancel safe.
+    ///
+    /// # Errors
+    /// The transfer has failed.
+    pub async fn push(&self, bytes: Bytes) -> Result<u64, String> {
+        loop {
+            let mut progress = std::pin::pin!(self.0.progress.notified());
+            progress.as_mut().enable();
+            {
+                let mut state = self.0.state();
+                if let Some(failure) = &state.failure {
+                    return Err(failure.clone());
+                }
+                if state.sender.chunks_in_flight() < self.0.chunks {
+                    let number = state.sender.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+                    state.chunks.push_back(bytes);
+                    drop(state);
+                    self.0.port.ring();
+                    return Ok(number);
+                }
+            }
+            progress.await;
+        }
+    }
+
+    /// Says that there are no more chunks.
+    pub fn finish(&self) {
+        self.0.state().sender.finish();
+        self.0.port.ring();
+    }
+
+    /// Raises the number of chunks that may be sent, as the peer has said over the control stream.
+    pub fn raise_credit(&self, credit: u64) {
+        self.0.state().sender.raise_credit(credit);
+        self.0.port.ring();
+    }
+
+    /// Waits until all chunks have arrived.
+    ///
+    /// # Errors
+    /// The transfer has failed.
+    pub async fn arrived(&self) -> Result<(), String> {
+        loop {
+            let mut progress = std::pin::pin!(self.0.progress.notified());
+            progress.as_mut().enable();
+            {
+                let state = self.0.state();
+                if let Some(failure) = &state.failure {
+                    return Err(failure.clone());
+                }
+                if state.sender.is_done() {
+                    return Ok(());
+                }
+            }
+            progress.await;
+        }
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> SendCounters {
+        self.0.state().sender.counters()
+    }
+
+    /// The round-trip time, if it was measured, and the rate in force, in bits per second.
+    pub fn pace(&self) -> (Option<Duration>, f64) {
+        let state = self.0.state();
+        (state.sender.rtt(), state.sender.rate())
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.state().stop = true;
+        self.0.port.ring();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state machine stays consistent even if a panic interrupted the holder.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Thread {
+    fn run(&mut self) {
+        let segment = HEADER_LEN + self.shape.packet_len as usize + self.out_seal.len();
+        let batch = self.shared.port.batch_len(segment).min(BATCH_MAX * segment);
+        let (mut out, mut inbox) = (vec![0; batch.max(segment)], Inbox::new());
+        let mut may_receive = true;
+        loop {
+            if may_receive {
+                may_receive = self.receive(&mut inbox);
+            }
+            let until = match self.send(&mut out, segment) {
+                Ok(until) => until,
+                Err(failure) => {
+                    self.fail(failure);
+                    return;
+                }
+            };
+            let stop = self.shared.state().stop;
+            if stop {
+                return;
+            }
+            if !may_receive {
+                may_receive = self.shared.port.wait(until, self.held.is_some()).may_receive;
+            }
+        }
+    }
+
+    fn fail(&self, failure: String) {
+        self.shared.state().failure.get_or_insert(failure);
+        self.shared.progress.notify_waiters();
+    }
+
+    /// Processes what has arrived. Returns whether more may have.
+    fn receive(&mut self, inbox: &mut Inbox) -> bool {
+        let shared = self.shared.clone();
+        let mut failure = None;
+        let more = inbox.receive(&shared.port, |datagram, from| {
+            if let Err(error) = self.datagram(datagram, from) {
+                failure.get_or_insert(error);
+            }
+        });
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+        more
+    }
+
+    /// Processes a datagram. Whatever does not open is dropped without an answer.
+    fn datagram(&mut self, datagram: &mut [u8], _from: SocketAddr) -> Result<(), String> {
+        let Some((header, _)) = Header::decode(datagram) else { return Ok(()) };
+        if header.kind != Kind::Ack || header.transfer != self.shape.transfer {
+            return Ok(());
+        }
+        let Some(body) = self.in_seal.open(&header, &mut datagram[HEADER_LEN..]) else { return Ok(()) };
+        let ack = Ack::decode(body).ok_or("the peer sent a malformed acknowledgement")?;
+        let now = self.shared.port.now();
+        let mut state = self.shared.state();
+        state.sender.handle_ack(now, &ack).map_err(|error| error.to_string())?;
+        state.heard_at = now;
+        let mut arrived = Vec::new();
+        while let Some(number) = state.sender.poll_arrived() {
+            debug_assert_eq!(number, state.first);
+            state.first += 1;
+            arrived.extend(state.chunks.pop_front());
+        }
+        let is_progress = !arrived.is_empty();
+        drop(state);
+        // Freeing a chunk may take a while.
+        drop(arrived);
+        if is_progress {
+            self.shared.progress.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Sends what is due. Returns when there will be more.
+    fn send(&mut self, out: &mut [u8], segment: usize) -> Result<Option<Duration>, String> {
+        loop {
+            if let Some((len, segment)) = self.held.take()
+                && !self.send_batch(&out[..len], segment)?
+            {
+                return Ok(None);
+            }
+            let now = self.shared.port.now();
+            let shared = self.shared.clone();
+            let mut state = shared.state();
+            if state.failure.is_some() {
+                return Ok(None);
+            }
+            state.sender.handle_timeout(now);
+            let len = fill(&mut state, &mut self.out_seal, now, (out, segment));
+            let until = state.sender.poll_timeout();
+            let is_lost = state.sender.in_flight() > 0 && now > state.heard_at + self.silence;
+            if len > 0 && state.sender.in_flight() as usize * segment <= len {
+                // Nothing was in flight before, so nothing could be acknowledged.
+                state.heard_at = now;
+            }
+            drop(state);
+            if is_lost {
+                return Err(self.silent());
+            }
+            if len == 0 {
+                return Ok(until);
+            }
+            if !self.send_batch(&out[..len], segment)? {
+                return Ok(until);
+            }
+        }
+    }
+
+    fn silent(&self) -> String {
+        format!(
+            "{} has acknowledged nothing for {} s; a firewall may drop datagrams (UDP) to it, or from it to {}",
+            self.to,
+            self.silence.as_secs(),
+            self.shared.port.local_addr()
+        )
+    }
+
+    /// Sends a batch. Returns false if the socket has no room for it: then it is held.
+    fn send_batch(&mut self, bytes: &[u8], segment: usize) -> Result<bool, String> {
+        match self.shared.port.send(self.to, bytes, segment) {
+            Sent::Gone => Ok(true),
+            Sent::Full => {
+                self.held = Some((bytes.len(), segment));
+                Ok(false)
+            }
+            Sent::Refused(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(format!(
+                "the path to {} does not carry datagrams of {segment} bytes; packets of {} bytes are too long for it",
+                self.to, self.shape.packet_len
+            )),
+            // A lost route may return; the peer's silence ends the transfer otherwise.
+            Sent::Refused(_) => Ok(true),
+        }
+    }
+}
+
+/// Fills `out` with sealed datagrams that are due, all but the last of `segment` bytes. Returns their length.
+fn fill(state: &mut State, seal: &mut Sealer, now: Duration, (out, segment): (&mut [u8], usize)) -> usize {
+    let mut len = 0;
+    while out.len() - len >= segment {
+        let Some(transmit) = state.sender.poll_transmit(now) else { break };
+        let at = transmit.header.packet.chunk.checked_sub(state.first);
+        let chunk = at.and_then(|at| state.chunks.get(at as usize));
+        let Some(bytes) = chunk.and_then(|chunk| chunk.get(transmit.offset..transmit.offset + transmit.len)) else {
+            debug_assert!(false, "a packet of no chunk");
+            break;
+        };
+        let whole = HEADER_LEN + transmit.len + seal.len();
+        let datagram = &mut out[len..len + whole];
+        datagram[..HEADER_LEN].copy_from_slice(&transmit.header.encode());
+        datagram[HEADER_LEN..HEADER_LEN + transmit.len].copy_from_slice(bytes);
+        if !seal.seal(&transmit.header, datagram) {
+            break;
+        }
+        len += whole;
+        if whole < segment {
+            break;
+        }
+    }
+    len
+}

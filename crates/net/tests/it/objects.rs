@@ -1,0 +1,158 @@
+//! Objects over loopback: what arrives, in which order, and what a forger can do (L3, L5).
+
+use bytes::Bytes;
+use phoebus_net::object::{OVERHEAD, Port, Receiving, Secret, Sending, SendingOptions};
+use phoebus_proto::control::Model;
+use phoebus_proto::object::{Seal, SendConfig, Shape};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SHAPE: Shape = Shape {
+    transfer: 3,
+    packet_len: 1438,
+    chunk_len: 1 << 20,
+    ack_packets: 64,
+    ack_interval: Duration::from_millis(10),
+};
+const SECRET: Secret = Secret([9; 32]);
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn sending(to: SocketAddr, seal: Seal, silence: Duration) -> Sending {
+    let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
+    let options = SendingOptions { config, chunks: 8, silence };
+    Sending::start(Port::bind(loopback()).unwrap(), to, (SHAPE, seal, &SECRET), &Model, options).unwrap()
+}
+
+fn receiving(seal: Seal) -> (Receiving<Vec<u8>>, SocketAddr) {
+    let port = Port::bind(loopback()).unwrap();
+    let addr = port.local_addr();
+    (Receiving::start(port, (SHAPE, seal, &SECRET)).unwrap(), addr)
+}
+
+fn chunk(number: u64, len: usize) -> Bytes {
+    (0..len).map(|at| (number as usize * 7 + at + (at >> 8)) as u8).collect()
+}
+
+/// Sends `lens` through both ends, whose control stream is the test itself.
+async fn transfer(sending: &Sending, receiving: &Receiving<Vec<u8>>, lens: &[usize]) -> BTreeMap<u64, Vec<u8>> {
+    let mut buffers = 4;
+    (0..buffers).for_each(|_| sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize])));
+    let send = async {
+        for (number, len) in (0..).zip(lens) {
+            assert_eq!(sending.push(chunk(number, *len)).await, Ok(number));
+            receiving.announce(number, *len as u32).unwrap();
+        }
+        sending.finish();
+        sending.arrived().await.unwrap();
+    };
+    let receive = async {
+        let mut all = BTreeMap::new();
+        while all.len() < lens.len() {
+            let received = receiving.next().await.unwrap();
+            let mut bytes = received.buffer;
+            bytes.truncate(lens[received.number as usize]);
+            all.insert(received.number, bytes);
+            buffers += 1;
+            sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize]));
+        }
+        all
+    };
+    tokio::join!(send, receive).1
+}
+
+#[tokio::test]
+async fn chunks_arrive_whole_sealed_or_not() {
+    for seal in [Seal::Encrypt, Seal::None] {
+        let (receiving, addr) = receiving(seal);
+        let sending = sending(addr, seal, Duration::from_secs(60));
+        let lens = [1 << 20, 1, 1438, 1439, 1 << 20, 700_001, 1 << 20, 1 << 20, 1 << 20, 5];
+        let all = transfer(&sending, &receiving, &lens).await;
+        for (number, len) in (0..).zip(lens) {
+            assert!(all[&number][..] == chunk(number, len)[..], "chunk {number}, {seal:?}");
+        }
+        let counters = sending.counters();
+        assert_eq!(counters.arrived, counters.needed, "{counters:?}");
+    }
+}
+
+#[tokio::test]
+async fn forged_datagrams_change_nothing_and_get_no_answer() {
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    let forger = UdpSocket::bind(loopback()).unwrap();
+    forger.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let sending = sending(addr, Seal::Encrypt, Duration::from_secs(60));
+    let forge = |transmission: u64| {
+        let mut datagram = vec![1, 0, 0, 0, 3];
+        datagram.extend(&transmission.to_be_bytes()[3..]);
+        datagram.extend([0; 8]);
+        datagram.extend([0xee; 1438 + 16]);
+        datagram
+    };
+    for transmission in [0, 1, 77, 1 << 23, (1 << 40) - 1] {
+        forger.send_to(&forge(transmission), addr).unwrap();
+        forger.send_to(&forge(transmission)[..20], addr).unwrap();
+    }
+    let lens = [300_000; 5];
+    let all = transfer(&sending, &receiving, &lens).await;
+    assert!((0..5).all(|number| all[&number][..] == chunk(number, 300_000)[..]));
+    assert!(forger.recv(&mut [0; 10]).is_err(), "a forged datagram was answered");
+}
+
+#[tokio::test]
+async fn silent_peer_ends_the_transfer_with_a_reason() {
+    // It takes everything and says nothing.
+    let silent = UdpSocket::bind(loopback()).unwrap();
+    let sending = sending(silent.local_addr().unwrap(), Seal::Encrypt, Duration::from_secs(1));
+    sending.push(chunk(0, 5000)).await.unwrap();
+    sending.raise_credit(9);
+    let failure = sending.arrived().await.unwrap_err();
+    assert!(failure.contains("has acknowledged nothing for 1 s"), "{failure}");
+    assert_eq!(sending.push(chunk(1, 5)).await, Err(failure));
+}
+
+/// Not a test of speed: it prints how fast loopback is, for whoever asks.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "prints figures"]
+async fn speed_on_loopback() {
+    for (seal, packet_len) in [(Seal::Encrypt, 1438), (Seal::None, 1438), (Seal::Encrypt, 8938)] {
+        let shape = Shape { packet_len, chunk_len: 4 << 20, ..SHAPE };
+        let port = Port::bind(loopback()).unwrap();
+        let addr = port.local_addr();
+        let receiving = Arc::new(Receiving::<Vec<u8>>::start(port, (shape, seal, &SECRET)).unwrap());
+        let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
+        let options = SendingOptions { config, chunks: 16, silence: Duration::from_secs(9) };
+        let sending = Sending::start(Port::bind(loopback()).unwrap(), addr, (shape, seal, &SECRET), &Model, options);
+        let sending = Arc::new(sending.unwrap());
+        (0..16).for_each(|_| sending.raise_credit(receiving.grant(vec![0; 4 << 20])));
+        let bytes = Bytes::from(vec![7; 4 << 20]);
+        const CHUNKS: u64 = 500;
+        let began = std::time::Instant::now();
+        let receiver = tokio::spawn({
+            let (sending, receiving) = (sending.clone(), receiving.clone());
+            async move {
+                for _ in 0..CHUNKS {
+                    let received = receiving.next().await.unwrap();
+                    sending.raise_credit(receiving.grant(received.buffer));
+                }
+            }
+        });
+        for number in 0..CHUNKS {
+            assert_eq!(sending.push(bytes.clone()).await, Ok(number));
+            receiving.announce(number, 4 << 20).unwrap();
+        }
+        sending.finish();
+        receiver.await.unwrap();
+        let seconds = began.elapsed().as_secs_f64();
+        let rate = CHUNKS as f64 * f64::from(4 << 20) * 8e-9 / seconds;
+        println!(
+            "{seal:?}, {packet_len} + {OVERHEAD}: {rate:.2} Gbit/s, {:?}, {:?}",
+            sending.counters(),
+            receiving.counters()
+        );
+    }
+}
