@@ -13,6 +13,7 @@
 //! `ECONNRESET` when the peer shuts down, with `ETIMEDOUT` when it is silent. The session framing adds ends (S22).
 
 mod connection;
+mod crowd;
 mod hub;
 mod listener;
 mod port;
