@@ -105,6 +105,11 @@ impl Tls {
         self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
+    /// A secret that only the two ends know, for `label` and `context` (RFC 8446, section 7.5).
+    pub(crate) fn exported(&self, label: &[u8], context: &[u8]) -> Option<[u8; 32]> {
+        self.connection.export_keying_material([0; 32], label, Some(context)).ok()
+    }
+
     /// Sends waiting tickets and close_notify, as far as possible without waiting.
     pub(crate) fn release(&mut self, stream: &Stream) {
         if self.held {

@@ -14,6 +14,8 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 /// The same for a process that may exceed the system's limit: a busy machine keeps a thread waiting longer,
 /// and a full buffer loses a whole coalesced batch at a time.
 const RECEIVE_BUFFER_PRIVILEGED: i32 = 64 << 20;
+/// The same for a socket to which nobody is expected to send.
+const RECEIVE_BUFFER_IDLE: usize = 64 << 10;
 /// Requested send buffer, in bytes, for the time until the link takes the packets.
 const SEND_BUFFER: usize = 4 << 20;
 
@@ -56,9 +58,7 @@ impl Socket {
             // IPv4 needs a listener of its own in the configuration, as with TCP.
             socket.set_only_v6(true)?;
         }
-        if sys::force_receive_buffer(socket.as_fd(), RECEIVE_BUFFER_PRIVILEGED).is_err() {
-            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-        }
+        enlarge(&socket)?;
         socket.set_send_buffer_size(SEND_BUFFER)?;
         let granted = socket.recv_buffer_size()? / 2;
         let note = (granted < RECEIVE_BUFFER).then(|| {
@@ -73,6 +73,16 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&io))?;
         sys::allow_fragments(io.as_fd(), addr.is_ipv6(), may_fragment)?;
         Ok(Self { local: io.local_addr()?, io, state, may_fragment, receive_buffer: granted, note })
+    }
+
+    /// Lets the kernel hold few datagrams, since nobody is expected to send any. [`Self::hold_many`] ends that.
+    pub(crate) fn hold_few(&self) -> io::Result<()> {
+        SockRef::from(&self.io).set_recv_buffer_size(RECEIVE_BUFFER_IDLE)
+    }
+
+    /// Lets the kernel hold as many datagrams as after [`Self::bind`].
+    pub(crate) fn hold_many(&self) -> io::Result<()> {
+        enlarge(&SockRef::from(&self.io))
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
@@ -177,4 +187,12 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.io.as_fd()
     }
+}
+
+/// Gives a socket its full receive buffer.
+fn enlarge(socket: &socket2::Socket) -> io::Result<()> {
+    if sys::force_receive_buffer(socket.as_fd(), RECEIVE_BUFFER_PRIVILEGED).is_err() {
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    }
+    Ok(())
 }

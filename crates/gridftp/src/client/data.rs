@@ -119,8 +119,11 @@ impl<'a> DataPlan<'a> {
         }
         if let Some(told) = &session.stack {
             settings.transport = told.transport.clone();
+            settings.objects = told.objects;
             settings.profile = told.profile(settings.profile, self.connections);
-            if let Some(pinned) = &told.pinned {
+            // The TLS of ftps:// has keys for objects as well.
+            let has_keys = told.objects.is_some() && settings.security.is_some();
+            if let Some(pinned) = told.pinned.as_ref().filter(|_| !has_keys) {
                 settings.security = Some(ChannelSecurity::Pinned(pinned.clone()));
             }
             if told.keyed {
@@ -136,14 +139,16 @@ impl<'a> DataPlan<'a> {
         matches!(&self.options.security, Security::Grid(Grid { data_auth: true, .. }))
     }
 
-    /// Sets the configured stack of drivers on the server, unless it is set.
-    pub(super) async fn carry(&self, session: &mut Session, listing: bool) -> Result<(), Error> {
+    /// Sets the configured stack of drivers on the server, unless it is set: for a transfer in `mode`, or for a listing.
+    pub(super) async fn carry(&self, session: &mut Session, mode: Option<Mode>) -> Result<(), Error> {
         if self.options.inside().is_some() {
             return self.carry_inside(session).await;
         }
         let Some(stack) = self.options.stack.as_ref().filter(|_| !session.refuses_stack) else { return Ok(()) };
-        let list = listing.then(|| stack.to_list());
-        let stack = list.as_ref().unwrap_or(stack);
+        let stack = &match mode {
+            Some(mode) => stack.in_mode(mode),
+            None => stack.to_list(),
+        };
         let key = match stack.keyed() {
             Some(_) => Some(self.own_key(session)?.pin()),
             None => None,
@@ -247,14 +252,14 @@ impl<'a> DataPlan<'a> {
     /// Prepares a transfer in `mode` between two servers. Keys are exchanged by [`Self::introduce`].
     pub(super) async fn enter_between(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
         if self.options.stack.as_ref().is_some_and(|stack| stack.keyed().is_none()) {
-            self.carry(session, false).await?;
+            self.carry(session, Some(mode)).await?;
         }
         self.go_to(session, mode).await
     }
 
     /// Prepares a transfer in `mode`.
     pub(super) async fn enter(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
-        self.carry(session, false).await?;
+        self.carry(session, Some(mode)).await?;
         self.go_to(session, mode).await
     }
 
@@ -268,7 +273,7 @@ impl<'a> DataPlan<'a> {
         ahead: &Ahead,
         file: &str,
     ) -> Result<u32, Error> {
-        self.carry(session, false).await?;
+        self.carry(session, Some(mode)).await?;
         // The data endpoint depends on the mode.
         let known = session.take_prefetched().await?.filter(|_| session.mode == mode);
         let asked = known.is_none() && !(self.options.striped && mode == Mode::Extended);
@@ -317,7 +322,7 @@ impl<'a> DataPlan<'a> {
 
     /// Prepares a listing.
     pub(super) async fn enter_to_list(&self, session: &mut Session) -> Result<(), Error> {
-        self.carry(session, true).await?;
+        self.carry(session, None).await?;
         self.go_to(session, Mode::Stream).await
     }
 

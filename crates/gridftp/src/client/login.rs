@@ -10,6 +10,7 @@ use super::session::Session;
 use super::tls::{explained, server_name};
 use super::tls_tickets::Sessions;
 use crate::control::Link;
+use crate::data::Mode;
 use phoebus_files::key::Key;
 use phoebus_files::{Error, ErrorKind};
 use phoebus_gsi::context::{Delegation, Expect};
@@ -103,7 +104,7 @@ async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Sess
     session.features = Arc::new(known);
     DataPlan::of(options).announce(&mut session).await?;
     // A server without the stack refuses before a transfer begins.
-    DataPlan::of(options).carry(&mut session, false).await?;
+    DataPlan::of(options).carry(&mut session, Some(Mode::Extended)).await?;
     // Inside SSH, the server's address does not matter.
     if session.peer.ip().is_unspecified() && options.inside().is_none() {
         let found = find_peer(&mut session, options).await;
@@ -143,7 +144,7 @@ async fn settle(
         Err(Error::Store { kind: ErrorKind::Request, .. }) => {
             inside.decide(None);
             let _ = found?;
-            DataPlan::of(options).carry(session, false).await
+            DataPlan::of(options).carry(session, Some(Mode::Extended)).await
         }
         Err(error) => Err(error),
     }

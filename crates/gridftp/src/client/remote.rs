@@ -198,7 +198,8 @@ impl Remote {
 
     /// Connections of extended blocks, if all files use them.
     pub(super) fn streams(&self) -> Option<u32> {
-        self.0.options.streams.or(self.0.options.striped.then_some(1))
+        let has_objects = self.0.options.stack.as_ref().is_some_and(NetStack::has_objects);
+        self.0.options.streams.or((self.0.options.striped || has_objects).then_some(1))
     }
 
     /// Connections of extended blocks for an upload, if it uses them.

@@ -2,7 +2,8 @@
 //! need keys, the two ends exchange them with it ([`pinned`](crate::data::pinned)).
 
 use crate::data::pinned::{self, OwnKey, Pinned};
-use crate::data::stack::{Changes, Layer, QUIC, RATE, TLS};
+use crate::data::stack::{Changes, Layer, OBJECT, QUIC, RATE, TLS, objects, parse};
+use crate::data::{Mode, Objects};
 use phoebus_net::Profile;
 use phoebus_net::Registry;
 use phoebus_net::tcp::Tcp;
@@ -25,6 +26,8 @@ pub struct NetStack {
     text: String,
     /// The transport. `None` is QUIC, of which each control connection has its own.
     transport: Option<Arc<dyn Transport>>,
+    /// Whether files go as objects, over the transport's connections as control streams.
+    objects: Option<Objects>,
     changes: Changes,
     /// The layer of protection by certificates or TLS.
     protection: Option<String>,
@@ -39,6 +42,7 @@ pub struct NetStack {
 pub(super) struct AcceptedStack {
     pub(super) line: String,
     pub(super) transport: Arc<dyn Transport>,
+    pub(super) objects: Option<Objects>,
     changes: Changes,
     /// TLS between pinned keys.
     pub(super) pinned: Option<Pinned>,
@@ -54,15 +58,18 @@ impl NetStack {
     pub fn new(text: &str, layers: &[Layer]) -> Result<Self, String> {
         let registry = Registry::standard();
         let (mut transport, mut protection, mut changes) = (None, None, Changes::default());
+        let mut as_objects = None;
         for (i, layer) in layers.iter().enumerate() {
             let name = layer.name.as_str();
             match registry.get(name) {
                 Some(_) if i > 0 => return Err(not_lowest(name, layers, i)),
-                None if name == QUIC && i > 0 => return Err(not_lowest(name, layers, i)),
+                None if [QUIC, OBJECT].contains(&name) && i > 0 => return Err(not_lowest(name, layers, i)),
+                None if name == OBJECT => {
+                    refuse_key(layer)?;
+                    as_objects = Some(objects(layer, BUFFER)?);
+                }
                 found if found.is_some() || name == QUIC => {
-                    if let Some((key, _)) = layer.options.iter().find(|(key, _)| key == "key") {
-                        return Err(format!("driver {name}: {key} cannot be set, since the two ends exchange it"));
-                    }
+                    refuse_key(layer)?;
                     changes.transport(layer, BUFFER)?;
                     transport = Some(found.cloned());
                 }
@@ -83,7 +90,7 @@ impl NetStack {
                     protection = Some(name.to_owned());
                 }
                 _ => {
-                    let known = registry.names().chain([QUIC, RATE, GSI, TLS]).collect::<Vec<_>>().join(", ");
+                    let known = registry.names().chain([QUIC, OBJECT, RATE, GSI, TLS]).collect::<Vec<_>>().join(", ");
                     return Err(format!("driver {name} is not available; this end has {known}"));
                 }
             }
@@ -93,14 +100,24 @@ impl NetStack {
         if transport.is_none() && protection.as_deref() == Some(TLS) {
             return Err("driver tls is above quic, which is encrypted".to_owned());
         }
-        Ok(Self { text: text.to_owned(), transport, changes, protection, certified: false, optional: false })
+        if as_objects.is_some()
+            && let Some(protection) = &protection
+        {
+            return Err(format!("driver {protection} is above {OBJECT}, which is encrypted"));
+        }
+        if let Some(objects) = &mut as_objects {
+            objects.rate = objects.rate.or(changes.limit());
+        }
+        let (text, objects) = (text.to_owned(), as_objects);
+        Ok(Self { text, transport, objects, changes, protection, certified: false, optional: false })
     }
 
     /// TLS between pinned keys, over TCP.
     pub fn tls() -> Self {
         let (text, protection) = (format!("{},{TLS}", Tcp.name()), Some(TLS.to_owned()));
         let transport: Option<Arc<dyn Transport>> = Some(Arc::new(Tcp));
-        Self { text, transport, changes: Changes::default(), protection, certified: false, optional: false }
+        let changes = Changes::default();
+        Self { text, transport, objects: None, changes, protection, certified: false, optional: false }
     }
 
     /// The same with the TLS of the control connection (RFC 4217).
@@ -128,6 +145,7 @@ impl NetStack {
     /// The driver that needs keys, if there is one.
     pub(super) fn keyed(&self) -> Option<&'static str> {
         match self.protection() {
+            _ if self.objects.is_some() => Some(OBJECT),
             _ if self.transport.is_none() => Some(QUIC),
             Some(TLS) if !self.certified => Some(TLS),
             _ => None,
@@ -143,7 +161,7 @@ impl NetStack {
             let key = key.map(|key| key.to_string()).unwrap_or_default();
             for driver in &mut drivers {
                 let (name, options) = driver.split_once(':').unwrap_or((driver, ""));
-                if name.trim() == keyed {
+                if is_named(name, keyed) {
                     let rest = if options.is_empty() { String::new() } else { format!(";{options}") };
                     *driver = format!("{keyed}:key={key}{rest}");
                 }
@@ -155,8 +173,24 @@ impl NetStack {
         drivers.join(",")
     }
 
+    /// Whether files go as objects.
+    pub fn has_objects(&self) -> bool {
+        self.objects.is_some()
+    }
+
+    /// The stack for transfers in `mode`. Objects need extended block mode; streams go by TLS between the same keys.
+    pub(super) fn in_mode(&self, mode: Mode) -> Self {
+        if self.has_objects() && mode == Mode::Stream {
+            return Self { optional: self.optional, ..Self::tls() };
+        }
+        self.clone()
+    }
+
     /// The transport of listings. They have no size, so the connection itself must show its end.
     pub(super) fn to_list(&self) -> Self {
+        if self.has_objects() {
+            return self.in_mode(Mode::Stream);
+        }
         if self.tells_ends() {
             return self.clone();
         }
@@ -175,7 +209,8 @@ impl NetStack {
                 (transport.clone(), pinned)
             }
         };
-        Ok(AcceptedStack { line, transport, changes: self.changes, pinned, keyed: keys.is_some() })
+        let (objects, changes) = (self.objects, self.changes);
+        Ok(AcceptedStack { line, transport, objects, changes, pinned, keyed: keys.is_some() })
     }
 
     /// Whether its connections have an authenticated close.
@@ -193,12 +228,25 @@ impl AcceptedStack {
     /// The stack for data inside SSH over `relays`.
     pub(super) fn inside(relays: Arc<dyn Transport>) -> Self {
         let (line, changes) = (inside::DRIVER.to_owned(), Changes::default());
-        Self { line, transport: relays, changes, pinned: None, keyed: false }
+        Self { line, transport: relays, objects: None, changes, pinned: None, keyed: false }
     }
 
     /// Applies the options of the stack to the `profile` of each of `connections` connections.
     pub(super) fn profile(&self, profile: Profile, connections: u32) -> Profile {
         self.changes.of(profile, connections.into())
+    }
+}
+
+/// Whether a driver is called `name`, or has another name for it.
+fn is_named(driver: &str, name: &str) -> bool {
+    let driver = driver.trim();
+    driver == name || parse(driver).is_ok_and(|layers| layers.iter().any(|layer| layer.name == name))
+}
+
+fn refuse_key(layer: &Layer) -> Result<(), String> {
+    match layer.options.iter().find(|(key, _)| key == "key") {
+        Some((key, _)) => Err(format!("driver {}: {key} cannot be set, since the two ends exchange it", layer.name)),
+        None => Ok(()),
     }
 }
 
@@ -209,7 +257,6 @@ fn not_lowest(name: &str, layers: &[Layer], i: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::stack::parse;
 
     #[test]
     fn stacks_are_displayed_as_written() {
@@ -229,6 +276,13 @@ mod tests {
         assert_eq!(NetStack::tls().line(false, Some(key)), tls);
         assert_eq!(lines("tcp,tls", false), (tls.clone(), tls));
         assert_eq!(stack("tcp,tls").unwrap().certified().line(false, Some(key)), "tcp,tls");
+        for name in ["object", "fobs"] {
+            let objects = lines(&format!("{name}:ack=9,rate:rate=1gbit"), false);
+            assert_eq!(
+                objects,
+                (format!("object:key={key};ack=9,rate:rate=1gbit"), NetStack::tls().line(false, Some(key)))
+            );
+        }
         assert!(stack("rate:rate=1gbit").unwrap().is_tcp());
         for (text, words) in [
             ("mux", "driver mux is not available"),
@@ -239,6 +293,14 @@ mod tests {
             ("tcp,udt", "driver udt has to be the lowest"),
             ("tcp,quic", "driver quic has to be the lowest"),
             ("quic,tls", "driver tls is above quic"),
+            ("object,tls", "driver tls is above object, which is encrypted"),
+            ("tcp,object", "driver object has to be the lowest"),
+            ("object:packet=63", "driver object: packet is \"63\"; a size from 64 to"),
+            ("object:chunk=1000", "driver object: chunk is \"1000\"; a size from"),
+            ("object:ack=0", "driver object: ack is \"0\"; a number of packets"),
+            ("object:seal=rot13", "driver object: seal is \"rot13\"; encrypt or none was expected"),
+            ("object:control=new", "driver object has no option control here"),
+            ("fobs:key=x", "driver object: key cannot be set"),
             ("quic:key=x", "driver quic: key cannot be set, since the two ends exchange it"),
             ("udt:rate=1", "driver udt has no option rate here"),
             ("tcp:sndbuf=1", "driver tcp: sndbuf is \"1\""),

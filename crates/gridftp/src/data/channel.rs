@@ -5,6 +5,7 @@ use super::error::Error;
 use super::losses::Losses;
 use super::security::{ChannelSecurity, Protection};
 use super::settings::Settings;
+use phoebus_net::object::Port;
 use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::{Listener, Target, Transport};
 use std::io;
@@ -29,7 +30,12 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) enum Direction {
     Connect(Vec<SocketAddr>),
-    Listen { listener: Box<dyn Listener>, addr: SocketAddr },
+    /// `port`: for datagrams, of the same number.
+    Listen {
+        listener: Box<dyn Listener>,
+        addr: SocketAddr,
+        port: Option<Port>,
+    },
 }
 
 impl Channel {
@@ -43,22 +49,22 @@ impl Channel {
     /// # Errors
     /// [`Error::Net`] and [`Error::Ports`].
     pub fn listening(ip: IpAddr, settings: Settings) -> Result<Self, Error> {
-        let listen = |port| settings.transport.listen(SocketAddr::new(ip, port), &settings.profile);
-        let listener = match settings.ports.clone() {
-            None => listen(0)?,
+        let listen = |port| listen(&settings, SocketAddr::new(ip, port));
+        let (listener, port) = match settings.ports.clone() {
+            None => any_port(|| listen(0))?,
             Some(ports) => {
                 // A predictable port could be guessed, so the search begins at a random one.
                 let (first, last) = (*ports.start(), *ports.end());
                 let count = u32::from(last.saturating_sub(first)) + 1;
-                let begin = listen(0)?.local_addr()?.port();
+                let begin = settings.transport.listen(SocketAddr::new(ip, 0), &settings.profile)?.local_addr()?.port();
                 let port = |i: u32| first + ((u32::from(begin) + i) % count) as u16;
-                let taken = |error: &phoebus_net::Error| matches!(error, phoebus_net::Error::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse);
-                let mut tries = (0..count).map(port).map(listen).skip_while(|tried| tried.as_ref().is_err_and(taken));
+                let mut tries =
+                    (0..count).map(port).map(listen).skip_while(|tried| tried.as_ref().is_err_and(is_taken));
                 tries.next().ok_or(Error::Ports(first, last))??
             }
         };
         let addr = listener.local_addr()?;
-        Ok(Self::new(settings, Direction::Listen { listener, addr }))
+        Ok(Self::new(settings, Direction::Listen { listener, addr, port }))
     }
 
     fn new(settings: Settings, way: Direction) -> Self {
@@ -166,7 +172,45 @@ impl Inner {
         Connection::up(stream, index, self.settings.security.as_ref(), true, *reply_timeout).await
     }
 
+    /// The port for datagrams.
+    pub(super) fn port(&self) -> Option<Port> {
+        match &self.way {
+            Direction::Listen { port, .. } => port.clone(),
+            Direction::Connect(_) => None,
+        }
+    }
+
     pub(super) fn is_listening(&self) -> bool {
         matches!(self.way, Direction::Listen { .. })
     }
+}
+
+/// Listens, and binds the same port for datagrams if they are to come.
+fn listen(settings: &Settings, addr: SocketAddr) -> Result<(Box<dyn Listener>, Option<Port>), phoebus_net::Error> {
+    let listener = settings.transport.listen(addr, &settings.profile)?;
+    let port = match settings.objects {
+        Some(_) => {
+            let failed = |source| phoebus_net::Error::Listen { addr, source };
+            let addr = listener.local_addr().map_err(failed)?;
+            Some(Port::bind(addr).map_err(failed)?)
+        }
+        None => None,
+    };
+    Ok((listener, port))
+}
+
+/// Listens on any port. The one that the kernel chooses for connections may be taken for datagrams.
+fn any_port<T>(mut listen: impl FnMut() -> Result<T, phoebus_net::Error>) -> Result<T, phoebus_net::Error> {
+    const TRIES: usize = 16;
+    for _ in 1..TRIES {
+        match listen() {
+            Err(error) if is_taken(&error) => {}
+            other => return other,
+        }
+    }
+    listen()
+}
+
+fn is_taken(error: &phoebus_net::Error) -> bool {
+    matches!(error, phoebus_net::Error::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
 }

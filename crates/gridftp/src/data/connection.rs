@@ -104,6 +104,14 @@ impl Connection {
         true
     }
 
+    /// A secret that only the two ends of TLS know. `None` if there is no TLS.
+    pub(super) fn exported(&self, label: &[u8], context: &[u8]) -> Option<[u8; 32]> {
+        match &self.layer {
+            Some(SecureLayer::Tls(tls)) => tls.exported(label, context),
+            _ => None,
+        }
+    }
+
     /// Whether the peer is authenticated.
     pub(super) fn is_proved(&self) -> bool {
         self.proved

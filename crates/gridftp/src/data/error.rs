@@ -95,6 +95,9 @@ pub enum Error {
     /// The blocks do not form a stream.
     #[error("blocks out of order cannot be sent in stream mode")]
     Order,
+    /// An object transfer failed.
+    #[error("{0}")]
+    Object(String),
     /// A task of the transfer ended without a word.
     #[error("the transfer was given up")]
     GivenUp,

@@ -7,7 +7,7 @@
 //!
 //! - `acceptor`: accepts connections, and selects those of a transfer.
 //! - [`Channel`]: which end connects, and the connections that are kept between transfers.
-//! - `mode`: the transfer modes, behind one trait; `outgoing`: the sending state of a connection.
+//! - `mode`: the transfer modes, and objects over UDP in place of extended blocks, behind one trait; `outgoing`: the sending state of a connection.
 //! - `send`, `receive`: transfers. Both ends are flows of `phoebus_files`, so a disk, a draft and a program look the
 //!   same.
 //! - `files`: many short files in a row.
@@ -36,6 +36,7 @@ mod intake;
 pub(crate) mod kerberos;
 mod losses;
 mod mode;
+mod objects;
 mod opened;
 mod outgoing;
 pub mod pinned;
@@ -53,6 +54,7 @@ pub use error::Error;
 pub use intake::Intake;
 pub use losses::Losses;
 pub use mode::Sharing;
+pub use objects::Objects;
 pub use receive::Incoming;
 pub use security::{ChannelSecurity, Protection};
 pub use settings::{Mode, Peers, Settings};

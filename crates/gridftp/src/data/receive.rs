@@ -28,7 +28,8 @@ impl Channel {
         }
         let work = tokio::spawn(async move {
             // The port is free when this ends: the receiver may want to listen on it next.
-            let received = mode.transfer().receive(inner, intake, sender.clone()).await;
+            let received = inner.transfer(mode).receive(inner.clone(), intake, sender.clone()).await;
+            drop(inner);
             // An error means that the reader is gone.
             let _ = sender.send(received.map(|()| None)).await;
         });

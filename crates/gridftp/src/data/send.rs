@@ -23,7 +23,7 @@ impl Channel {
         moved: &Arc<AtomicU64>,
     ) -> Result<u64, Error> {
         let sending = Sending { flow, moved: moved.clone(), streams, sharing: Sharing::default() };
-        mode.transfer().send(self.0.clone(), sending).await
+        self.0.transfer(mode).send(self.0.clone(), sending).await
     }
 
     /// The same in extended block mode, as one of several senders to the same addresses.
@@ -38,6 +38,6 @@ impl Channel {
         sharing: Sharing,
     ) -> Result<u64, Error> {
         let sending = Sending { flow, moved: moved.clone(), streams, sharing };
-        Mode::Extended.transfer().send(self.0.clone(), sending).await
+        self.0.transfer(Mode::Extended).send(self.0.clone(), sending).await
     }
 }

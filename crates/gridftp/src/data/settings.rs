@@ -1,5 +1,6 @@
 //! Settings of data connections.
 
+use super::objects::Objects;
 use super::security::ChannelSecurity;
 use super::time_slice::IoThreads;
 use phoebus_net::Profile;
@@ -47,6 +48,8 @@ impl Peers {
 pub struct Settings {
     /// The transport.
     pub transport: Arc<dyn Transport>,
+    /// Whether extended blocks go as objects over UDP, and how. The connections of `transport` then carry control messages.
+    pub objects: Option<Objects>,
     /// Buffers, congestion control and the like. The kernel chooses buffers unless they are set (U16).
     pub profile: Profile,
     /// Most connections on which extended blocks are received. 256 by default: more gain nothing, and each has a
@@ -71,6 +74,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             transport: Arc::new(Tcp),
+            objects: None,
             profile: Profile::default(),
             most: 256,
             ports: None,

@@ -4,8 +4,10 @@
 //! colon. `%` and two hexadecimal digits stand for a character. Each end decides which drivers it has, and who may use
 //! them.
 
+use super::objects::Objects;
 use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::object::{Seal, Shape};
 use phoebus_proto::units::{BitRate, ByteSize};
 
 /// Opens sessions through gateways.
@@ -19,6 +21,12 @@ pub const QUIC: &str = "quic";
 
 /// TLS.
 pub const TLS: &str = "tls";
+
+/// Files as objects over UDP.
+pub const OBJECT: &str = "object";
+
+/// Another name of [`OBJECT`], that of the protocol in the paper.
+const FOBS: &str = "fobs";
 
 /// Congestion controls of QUIC.
 const QUICS: [CongestionControl; 5] = [
@@ -56,7 +64,10 @@ pub fn parse(text: &str) -> Result<Vec<Layer>, String> {
 
 fn layer(text: &str) -> Result<Layer, String> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
-    let name = name.trim().to_owned();
+    let name = match name.trim() {
+        FOBS => OBJECT.to_owned(),
+        name => name.to_owned(),
+    };
     if name.is_empty() {
         return Err("the name of a driver was expected".to_owned());
     }
@@ -138,6 +149,11 @@ impl Changes {
         Ok(())
     }
 
+    /// The rate of the stack.
+    pub(crate) fn limit(&self) -> Option<BitRate> {
+        self.rate
+    }
+
     /// Parses `rate:rate=500mbit`.
     ///
     /// # Errors
@@ -166,6 +182,52 @@ impl Changes {
             ..profile
         }
     }
+}
+
+/// The settings of an `object` layer. Chunks have at most `chunk_max` bytes.
+///
+/// # Errors
+/// What was expected, naming the driver.
+pub fn objects(layer: &Layer, chunk_max: u64) -> Result<Objects, String> {
+    let mut objects = Objects::default();
+    for (key, value) in &layer.options {
+        let wrong = |expected: &str| format!("driver {OBJECT}: {key} is \"{value}\"; {expected} was expected");
+        let size = |least: u32, most: u32| {
+            let size = value.parse::<ByteSize>().ok().and_then(|size| u32::try_from(size.0).ok());
+            let size = size.filter(|size| (least..=most).contains(size));
+            size.ok_or_else(|| wrong(&format!("a size from {least} to {most} bytes")))
+        };
+        match key.as_str() {
+            // The handshake handles it.
+            "key" => {}
+            "packet" => objects.packet = Some(size(Shape::PACKET_MIN, Shape::PACKET_MAX)?),
+            "chunk" => {
+                let most = chunk_max.min(Shape::CHUNK_MAX.into()) as u32;
+                objects.chunk = size(Shape::PACKET_MAX, most)?;
+            }
+            "ack" => {
+                let ack = value.parse().ok().filter(|ack| (1..=100_000).contains(ack));
+                objects.ack = ack.ok_or_else(|| wrong("a number of packets from 1 to 100000"))?;
+            }
+            "rate" => {
+                let rate = value.parse::<BitRate>().ok().filter(|rate| rate.0 >= 8000);
+                objects.rate = Some(rate.ok_or_else(|| wrong("a rate from 8 kbit/s on"))?);
+            }
+            "seal" => {
+                objects.seal = match value.as_str() {
+                    "encrypt" => Seal::Encrypt,
+                    "none" => Seal::None,
+                    _ => return Err(wrong("encrypt or none")),
+                }
+            }
+            _ => {
+                return Err(format!(
+                    "driver {OBJECT} has no option {key} here; it has key, chunk, packet, ack, rate and seal"
+                ));
+            }
+        }
+    }
+    Ok(objects)
 }
 
 /// The gateways of a `phoebus` layer, if it names any: `gw=host/port`, or `path=` with several separated by `|`.

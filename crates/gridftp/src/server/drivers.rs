@@ -7,8 +7,9 @@
 
 use super::config::{ConfigError, Data};
 use super::hub::Hub;
+use crate::data::Objects;
 use crate::data::pinned::{self, OwnKey, Pinned};
-use crate::data::stack::{self, Changes, Layer, QUIC, RATE, SESSIONS, TLS};
+use crate::data::stack::{self, Changes, Layer, OBJECT, QUIC, RATE, SESSIONS, TLS};
 use phoebus_net::Profile;
 use phoebus_net::Registry;
 use phoebus_net::driver::{Library, ValueType};
@@ -36,6 +37,8 @@ pub(crate) struct Stack {
     transport: Arc<dyn Transport>,
     /// Gateways through which this end connects.
     path: Option<(Vec<Endpoint>, Arc<dyn Gateways>)>,
+    /// Whether files go as objects, over the transport's connections as control streams.
+    objects: Option<Objects>,
     changes: Changes,
     keyed: Option<Keyed>,
     /// Told to the client if data goes inside SSH.
@@ -83,9 +86,14 @@ impl Stack {
         self.keyed.is_some()
     }
 
+    /// Whether files go as objects, and how.
+    pub(super) fn objects(&self) -> Option<Objects> {
+        self.objects
+    }
+
     /// TLS between pinned keys, if the stack has it.
     pub(super) fn pinned(&self) -> Option<Pinned> {
-        let keyed = self.keyed.as_ref().filter(|keyed| keyed.driver == TLS)?;
+        let keyed = self.keyed.as_ref().filter(|keyed| [TLS, OBJECT].contains(&keyed.driver))?;
         Some(Pinned::new(&keyed.own, keyed.peer?))
     }
 
@@ -116,6 +124,7 @@ enum Known {
     Transport(Arc<dyn Transport>),
     Library(Library, BTreeMap<String, String>, Arc<dyn Transport>),
     Quic,
+    Object,
     Sessions,
     Rate,
     Inside(Hub),
@@ -148,8 +157,11 @@ impl Drivers {
             }
         }
         let known_names = || {
-            let all =
-                standard.names().chain([QUIC, SESSIONS, RATE]).map(str::to_owned).chain(libraries.keys().cloned());
+            let all = standard
+                .names()
+                .chain([QUIC, OBJECT, SESSIONS, RATE])
+                .map(str::to_owned)
+                .chain(libraries.keys().cloned());
             all.collect::<Vec<_>>().join(", ")
         };
         let expected = format!("data.drivers: some of {} were expected, a transport first", known_names());
@@ -162,12 +174,13 @@ impl Drivers {
                 }
                 (SESSIONS, _) => Known::Sessions,
                 (RATE, _) => Known::Rate,
-                (QUIC, _) if known.is_empty() => {
-                    return value(
-                        "data.drivers: quic cannot be the first, since clients have to name a key for it".to_owned(),
-                    );
+                (QUIC | OBJECT, _) if known.is_empty() => {
+                    return value(format!(
+                        "data.drivers: {name} cannot be the first, since clients have to name a key for it"
+                    ));
                 }
                 (QUIC, _) => Known::Quic,
+                (OBJECT, _) => Known::Object,
                 (other, _) => match libraries.remove(other) {
                     Some(library) => library,
                     None => return value(expected),
@@ -190,7 +203,7 @@ impl Drivers {
             nameable.extend(gateways_of("gateways", std::slice::from_ref(gateway))?);
         }
         let (text, changes) = (data.drivers[0].clone(), Changes::default());
-        let usual = Stack { text, transport, path: None, changes, keyed: None, ticket: None };
+        let usual = Stack { text, transport, path: None, objects: None, changes, keyed: None, ticket: None };
         let mut drivers = Self { known, path, nameable, gateways, buffer: data.buffer.0, usual };
         if let Some(stack) = &data.stack {
             let made = stack::parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
@@ -225,19 +238,19 @@ impl Drivers {
     /// The reason, naming the driver.
     pub(crate) fn stack(&self, text: &str, layers: &[Layer], own: Option<&OwnKey>) -> Result<Stack, String> {
         let (mut transport, mut path, mut changes) = (None, None, Changes::default());
-        let (mut keyed, mut ticket) = (None, None);
+        let (mut keyed, mut ticket, mut objects) = (None, None, None);
         for (i, layer) in layers.iter().enumerate() {
             let name = &layer.name;
             if name == TLS {
                 if keyed.replace(Keyed::of(TLS, layer, own)?).is_some() {
-                    return Err("driver tls is there twice, or above quic, which is encrypted".to_owned());
+                    return Err("driver tls is there twice, or above quic or object, which are encrypted".to_owned());
                 }
                 continue;
             }
             let of_list = self.known.iter().find(|(known, _)| known == name);
             let Some((_, known)) = of_list else { return Err(format!("{name} driver not whitelisted")) };
             match known {
-                Known::Transport(_) | Known::Library(..) | Known::Quic if i > 0 => {
+                Known::Transport(_) | Known::Library(..) | Known::Quic | Known::Object if i > 0 => {
                     return Err(format!(
                         "driver {name} has to be the lowest of a stack, and is above {}",
                         layers[i - 1].name
@@ -257,6 +270,10 @@ impl Drivers {
                     let peer = this.peer.unwrap_or(this.own.pin());
                     transport = Some(pinned::quic(&this.own, peer).map_err(|error| format!("driver quic: {error}"))?);
                     keyed = Some(this);
+                }
+                Known::Object => {
+                    objects = Some(stack::objects(layer, self.buffer)?);
+                    keyed = Some(Keyed::of(OBJECT, layer, own)?);
                 }
                 Known::Inside(_) if layers.len() > 1 || !layer.options.is_empty() => {
                     return Err(format!("driver {name} stands alone, and has no options"));
@@ -287,8 +304,14 @@ impl Drivers {
             (None, _) if !layers.is_empty() => tcp().ok_or("tcp driver not whitelisted")?,
             (None, _) => return Err("a driver was expected".to_owned()),
         };
+        if objects.is_some() && path.is_some() {
+            return Err(format!("driver {SESSIONS} is above {OBJECT}, whose datagrams go through no gateways"));
+        }
+        if let Some(objects) = &mut objects {
+            objects.rate = objects.rate.or(changes.limit());
+        }
         let path = path.zip(self.gateways.clone());
-        Ok(Stack { text: text.to_owned(), transport, path, changes, keyed, ticket })
+        Ok(Stack { text: text.to_owned(), transport, path, objects, changes, keyed, ticket })
     }
 
     /// The gateways of a `phoebus` layer, which must be among those that clients may name.
@@ -314,7 +337,7 @@ impl Keyed {
             match key.as_str() {
                 "key" if value.is_empty() => {}
                 "key" => peer = Some(value.parse().map_err(|error| format!("driver {driver}: {error}"))?),
-                _ if driver == QUIC => {}
+                _ if [QUIC, OBJECT].contains(&driver) => {}
                 _ => return Err(format!("driver {driver} has no option {key} here; it has key")),
             }
         }
@@ -323,7 +346,7 @@ impl Keyed {
 }
 
 /// Names that no transport may have.
-const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, TLS, inside::DRIVER, "gsi", "default"];
+const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, OBJECT, TLS, inside::DRIVER, "gsi", "default"];
 
 /// Combines the administrator's options of a library with the client's. Options with text are the administrator's
 /// alone, since they may name files.

@@ -18,6 +18,7 @@ mod gsi;
 mod kerberos;
 mod keys;
 mod limits;
+mod objects;
 mod other_clients;
 mod pipelined_files;
 mod plain;

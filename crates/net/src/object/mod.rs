@@ -1,6 +1,6 @@
 //! Object-based transfer over UDP: threads that drive [`phoebus_proto::object`] with a socket, a clock and keys (L3, L5, S17).
 //!
-//! - [`Port`]: a UDP socket for one transfer.
+//! - [`Port`]: a UDP socket, for one transfer after the other.
 //! - [`Sending`]: takes chunks, and sends them until all have arrived.
 //! - [`Receiving`]: takes buffers, and returns them as complete chunks, in the order in which they complete.
 //!
@@ -11,7 +11,7 @@ mod receive;
 mod seal;
 mod send;
 
-pub use port::Port;
+pub use port::{Port, path_mtu};
 pub use receive::{Received, Receiving};
 pub use seal::Secret;
 pub use send::{Sending, SendingOptions};

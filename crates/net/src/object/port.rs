@@ -1,11 +1,13 @@
 //! The socket of a transfer, and waiting for it.
 
 use crate::datagram::{Route, Sent, Socket};
+use crate::sys;
 use quinn_udp::RecvMeta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most buffers that one receive call fills; with UDP_GRO, each holds several coalesced datagrams.
@@ -13,9 +15,12 @@ const RECEIVED_MAX: usize = 16;
 /// Size of one such buffer, in bytes.
 const BUFFER: usize = 65_536;
 
-/// A UDP socket for one transfer.
+/// A UDP socket for one transfer after the other. Clones are the same socket.
+#[derive(Debug, Clone)]
+pub struct Port(Arc<Inner>);
+
 #[derive(Debug)]
-pub struct Port {
+struct Inner {
     socket: Socket,
     /// An eventfd that wakes the thread.
     bell: OwnedFd,
@@ -31,44 +36,56 @@ pub(super) struct Woken {
 }
 
 impl Port {
-    /// Binds a socket to `addr`.
+    /// Binds a socket to `addr`. Until a transfer begins, the kernel holds few datagrams for it.
     ///
     /// # Errors
     /// The system's, such as an address in use.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
         let socket = Socket::bind(addr, false)?;
+        socket.hold_few()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { socket, bell, began: Instant::now() })
+        Ok(Self(Arc::new(Inner { socket, bell, began: Instant::now() })))
     }
 
     /// The address that it is bound to.
     pub fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+        self.0.socket.local_addr()
     }
 
     /// Which buffers the kernel did not grant in full, as a sentence.
     pub fn note(&self) -> Option<&str> {
-        self.socket.note().map(|note| &**note)
+        self.0.socket.note().map(|note| &**note)
+    }
+
+    /// Prepares for a transfer.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        self.0.socket.hold_many()
+    }
+
+    /// Waits for the next transfer.
+    pub(super) fn end(&self) {
+        // At worst, the kernel goes on holding many.
+        let _ = self.0.socket.hold_few();
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.0.began.elapsed()
     }
 
     /// Wakes the thread.
     pub(super) fn ring(&self) {
         // The counter cannot overflow: the thread resets it whenever it is not zero.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
     }
 
     /// Number of bytes that one call may send in datagrams of up to `len` bytes.
     pub(super) fn batch_len(&self, len: usize) -> usize {
-        self.socket.batch_len(len)
+        self.0.socket.batch_len(len)
     }
 
     /// Sends `bytes` as datagrams of `segment` bytes.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize) -> Sent {
-        self.socket.send(Route { to, from: None }, bytes, segment)
+        self.0.socket.send(Route { to, from: None }, bytes, segment)
     }
 
     /// Waits for a datagram, for a ring, for room if `full`, or until `until`.
@@ -76,18 +93,24 @@ impl Port {
         let left = until.map(|until| until.saturating_sub(self.now()));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let room = if full { PollFlags::OUT } else { PollFlags::empty() };
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN | room), PollFd::new(&self.bell, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.0.socket, PollFlags::IN | room), PollFd::new(&self.0.bell, PollFlags::IN)];
         // After an interruption, the next round checks everything anyway.
         let _ = poll(&mut fds, left.as_ref());
         let [socket, bell] = fds.map(|fd| fd.revents());
         if !bell.is_empty() {
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let _ = rustix::io::read(&self.0.bell, &mut [0; 8]);
         }
         if socket.contains(PollFlags::ERR) {
-            self.socket.clear_error();
+            self.0.socket.clear_error();
         }
         Woken { may_receive: !socket.is_empty() }
     }
+}
+
+/// The largest packet that the path to `to` carries as far as the kernel knows, in bytes with IP's header. `None` if there
+/// is no route.
+pub fn path_mtu(to: SocketAddr) -> Option<u32> {
+    sys::path_mtu(to)
 }
 
 /// Buffers for received datagrams.
@@ -104,7 +127,7 @@ impl Inbox {
         let mut metas = [RecvMeta::default(); RECEIVED_MAX];
         let mut slots = self.0.chunks_exact_mut(BUFFER);
         let mut buffers: [_; RECEIVED_MAX] = std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
-        let Some(count) = port.socket.receive(&mut buffers, &mut metas) else { return false };
+        let Some(count) = port.0.socket.receive(&mut buffers, &mut metas) else { return false };
         for (bytes, meta) in self.0.chunks_exact_mut(BUFFER).zip(&metas[..count]) {
             let len = meta.len.min(BUFFER);
             bytes[..len].chunks_mut(meta.stride.max(1)).for_each(|datagram| each(datagram, meta.addr));

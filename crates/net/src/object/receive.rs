@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -31,7 +32,10 @@ pub struct Received<B> {
 
 /// The receiving end of a transfer, with buffers of the type `B`. Dropping it ends the thread.
 #[derive(Debug)]
-pub struct Receiving<B: AsMut<[u8]> + Send + 'static>(Arc<Shared<B>>);
+pub struct Receiving<B: AsMut<[u8]> + Send + 'static> {
+    shared: Arc<Shared<B>>,
+    thread: Option<JoinHandle<()>>,
+}
 
 #[derive(Debug)]
 struct Shared<B> {
@@ -70,6 +74,7 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(port: Port, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
+        port.begin()?;
         let state = State {
             receiver: Receiver::new(shape),
             free: Vec::new(),
@@ -82,19 +87,19 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
         let shared = Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new() });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Receiver), Sealer::new(seal, secret, End::Sender));
         let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, peer: None };
-        std::thread::Builder::new().name("object-receive".to_owned()).spawn(move || thread.run())?;
-        Ok(Self(shared))
+        let thread = std::thread::Builder::new().name("object-receive".to_owned()).spawn(move || thread.run())?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Adds a buffer, by which the sender may begin one more chunk. Returns the new credit.
     pub fn grant(&self, buffer: B) -> u64 {
-        let now = self.0.port.now();
-        let mut state = self.0.state();
+        let now = self.shared.port.now();
+        let mut state = self.shared.state();
         state.free.push(buffer);
         state.receiver.grant(now);
         let credit = state.receiver.credit();
         drop(state);
-        self.0.port.ring();
+        self.shared.port.ring();
         credit
     }
 
@@ -103,11 +108,11 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     /// # Errors
     /// The peer breaks the protocol.
     pub fn announce(&self, number: u64, len: u32) -> Result<(), String> {
-        let mut state = self.0.state();
+        let mut state = self.shared.state();
         if let Some(number) = state.receiver.announce(number, len).map_err(|error| error.to_string())? {
             state.completed(number);
             drop(state);
-            self.0.progress.notify_waiters();
+            self.shared.progress.notify_waiters();
         }
         Ok(())
     }
@@ -118,10 +123,10 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     /// The transfer has failed.
     pub async fn next(&self) -> Result<Received<B>, String> {
         loop {
-            let mut progress = std::pin::pin!(self.0.progress.notified());
+            let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
             {
-                let mut state = self.0.state();
+                let mut state = self.shared.state();
                 if let Some(received) = state.complete.pop_front() {
                     return Ok(received);
                 }
@@ -135,14 +140,19 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
 
     /// Counters.
     pub fn counters(&self) -> ReceiveCounters {
-        self.0.state().receiver.counters()
+        self.shared.state().receiver.counters()
     }
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> Drop for Receiving<B> {
     fn drop(&mut self) {
-        self.0.state().stop = true;
-        self.0.port.ring();
+        self.shared.state().stop = true;
+        self.shared.port.ring();
+        // Another transfer may use the port next. The thread stops within a millisecond.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.port.end();
     }
 }
 

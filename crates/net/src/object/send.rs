@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -30,7 +31,10 @@ pub struct SendingOptions {
 
 /// The sending end of a transfer. Dropping it ends the thread; the peer hears of that over the control stream.
 #[derive(Debug)]
-pub struct Sending(Arc<Shared>);
+pub struct Sending {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -80,6 +84,7 @@ impl Sending {
         options: SendingOptions,
     ) -> io::Result<Self> {
         let SendingOptions { config, chunks, silence } = options;
+        port.begin()?;
         let now = port.now();
         let state = State {
             sender: Sender::new(now, shape, config, control),
@@ -93,8 +98,8 @@ impl Sending {
             Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new(), chunks: chunks.max(1) });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Sender), Sealer::new(seal, secret, End::Receiver));
         let mut thread = Thread { shared: shared.clone(), to, shape, out_seal, in_seal, silence, held: None };
-        std::thread::Builder::new().name("object-send".to_owned()).spawn(move || thread.run())?;
-        Ok(Self(shared))
+        let thread = std::thread::Builder::new().name("object-send".to_owned()).spawn(move || thread.run())?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Adds a chunk, once there is room, and returns its number. Cancel safe.
@@ -103,18 +108,18 @@ impl Sending {
     /// The transfer has failed.
     pub async fn push(&self, bytes: Bytes) -> Result<u64, String> {
         loop {
-            let mut progress = std::pin::pin!(self.0.progress.notified());
+            let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
             {
-                let mut state = self.0.state();
+                let mut state = self.shared.state();
                 if let Some(failure) = &state.failure {
                     return Err(failure.clone());
                 }
-                if state.sender.chunks_in_flight() < self.0.chunks {
+                if state.sender.chunks_in_flight() < self.shared.chunks {
                     let number = state.sender.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
                     state.chunks.push_back(bytes);
                     drop(state);
-                    self.0.port.ring();
+                    self.shared.port.ring();
                     return Ok(number);
                 }
             }
@@ -124,14 +129,14 @@ impl Sending {
 
     /// Says that there are no more chunks.
     pub fn finish(&self) {
-        self.0.state().sender.finish();
-        self.0.port.ring();
+        self.shared.state().sender.finish();
+        self.shared.port.ring();
     }
 
     /// Raises the number of chunks that may be sent, as the peer has said over the control stream.
     pub fn raise_credit(&self, credit: u64) {
-        self.0.state().sender.raise_credit(credit);
-        self.0.port.ring();
+        self.shared.state().sender.raise_credit(credit);
+        self.shared.port.ring();
     }
 
     /// Waits until all chunks have arrived.
@@ -140,10 +145,10 @@ impl Sending {
     /// The transfer has failed.
     pub async fn arrived(&self) -> Result<(), String> {
         loop {
-            let mut progress = std::pin::pin!(self.0.progress.notified());
+            let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
             {
-                let state = self.0.state();
+                let state = self.shared.state();
                 if let Some(failure) = &state.failure {
                     return Err(failure.clone());
                 }
@@ -157,20 +162,25 @@ impl Sending {
 
     /// Counters.
     pub fn counters(&self) -> SendCounters {
-        self.0.state().sender.counters()
+        self.shared.state().sender.counters()
     }
 
     /// The round-trip time, if it was measured, and the rate in force, in bits per second.
     pub fn pace(&self) -> (Option<Duration>, f64) {
-        let state = self.0.state();
+        let state = self.shared.state();
         (state.sender.rtt(), state.sender.rate())
     }
 }
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        self.0.state().stop = true;
-        self.0.port.ring();
+        self.shared.state().stop = true;
+        self.shared.port.ring();
+        // Another transfer may use the port next. The thread stops within a millisecond.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.port.end();
     }
 }
 

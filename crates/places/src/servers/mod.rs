@@ -61,6 +61,7 @@ pub(crate) async fn connect(
         _ if by_ssh => (of_ssh(far, said)?, Some(Inside::if_needed())),
         _ => (None, None),
     };
+    for_objects(&mut options, carried)?;
     let note = options.stack.as_ref().map(|stack| format!("data by {}", stack.text())).unwrap_or_default();
     options.way = match by_ssh {
         true => {
@@ -141,6 +142,25 @@ fn of_ssh(far: &Far, said: &ServerOptions) -> Result<Option<NetStack>> {
             Ok(Some(if optional { NetStack::tls().optional() } else { NetStack::tls() }))
         }
     }
+}
+
+/// Adapts the options to a stack that carries files as objects, if it does.
+fn for_objects(options: &mut Options, carried: &Carried) -> Result<()> {
+    let Some(stack) = options.stack.as_ref().filter(|stack| stack.has_objects()) else { return Ok(()) };
+    let text = stack.text();
+    if carried.streams.is_some() {
+        return Err(Error::request(format!(
+            "--stack {text}: objects take no --streams, since one stream of packets suffices"
+        )));
+    }
+    if carried.striped {
+        return Err(Error::request(format!("--stack {text}: objects do not go to data nodes (--stripe)")));
+    }
+    if let Security::Grid(grid) = &mut options.security {
+        // The keys that the two ends tell each other over the authenticated control connection protect data.
+        grid.data_auth = false;
+    }
+    Ok(())
 }
 
 /// Checks that the protection in `stack` matches the options.

@@ -51,7 +51,7 @@ impl Pacer {
         self.next = self.next.max(fixed(now).saturating_sub(missed)) + cost as u128;
     }
 
-    /// Shortens the wait for the next packet to [`SHORT`] and what `interval` permits, so that a rate much higher than
+    /// Shortens the wait for the next packet to 10 ms and what `interval` permits, so that a rate much higher than
     /// before applies soon. At a constant rate it changes nothing, since a packet is sent only when it is due.
     pub fn hasten(&mut self, now: Duration, interval: f64) {
         // A pair is charged at once.

@@ -58,16 +58,11 @@ pub enum Message {
         offset: u64,
         /// Its length, in bytes.
         len: u32,
+        /// CRC-32C of its bytes, as the sender has read them.
+        checksum: u32,
     },
     /// Chunks below this number may be sent.
     Credit(u64),
-    /// The receiver has passed a chunk on to where it is written, and its buffer is free.
-    Written {
-        /// The chunk.
-        number: u64,
-        /// CRC-32C of its bytes.
-        checksum: u32,
-    },
     /// There are no more chunks.
     End {
         /// Their number.
@@ -133,7 +128,6 @@ impl Message {
             Self::Accept { .. } => "ACCEPT",
             Self::Chunk { .. } => "CHUNK",
             Self::Credit(_) => "CREDIT",
-            Self::Written { .. } => "WRITTEN",
             Self::End { .. } => "END",
             Self::Done => "DONE",
             Self::Failed { .. } => "FAILED",
@@ -165,24 +159,21 @@ impl Message {
             Self::Accept { version, chunk_len, credit } => {
                 e.array(4)?.u8(2)?.u64(*version)?.u32(*chunk_len)?.u64(*credit)?;
             }
-            Self::Chunk { number, offset, len } => {
-                e.array(4)?.u8(3)?.u64(*number)?.u64(*offset)?.u32(*len)?;
+            Self::Chunk { number, offset, len, checksum } => {
+                e.array(5)?.u8(3)?.u64(*number)?.u64(*offset)?.u32(*len)?.u32(*checksum)?;
             }
             Self::Credit(credit) => {
                 e.array(2)?.u8(4)?.u64(*credit)?;
             }
-            Self::Written { number, checksum } => {
-                e.array(3)?.u8(5)?.u64(*number)?.u32(*checksum)?;
-            }
             Self::End { chunks } => {
-                e.array(2)?.u8(6)?.u64(*chunks)?;
+                e.array(2)?.u8(5)?.u64(*chunks)?;
             }
             Self::Done => {
-                e.array(1)?.u8(7)?;
+                e.array(1)?.u8(6)?;
             }
             Self::Failed { reason } => {
                 let end = reason.floor_char_boundary(REASON_MAX);
-                e.array(2)?.u8(8)?.str(&reason[..end])?;
+                e.array(2)?.u8(7)?.str(&reason[..end])?;
             }
         }
         Ok(())
@@ -201,10 +192,9 @@ impl Message {
             2 => ("ACCEPT", accept as Read),
             3 => ("CHUNK", chunk as Read),
             4 => ("CREDIT", (|d| Some(Self::Credit(number(d)?))) as Read),
-            5 => ("WRITTEN", written as Read),
-            6 => ("END", (|d| Some(Self::End { chunks: number(d)? })) as Read),
-            7 => ("DONE", (|_| Some(Self::Done)) as Read),
-            8 => ("FAILED", failed as Read),
+            5 => ("END", (|d| Some(Self::End { chunks: number(d)? })) as Read),
+            6 => ("DONE", (|_| Some(Self::Done)) as Read),
+            7 => ("FAILED", failed as Read),
             other => return Err(MessageError::Unknown(other)),
         };
         let (name, read) = read;
@@ -216,8 +206,8 @@ impl Message {
     fn fields(&self) -> u64 {
         match self {
             Self::Hello { .. } => 8,
-            Self::Accept { .. } | Self::Chunk { .. } => 4,
-            Self::Written { .. } => 3,
+            Self::Chunk { .. } => 5,
+            Self::Accept { .. } => 4,
             Self::Credit(_) | Self::End { .. } | Self::Failed { .. } => 2,
             Self::Done => 1,
         }
@@ -244,11 +234,7 @@ fn accept(d: &mut Decoder<'_>) -> Option<Message> {
 }
 
 fn chunk(d: &mut Decoder<'_>) -> Option<Message> {
-    Some(Message::Chunk { number: number(d)?, offset: d.u64().ok()?, len: d.u32().ok()? })
-}
-
-fn written(d: &mut Decoder<'_>) -> Option<Message> {
-    Some(Message::Written { number: number(d)?, checksum: d.u32().ok()? })
+    Some(Message::Chunk { number: number(d)?, offset: d.u64().ok()?, len: d.u32().ok()?, checksum: d.u32().ok()? })
 }
 
 fn failed(d: &mut Decoder<'_>) -> Option<Message> {
@@ -272,9 +258,8 @@ mod tests {
         vec![
             Message::Hello { version: 1, shape, seal: Seal::Encrypt },
             Message::Accept { version: 7, chunk_len: 4096, credit: 64 },
-            Message::Chunk { number: 3, offset: u64::MAX, len: 9 },
+            Message::Chunk { number: 3, offset: u64::MAX, len: 9, checksum: 0xdead_beef },
             Message::Credit(CHUNK_END),
-            Message::Written { number: 3, checksum: 0xdead_beef },
             Message::End { chunks: 0 },
             Message::Done,
             Message::Failed { reason: "the disk is full".to_owned() },
@@ -295,7 +280,7 @@ mod tests {
 
     #[test]
     fn later_versions_may_add_fields() {
-        assert_eq!(Message::decode(&[0x82, 7, 0x61, b'x']), Ok(Message::Done));
+        assert_eq!(Message::decode(&[0x82, 6, 0x61, b'x']), Ok(Message::Done));
         assert_eq!(Message::decode(&[0x81, 24, 99]), Err(MessageError::Unknown(99)));
         // An array that claims fewer fields than the type has.
         assert_eq!(Message::decode(&[0x81, 4, 5]), Err(MessageError::Malformed("CREDIT")));

@@ -1,6 +1,7 @@
 //! Transfer modes: how a flow goes over the connections of a channel.
 
 mod extended;
+mod object;
 mod stream;
 
 use super::blocks::Sender;
@@ -27,12 +28,14 @@ pub(super) trait TransferMode: Debug + Send + Sync {
     fn receive(&self, inner: Arc<Inner>, intake: Intake, blocks: Sender) -> Transferred<()>;
 }
 
-impl Mode {
-    /// What carries it out.
-    pub(super) fn transfer(self) -> &'static dyn TransferMode {
-        match self {
-            Self::Stream => &stream::StreamMode,
-            Self::Extended => &extended::ExtendedBlockMode,
+impl Inner {
+    /// What carries out a transfer in `mode`.
+    pub(super) fn transfer(&self, mode: Mode) -> &'static dyn TransferMode {
+        match (mode, self.settings.objects) {
+            (Mode::Stream, None) => &stream::StreamMode,
+            (Mode::Extended, None) => &extended::ExtendedBlockMode,
+            (Mode::Stream, Some(_)) => &object::NoStreams,
+            (Mode::Extended, Some(_)) => &object::ObjectMode,
         }
     }
 }

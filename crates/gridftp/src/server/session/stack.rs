@@ -9,7 +9,7 @@ use super::super::drivers::Stack;
 use super::protect::Security;
 use super::{Session, Step};
 use crate::data::pinned::OwnKey;
-use crate::data::stack::{Layer, QUIC, TLS, parse};
+use crate::data::stack::{Layer, OBJECT, QUIC, TLS, parse};
 use crate::data::{ChannelSecurity, Protection};
 use phoebus_proto::gridftp::reply::Reply;
 
@@ -50,7 +50,7 @@ impl Session {
             return Err(format!("driver {} {why_not}", layer.name));
         }
         layers.retain(|layer| layer.name != "gsi" && (layer.name != TLS || keyed(layer)));
-        if self.own_key.is_none() && layers.iter().any(|layer| layer.name == QUIC || layer.name == TLS) {
+        if self.own_key.is_none() && layers.iter().any(|layer| [QUIC, OBJECT, TLS].contains(&&*layer.name)) {
             self.own_key = Some(OwnKey::new().map_err(|error| error.to_string())?);
         }
         self.rules.drivers.stack(stack, &layers, self.own_key.as_ref()).map(Some)
@@ -72,9 +72,11 @@ impl Session {
             return Err(Step::say(503, text));
         }
         match (stack.pinned(), security) {
+            // TLS has keys for objects.
+            (Some(_), Some(tls @ ChannelSecurity::TlsServer { .. })) if stack.objects().is_some() => Ok(Some(tls)),
             (Some(_), Some(_)) => Err(Step::say(
                 536,
-                "tls with a key is for data that nothing else protects: DCAU N and PROT C have to come first",
+                "tls and object with a key are for data that nothing else protects: DCAU N and PROT C have to come first",
             )),
             (Some(pinned), None) => Ok(Some(ChannelSecurity::Pinned(pinned))),
             (None, security) => Ok(security),

@@ -183,6 +183,7 @@ impl Worker {
         let profile = stack.profile(profile, connects.unwrap_or(1));
         Settings {
             transport: stack.transport(connects.is_some(), &profile),
+            objects: stack.objects(),
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),

@@ -1,4 +1,4 @@
-//! GridFTP over a path, with its data over TCP, UDT or QUIC (U14). Client and server are both ours or both GCT's, or
+//! GridFTP over a path, with its data over TCP, UDT, QUIC or as objects (U14, L3). Client and server are both ours or both GCT's, or
 //! GCT's client with our server.
 
 use super::super::process::Background;
@@ -34,6 +34,8 @@ pub(super) enum DataTransport {
     Udt,
     /// One connection.
     Quic,
+    /// As objects.
+    Object,
 }
 
 impl DataTransport {
@@ -43,6 +45,7 @@ impl DataTransport {
             Self::Tcp(_) => None,
             Self::Udt => Some("udt"),
             Self::Quic => Some("quic"),
+            Self::Object => Some("object"),
         }
     }
 }
@@ -120,7 +123,7 @@ impl MonitoredTransfer {
             }
             match self.over {
                 DataTransport::Tcp(streams) => client.args(["--streams", &streams.to_string()]),
-                DataTransport::Udt | DataTransport::Quic => {
+                DataTransport::Udt | DataTransport::Quic | DataTransport::Object => {
                     client.args(["--stack", self.over.driver().unwrap_or_default()])
                 }
             };

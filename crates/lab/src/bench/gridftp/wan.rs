@@ -85,9 +85,9 @@ const fn files(pair: ClientAndServer, over: DataTransport, disk: bool) -> Transf
 }
 
 use ClientAndServer::{Gct, Mixed, Ours};
-use DataTransport::{Quic, Tcp, Udt};
+use DataTransport::{Object, Quic, Tcp, Udt};
 
-const ROWS: [Row; 21] = [
+const ROWS: [Row; 23] = [
     row("iperf3-1", "iperf3, 1 stream", Colour::LightGrey, TransferProgram::Iperf(1)),
     row("iperf3-8", "iperf3, 8 streams", Colour::Grey, TransferProgram::Iperf(8)),
     row("libudt", "bare UDT, libudt", Colour::Black, TransferProgram::Libudt),
@@ -107,6 +107,7 @@ const ROWS: [Row; 21] = [
     row("mixed-udt", "GCT's client, phoebus serve, UDT", Colour::Purple, files(Mixed, Udt, false)),
     row(OURS_UDT, "Phoebus, UDT", Colour::Orange, files(Ours, Udt, false)),
     row("ours-quic", "Phoebus, QUIC", Colour::Vermilion, files(Ours, Quic, false)),
+    row("ours-object", "Phoebus, objects", Colour::Wine, files(Ours, Object, false)),
     row("gct-1-disk", "GCT, TCP, 1 stream, disk", Colour::LightGrey, files(Gct, Tcp(1), true)),
     row("ours-1-disk", "Phoebus, TCP, 1 stream, disk", Colour::Sky, files(Ours, Tcp(1), true)),
     row("gct-8-disk", "GCT, TCP, 8 streams, disk", Colour::Grey, files(Gct, Tcp(8), true)),
@@ -114,6 +115,7 @@ const ROWS: [Row; 21] = [
     row("gct-udt-disk", "GCT, UDT, disk", Colour::Black, files(Gct, Udt, true)),
     row("ours-udt-disk", "Phoebus, UDT, disk", Colour::Orange, files(Ours, Udt, true)),
     row("ours-quic-disk", "Phoebus, QUIC, disk", Colour::Vermilion, files(Ours, Quic, true)),
+    row("ours-object-disk", "Phoebus, objects, disk", Colour::Wine, files(Ours, Object, true)),
 ];
 const OURS_UDT: &str = "ours-udt";
 
@@ -210,7 +212,7 @@ impl Experiment for LongPath {
         all.extend(site.hosts.conditions());
         let test = format!(
             "puts for {} s from the first byte of data on, as the receiver's interface counts them, with up to 3 % of headers, slow start included; TCP in MODE E, UDT \
-             and QUIC over one connection; not verified; in clear, but for QUIC, which encrypts; anonymous, but for GCT's client over UDT, \
+             and QUIC over one connection; not verified; in clear, but for QUIC and objects, which are encrypted; anonymous, but for GCT's client over UDT, \
              which asks for no driver without a certificate; disk: from a file in memory to a new one",
             self.seconds
         );
@@ -282,6 +284,8 @@ impl LongPath {
         say("Phoebus over UDT to our bare UDT (U15)", OURS_UDT, "udt", 0.95);
         say("Phoebus over UDT to libudt (U15)", OURS_UDT, "libudt", 0.95);
         say("Phoebus over QUIC to our bare QUIC", "ours-quic", "quic", 0.95);
+        say("Phoebus by objects to our bare UDT", "ours-object", "udt", 0.98);
+        say("Phoebus by objects to our bare QUIC", "ours-object", "quic", 0.98);
         say("GCT over UDT to libudt (U15)", "gct-udt", "libudt", 0.95);
         for (streams, names) in [(1, ["gct-1", "ours-1", "iperf3-1"]), (8, ["gct-8", "ours-8", "iperf3-8"])] {
             say(&format!("Phoebus to GCT over TCP, streams: {streams}"), names[1], names[0], 1.0);

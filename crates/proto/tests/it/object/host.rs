@@ -4,7 +4,7 @@ use phoebus_proto::control::Factory;
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
 use phoebus_proto::object::{Ack, Receiver, SendConfig, Sender, Shape, Unplaced};
 use phoebus_wan::model::{LinkConfig, Rng};
-use phoebus_wan::sim::{Datagram, Node, NodeId, Port, Simulator};
+use phoebus_wan::sim::{Datagram, LinkId, Node, NodeId, Port, Simulator};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -300,20 +300,22 @@ pub(crate) struct Pair {
     pub(crate) sim: Simulator<Host>,
     pub(crate) sender: NodeId,
     pub(crate) receiver: NodeId,
+    /// The link for datagrams.
+    pub(crate) datagrams: LinkId,
 }
 
 impl Pair {
     pub(crate) fn new(sender: Host, receiver: Host, link: &LinkConfig) -> Self {
         let mut sim = Simulator::new();
         let (sender, receiver) = (sim.add(sender), sim.add(receiver));
-        sim.join(sender, receiver, link);
+        let datagrams = sim.join(sender, receiver, link);
         let mut control = link.clone();
         for direction in [&mut control.forward, &mut control.backward] {
             let (delay, rate) = (direction.delay, direction.rate);
             *direction = phoebus_wan::model::DirectionConfig { delay, rate, ..Default::default() };
         }
         sim.join(sender, receiver, &control);
-        Self { sim, sender, receiver }
+        Self { sim, sender, receiver, datagrams }
     }
 
     pub(crate) fn sending(&self) -> &Sending {

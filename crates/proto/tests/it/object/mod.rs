@@ -1,6 +1,8 @@
 //! Tests of objects over simulated links in virtual time.
 
+mod figures;
 mod host;
+mod survival;
 mod transfer;
 
 use crate::udt::link;

@@ -1,0 +1,153 @@
+//! Receives objects as a flow.
+
+use super::super::super::acceptor::Acceptor;
+use super::super::super::blocks::{Sender, give};
+use super::super::super::channel::Inner;
+use super::super::super::error::Error;
+use super::super::super::intake::Intake;
+use super::super::super::objects::Objects;
+use super::control::{Control, unexpected};
+use phoebus_files::block::{Block, Buffer, Pool};
+use phoebus_files::sum::Combining;
+use phoebus_net::object::{self, Received, Receiving};
+use phoebus_proto::object::{Message, Seal, Shape, VERSION};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Receives all of the flow, and passes its blocks on. Ends only once everything has come.
+pub(super) async fn receive(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
+    if !inner.is_listening() {
+        return Err(Error::Direction("PASV, EPSV or SPAS has to come before what is received"));
+    }
+    let objects = inner.settings.objects.unwrap_or_default();
+    let mut acceptor = Acceptor::of(inner, true);
+    let connection = acceptor.one().await?;
+    drop(acceptor);
+    let mut control = Control::new(connection, inner.settings.stall_timeout);
+    match run(inner, &mut control, &objects, (intake, blocks)).await {
+        Ok(()) => {
+            // Everything is here, whether or not the peer still hears of it.
+            let _ = control.into_connection().leave(inner.settings.stall_timeout).await;
+            Ok(())
+        }
+        Err(error) => Err(control.fail(error).await),
+    }
+}
+
+async fn run(
+    inner: &Arc<Inner>,
+    control: &mut Control,
+    objects: &Objects,
+    (intake, blocks): (Intake, &Sender),
+) -> Result<(), Error> {
+    let (shape, seal) = match control.next_within(inner.settings.reply_timeout).await? {
+        Message::Hello { shape, seal, .. } => (shape, seal),
+        other => return Err(unexpected(&other, "HELLO")),
+    };
+    shape.check().map_err(|error| Error::Object(format!("the peer proposes what cannot be: {error}")))?;
+    if seal != objects.seal {
+        return Err(Error::Object("the peer proposes another seal than was agreed (seal)".to_owned()));
+    }
+    // Packets have to fit the chunk, whatever is the least.
+    let chunk_len = shape.chunk_len.min(objects.chunk).max(shape.packet_len);
+    let shape = Shape { chunk_len, ..shape };
+    let secret = match (seal, control.secret(shape.transfer)) {
+        (_, Some(secret)) => secret,
+        (Seal::None, None) => object::Secret([0; 32]),
+        (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
+    };
+    let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
+    let receiving = Receiving::start(port, (shape, seal, &secret))?;
+    let pool = Pool::new(chunk_len as usize, objects.buffers as usize);
+    let mut credit = 0;
+    for _ in 0..objects.buffers {
+        credit = receiving.grant(ChunkBuffer(pool.take().await));
+    }
+    control.send(&Message::Accept { version: VERSION, chunk_len, credit }).await?;
+    Run { from: intake.from, announced: BTreeMap::new(), total: None, passed: 0 }
+        .run_to_end(control, &receiving, (&pool, blocks))
+        .await
+}
+
+/// A buffer of a chunk.
+#[derive(Debug)]
+struct ChunkBuffer(Buffer);
+
+impl AsMut<[u8]> for ChunkBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.0.room()
+    }
+}
+
+/// A transfer in progress.
+struct Run {
+    /// Added to all offsets.
+    from: u64,
+    /// Chunks that were announced and not passed on yet: offset, length and checksum.
+    announced: BTreeMap<u64, (u64, u32, u32)>,
+    /// Number of all chunks, once it is known.
+    total: Option<u64>,
+    /// Number of chunks that were passed on.
+    passed: u64,
+}
+
+impl Run {
+    async fn run_to_end(
+        &mut self,
+        control: &mut Control,
+        receiving: &Receiving<ChunkBuffer>,
+        (pool, blocks): (&Pool, &Sender),
+    ) -> Result<(), Error> {
+        while self.total != Some(self.passed) {
+            tokio::select! {
+                biased;
+                message = control.next() => self.message(receiving, message?)?,
+                buffer = pool.take() => {
+                    let credit = receiving.grant(ChunkBuffer(buffer));
+                    control.send(&Message::Credit(credit)).await?;
+                }
+                received = receiving.next() => {
+                    let block = self.block(received.map_err(Error::Object)?)?;
+                    give(blocks, block).await?;
+                    self.passed += 1;
+                }
+            }
+        }
+        control.send(&Message::Done).await
+    }
+
+    fn message(&mut self, receiving: &Receiving<ChunkBuffer>, message: Message) -> Result<(), Error> {
+        match message {
+            Message::Chunk { number, offset, len, checksum } if self.total.is_none() => {
+                let offset = self.from.checked_add(offset).filter(|offset| offset.checked_add(len.into()).is_some());
+                self.announced.insert(number, (offset.ok_or(Error::Endless)?, len, checksum));
+                receiving.announce(number, len).map_err(Error::Object)
+            }
+            Message::End { chunks } if self.total.is_none() => {
+                let announced = self.passed + self.announced.len() as u64;
+                if chunks != announced {
+                    return Err(Error::Object(format!(
+                        "the peer ends after {chunks} chunks, and announced {announced}"
+                    )));
+                }
+                self.total = Some(chunks);
+                Ok(())
+            }
+            other => Err(unexpected(&other, "CHUNK or END")),
+        }
+    }
+
+    /// Checks a complete chunk, and makes a block of it.
+    fn block(&mut self, received: Received<ChunkBuffer>) -> Result<Block, Error> {
+        let Received { number, buffer } = received;
+        let announced = self.announced.remove(&number);
+        let (offset, len, checksum) = announced.ok_or_else(|| Error::Object(format!("chunk {number} came twice")))?;
+        let bytes = buffer.0.freeze(len as usize);
+        if Combining::Crc32c.of(&bytes) != checksum {
+            return Err(Error::Object(format!(
+                "chunk {number} is damaged: its checksum is not the one that was announced"
+            )));
+        }
+        Ok(Block::new(offset, bytes))
+    }
+}

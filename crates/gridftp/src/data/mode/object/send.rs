@@ -1,0 +1,206 @@
+//! Sends a flow as objects.
+
+use super::super::super::channel::{Direction, Inner};
+use super::super::super::error::Error;
+use super::super::super::objects::Objects;
+use super::super::Sending as WhatToSend;
+use super::ACK_INTERVAL;
+use super::control::{Control, unexpected};
+use bytes::Bytes;
+use phoebus_files::block::{Block, Body};
+use phoebus_files::store::Flow;
+use phoebus_files::sum::Combining;
+use phoebus_net::object::{self, OVERHEAD, Port, Sending, SendingOptions};
+use phoebus_proto::object::{Message, Seal, SendConfig, Shape, VERSION};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Longest packet by default, in bytes: jumbo frames. Longer ones gain little, and one lost fragment would lose all.
+const PACKET_MAX: u32 = 8938;
+
+/// Assumed round trip before the first measurement.
+const RTT: Duration = Duration::from_millis(100);
+
+/// Sends all of the flow. Returns the number of bytes.
+pub(super) async fn send(inner: &Arc<Inner>, what: WhatToSend) -> Result<u64, Error> {
+    let WhatToSend { flow, moved, .. } = what;
+    let objects = inner.settings.objects.unwrap_or_default();
+    let Direction::Connect(to) = &inner.way else {
+        return Err(Error::Direction("PORT, EPRT or SPOR has to say where to"));
+    };
+    let [to] = to[..] else {
+        return Err(Error::Object("data nodes do not take objects (driver object)".to_owned()));
+    };
+    let connection = inner.connect(to, 0).await?;
+    let mut control = Control::new(connection, inner.settings.stall_timeout);
+    match run(inner, &mut control, (to, objects), (flow, moved)).await {
+        Ok(sent) => {
+            control.into_connection().close();
+            Ok(sent)
+        }
+        Err(error) => Err(control.fail(error).await),
+    }
+}
+
+async fn run(
+    inner: &Arc<Inner>,
+    control: &mut Control,
+    (to, objects): (SocketAddr, Objects),
+    (flow, moved): (Arc<dyn Flow>, Arc<AtomicU64>),
+) -> Result<u64, Error> {
+    let (sending, shape) = agree(inner, control, to, &objects).await?;
+    let (said, mut to_say) = mpsc::channel(4);
+    let reader = Reader { flow, chunk_len: shape.chunk_len, said, moved };
+    let mut reading = std::pin::pin!(reader.run(&sending));
+    let mut sent = None;
+    let mut all_arrived = std::pin::pin!(sending.arrived());
+    let mut is_arrived = false;
+    loop {
+        tokio::select! {
+            biased;
+            message = control.next() => match message? {
+                Message::Credit(credit) => sending.raise_credit(credit),
+                // It may overtake the last acknowledgement.
+                Message::Done if let Some((bytes, _)) = sent => {
+                    log(&sending);
+                    return Ok(bytes);
+                }
+                other => return Err(unexpected(&other, "CREDIT")),
+            },
+            Some(message) = to_say.recv() => control.send(&message).await?,
+            read = &mut reading, if sent.is_none() => {
+                let (bytes, chunks) = read?;
+                sent = Some((bytes, chunks));
+                // What is still to be said about chunks goes first.
+                while let Ok(message) = to_say.try_recv() {
+                    control.send(&message).await?;
+                }
+                control.send(&Message::End { chunks }).await?;
+                sending.finish();
+            }
+            arrived = &mut all_arrived, if !is_arrived => {
+                arrived.map_err(Error::Object)?;
+                is_arrived = true;
+            }
+        }
+    }
+}
+
+/// Logs what the transfer has cost.
+fn log(sending: &Sending) {
+    let (counters, (rtt, rate)) = (sending.counters(), sending.pace());
+    let waste = (counters.sent - counters.needed) as f64 / counters.needed.max(1) as f64;
+    tracing::debug!(
+        packets = counters.needed,
+        waste,
+        lost = counters.lost,
+        repairs = counters.repairs,
+        repeats = counters.repeats,
+        drops = counters.drops,
+        ?rtt,
+        rate,
+        "sent as objects"
+    );
+}
+
+/// Proposes the transfer, and starts to send what the peer accepts.
+async fn agree(
+    inner: &Inner,
+    control: &mut Control,
+    to: SocketAddr,
+    objects: &Objects,
+) -> Result<(Sending, Shape), Error> {
+    let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let port = Port::bind(SocketAddr::new(any, 0))?;
+    let packet_len = packet_len(to, objects)?;
+    let transfer = random()? as u32;
+    let mut shape =
+        Shape { transfer, packet_len, chunk_len: objects.chunk, ack_packets: objects.ack, ack_interval: ACK_INTERVAL };
+    shape.check().map_err(|error| Error::Object(format!("driver object: {error}")))?;
+    let secret = match (objects.seal, control.secret(transfer)) {
+        (_, Some(secret)) => secret,
+        (Seal::None, None) => object::Secret([0; 32]),
+        (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
+    };
+    control.send(&Message::Hello { version: VERSION, shape, seal: objects.seal }).await?;
+    let (chunk_len, credit) = match control.next_within(inner.settings.reply_timeout).await? {
+        Message::Accept { chunk_len, credit, .. } => (chunk_len, credit),
+        other => return Err(unexpected(&other, "ACCEPT")),
+    };
+    if chunk_len > shape.chunk_len || chunk_len < packet_len {
+        let why = format!(
+            "the peer accepts chunks of {chunk_len} bytes; from {packet_len} to {} were proposed",
+            shape.chunk_len
+        );
+        return Err(Error::Object(why));
+    }
+    shape.chunk_len = chunk_len;
+    let config = SendConfig {
+        rtt: RTT,
+        seed: random()?,
+        overhead: OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 },
+        ..SendConfig::default()
+    };
+    let options = SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout };
+    let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*objects.control(), options)?;
+    sending.raise_credit(credit);
+    Ok((sending, shape))
+}
+
+/// The length of packets: what was asked for, or what the path carries.
+fn packet_len(to: SocketAddr, objects: &Objects) -> Result<u32, Error> {
+    let headers = OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 };
+    let mtu = object::path_mtu(to).ok_or_else(|| Error::Object(format!("there is no route for datagrams to {to}")))?;
+    let most = mtu.saturating_sub(headers);
+    match objects.packet {
+        None => Ok(most.min(PACKET_MAX)),
+        Some(packet) if packet <= most => Ok(packet),
+        Some(packet) => Err(Error::Object(format!(
+            "driver object: packet is {packet}; the path to {to} carries packets of at most {most} bytes"
+        ))),
+    }
+}
+
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Object(error.to_string()))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Takes blocks off the flow, and makes chunks of them.
+struct Reader {
+    flow: Arc<dyn Flow>,
+    chunk_len: u32,
+    said: mpsc::Sender<Message>,
+    moved: Arc<AtomicU64>,
+}
+
+impl Reader {
+    /// Reads to the end of the flow. Returns the number of bytes, and that of chunks.
+    async fn run(self, sending: &Sending) -> Result<(u64, u64), Error> {
+        let (mut sent, mut chunks) = (0, 0);
+        while let Some(block) = self.flow.next().await? {
+            let Block { offset, body: Body::Bytes(bytes), .. } = block else { return Err(Error::Order) };
+            offset.checked_add(bytes.len() as u64).ok_or(Error::Endless)?;
+            let mut at = 0;
+            while at < bytes.len() {
+                let len = (bytes.len() - at).min(self.chunk_len as usize);
+                self.chunk(sending, offset + at as u64, bytes.slice(at..at + len)).await?;
+                self.moved.fetch_add(len as u64, Ordering::Relaxed);
+                (sent, chunks, at) = (sent + len as u64, chunks + 1, at + len);
+            }
+        }
+        Ok((sent, chunks))
+    }
+
+    async fn chunk(&self, sending: &Sending, offset: u64, bytes: Bytes) -> Result<(), Error> {
+        let (len, checksum) = (bytes.len() as u32, Combining::Crc32c.of(&bytes));
+        let number = sending.push(bytes).await.map_err(Error::Object)?;
+        // The other side is gone only if the transfer has failed.
+        let _ = self.said.send(Message::Chunk { number, offset, len, checksum }).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! The driver `object` of data channels: files as objects over UDP, with a data connection as the control stream.
+
+use crate::support;
+use phoebus_files::Links;
+use phoebus_files::key::Key;
+use phoebus_files::local::Local;
+use phoebus_files::store::Store;
+use phoebus_files::{TransferOptions, transfer};
+use phoebus_gridftp::client::{NetStack, Options, Remote};
+use phoebus_gridftp::data::stack::parse;
+use phoebus_proto::endpoint::Endpoint;
+use std::fs;
+use support::{Serve, bytes};
+use tokio::runtime::Runtime;
+
+/// An odd number, and some chunks long.
+const LONG: usize = 7_345_679;
+
+fn serve() -> Serve {
+    Serve::with(|config| config.data.drivers = ["tcp", "object", "rate"].map(str::to_owned).to_vec())
+}
+
+async fn remote(serve: &Serve, stack: &str) -> Result<Remote, phoebus_files::Error> {
+    let server = Endpoint::parse(&serve.addr().to_string(), None).unwrap();
+    let options = Options::new(format!("ftp://{server}"), server);
+    let stack = NetStack::new(stack, &parse(stack).unwrap()).unwrap();
+    Remote::connect(Options { stack: Some(stack), ..options }).await
+}
+
+fn key(name: &str) -> Key {
+    Key::parse(name).unwrap()
+}
+
+async fn copy(from: &dyn Store, to: &dyn Store, names: (&str, &str)) -> Result<(), phoebus_files::Error> {
+    transfer(from, &key(names.0), to, &key(names.1), &TransferOptions::default()).await.map(drop)
+}
+
+#[test]
+fn files_arrive_in_both_directions_and_between_servers() {
+    let (serves, here, runtime) = ([serve(), serve()], tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    for stack in ["object", "fobs:packet=1200;chunk=256KiB;ack=16", "object,rate:rate=2gbit", "object:seal=none"] {
+        runtime.block_on(async {
+            let [near, far] = [remote(&serves[0], stack).await.unwrap(), remote(&serves[1], stack).await.unwrap()];
+            for len in [0, 1, 1200, 1201, LONG] {
+                let content = bytes(len);
+                fs::write(here.path().join("x"), &content).unwrap();
+                copy(&local, &near, ("x", "a")).await.unwrap_or_else(|error| panic!("{stack} {len}: {error}"));
+                assert!(fs::read(serves[0].path("a")).unwrap() == content, "{stack} {len}: put");
+                copy(&near, &local, ("a", "y")).await.unwrap_or_else(|error| panic!("{stack} {len}: {error}"));
+                assert!(fs::read(here.path().join("y")).unwrap() == content, "{stack} {len}: get");
+                copy(&near, &far, ("a", "b")).await.unwrap_or_else(|error| panic!("{stack} {len}: {error}"));
+                assert!(fs::read(serves[1].path("b")).unwrap() == content, "{stack} {len}: third party");
+            }
+        });
+    }
+    for serve in &serves {
+        assert_eq!(serve.hidden(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn bad_options_and_servers_without_objects_are_named() {
+    let (serve, plain, runtime) = (serve(), Serve::writable(), Runtime::new().unwrap());
+    let here = tempfile::tempdir().unwrap();
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    fs::write(here.path().join("x"), bytes(5000)).unwrap();
+    runtime.block_on(async {
+        let error = remote(&plain, "object").await.unwrap_err().to_string();
+        assert!(error.contains("object driver not whitelisted"), "{error}");
+        // Loopback carries 65536 bytes in one packet, and IP, UDP, header and seal take 62 of them.
+        let remote = remote(&serve, "object:packet=65473").await.unwrap();
+        copy(&local, &remote, ("x", "a")).await.unwrap();
+        assert!(fs::read(serve.path("a")).unwrap() == bytes(5000));
+    });
+}
