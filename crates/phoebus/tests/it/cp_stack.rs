@@ -98,7 +98,7 @@ fn gct_server_carries_data_by_authenticated_udt() {
 #[test]
 fn our_server_carries_data_by_stacks() {
     let here = Here::new(None);
-    let drivers = "[data]\ndrivers = [\"tcp\", \"udt\", \"quic\", \"rate\"]\n";
+    let drivers = "[data]\ndrivers = [\"tcp\", \"udt\", \"quic\", \"object\", \"rate\"]\n";
     let config = format!("[anonymous]\nroot = \"ROOT\"\nread_only = false\n{drivers}");
     let (serve, other) = (Serve::configured(&config), Serve::configured(&config));
     let url = |path: &str| serve.url(path);
@@ -110,6 +110,13 @@ fn our_server_carries_data_by_stacks() {
         both_ways(&here, &url, &serve.path(""), stack, &[]);
         both_ways(&here, &url, &serve.path(""), stack, &["--streams", "3"]);
     }
+    for stack in ["object", "object:packet=1200;chunk=128KiB;seal=none", "object,rate:rate=10gbit"] {
+        both_ways(&here, &url, &serve.path(""), stack, &[]);
+    }
+    fs::write(here.path("x"), "x").unwrap();
+    let more = ["cp", "--stack", "object", "--streams", "3", "x", &url("x")];
+    here.fails(2, "objects take no --streams", &more);
+    here.fails(2, "do not go to data nodes", &["cp", "--stack", "object", "--stripe", "x", &url("x")]);
     // Between two servers that both have it.
     between(&here, (&serve, &|path| serve.url(path)), (&other, &|path| other.url(path)), &["udt", "quic", "tcp,tls"]);
     // The error names a driver that one of them lacks, and no data goes another way.
@@ -123,6 +130,7 @@ fn our_server_carries_data_by_stacks() {
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
     both_ways(&here, &url, &serve.path(""), "udt,gsi", &["--data-protection", "private"]);
     both_ways(&here, &url, &serve.path(""), "quic", &[]);
+    both_ways(&here, &url, &serve.path(""), "object", &[]);
     let other = serve_with(&lab, drivers);
     let other_url = |path: &str| format!("gsiftp://localhost:{}/{path}", other.port());
     between(&here, (&serve, &url), (&other, &other_url), &["quic", "udt,gsi"]);
