@@ -54,6 +54,8 @@ struct State {
     first: u64,
     /// When an acknowledgement last arrived, or the first packet was sent.
     heard_at: Duration,
+    /// Since when the peer has had no buffer for the next chunk.
+    starved_since: Option<Duration>,
     /// Why it failed.
     failure: Option<String>,
     stop: bool,
@@ -91,6 +93,7 @@ impl Sending {
             chunks: VecDeque::new(),
             first: 0,
             heard_at: now,
+            starved_since: None,
             failure: None,
             stop: false,
         };
@@ -282,16 +285,23 @@ impl Thread {
             }
             state.sender.handle_timeout(now);
             let len = fill(&mut state, &mut self.out_seal, now, (out, segment));
-            let until = state.sender.poll_timeout();
+            let mut until = state.sender.poll_timeout();
             let is_lost = state.sender.in_flight() > 0 && now > state.heard_at + self.silence;
             if len > 0 && state.sender.in_flight() as usize * segment <= len {
                 // Nothing was in flight before, so nothing could be acknowledged.
                 state.heard_at = now;
             }
+            state.starved_since = state.sender.is_starved().then(|| state.starved_since.unwrap_or(now));
+            let starved_until = state.starved_since.map(|since| since + self.silence);
             drop(state);
             if is_lost {
                 return Err(self.silent());
             }
+            if starved_until.is_some_and(|until| until <= now) {
+                let (to, seconds) = (self.to, self.silence.as_secs());
+                return Err(format!("{to} has had no buffer for more for {seconds} s"));
+            }
+            until = until.into_iter().chain(starved_until).min();
             if len == 0 {
                 return Ok(until);
             }

@@ -115,6 +115,15 @@ async fn silent_peer_ends_the_transfer_with_a_reason() {
     assert_eq!(sending.push(chunk(1, 5)).await, Err(failure));
 }
 
+#[tokio::test]
+async fn peer_without_buffers_ends_the_transfer_with_a_reason() {
+    let (_receiving, addr) = receiving(Seal::Encrypt);
+    let sending = sending(addr, Seal::Encrypt, Duration::from_secs(1));
+    sending.push(chunk(0, 5000)).await.unwrap();
+    let failure = sending.arrived().await.unwrap_err();
+    assert!(failure.contains("has had no buffer for more for 1 s"), "{failure}");
+}
+
 /// Not a test of speed: it prints how fast loopback is, for whoever asks.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prints figures"]

@@ -68,6 +68,11 @@ impl Chunks {
         self.credit = self.credit.max(credit);
     }
 
+    /// Whether all packets to send belong to chunks that may not be sent yet, and there are such.
+    pub(super) fn is_starved(&self) -> bool {
+        self.credit < self.end() && self.next_pending(PacketNumber::default()).is_none()
+    }
+
     /// The first packet to send that is at least `from`.
     pub fn next_pending(&self, from: PacketNumber) -> Option<PacketNumber> {
         let mut index = from.index;

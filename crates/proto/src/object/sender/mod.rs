@@ -181,6 +181,11 @@ impl Sender {
         self.chunks.end() - self.chunks.first()
     }
 
+    /// Whether there are packets to send, and the peer has no buffer for any of their chunks.
+    pub fn is_starved(&self) -> bool {
+        self.chunks.is_starved()
+    }
+
     /// Number of packets in flight.
     pub fn in_flight(&self) -> u32 {
         self.log.in_flight()

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 /// Longest packet by default, in bytes: jumbo frames. Longer ones gain little, and one lost fragment would lose all.
 const PACKET_MAX: u32 = 8938;
@@ -80,6 +81,10 @@ async fn run(
                 }
                 control.send(&Message::End { chunks }).await?;
                 sending.finish();
+            }
+            // All has arrived, and only the word is missing.
+            () = sleep(inner.settings.stall_timeout), if is_arrived => {
+                return Err(Error::Stalled(inner.settings.stall_timeout));
             }
             arrived = &mut all_arrived, if !is_arrived => {
                 arrived.map_err(Error::Object)?;
