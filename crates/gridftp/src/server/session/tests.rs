@@ -360,11 +360,12 @@ fn connections_share_the_rate_of_their_stack() {
 fn unknown_listed_drivers_are_named() {
     let error = |text: &str| Drivers::new(&toml::from_str(text).unwrap(), None).unwrap_err().to_string();
     for (text, says) in [
-        ("drivers = []", "data.drivers: some of tcp, udt, quic, phoebus, rate were expected"),
+        ("drivers = []", "data.drivers: some of tcp, udt, quic, object, phoebus, rate were expected"),
         ("drivers = [\"tcp\", \"sctp\"]", "data.drivers: some of"),
         ("drivers = [\"rate\", \"tcp\"]", "a transport first"),
         ("drivers = [\"tcp\", \"phoebus\"]", "opens no sessions"),
         ("drivers = [\"quic\", \"tcp\"]", "quic cannot be the first"),
+        ("drivers = [\"object\", \"tcp\"]", "object cannot be the first"),
         ("drivers = [\"tcp\", \"quic\"]\nstack = \"quic\"", "data.stack: driver quic is for clients to ask for"),
         ("stack = \"udt\"", "data.stack: udt driver not whitelisted"),
         ("sessions = { path = [\"a b\"] }", "data.sessions.path"),
