@@ -31,6 +31,9 @@ const MAX_DELETE: usize = 1000;
 /// Number of buffers if a rate is the limit.
 const BUFFERS: usize = 32;
 
+/// Number of buffers of 1 MiB for objects, which stay in memory until all of their packets have arrived.
+const OBJECT_BUFFERS: usize = 96;
+
 /// Copy files and directories, verify them, and resume what an earlier run left
 ///
 /// A file gets its name at the destination only after it is complete and verified. Run again, the same command resumes
@@ -225,7 +228,11 @@ impl Args {
     pub(super) fn how(&self, stop: &Stop) -> TransferOptions {
         let usual = TransferOptions::default();
         TransferOptions {
-            pool: self.limit_rate.map_or(usual.pool.clone(), |rate| Pool::new(rate.block(), BUFFERS)),
+            pool: match self.limit_rate {
+                Some(rate) => Pool::new(rate.block(), BUFFERS),
+                None if self.far.has_objects() => Pool::new(1 << 20, OBJECT_BUFFERS),
+                None => usual.pool.clone(),
+            },
             stop: stop.clone(),
             verify: self.verify.0,
             stall_timeout: self.timeout.0,

@@ -3,6 +3,7 @@
 use super::caller::Command;
 use anyhow::Result;
 use clap::ValueEnum;
+use phoebus_gridftp::data::stack;
 use phoebus_gsi::files::Places;
 use phoebus_places::{Carried, Logins, Password, ServerOptions, SshOptions, Stores, Url};
 use std::env;
@@ -80,6 +81,12 @@ impl FarArgs {
     /// An empty set of stores with the options of servers. `carried`: options of transfers.
     pub(crate) fn stores(&self, carried: Carried) -> Stores {
         Stores::new(self.options(), carried, Arc::new(Command))
+    }
+
+    /// Whether `--stack` carries files as objects.
+    pub(crate) fn has_objects(&self) -> bool {
+        let layers = self.stack.as_deref().and_then(|text| stack::parse(text).ok()).unwrap_or_default();
+        layers.iter().any(|layer| layer.name == stack::OBJECT)
     }
 
     /// Refuses SSH options if none of `urls` uses SSH: see [`ServerOptions::check_ssh`].

@@ -1,5 +1,6 @@
 //! Sends files: RETR and ERET, with REST (RFC 3659, section 5; GFD.20, sections 3.2 and 5).
 
+use super::super::drivers::Stack;
 use super::super::failure::Failure;
 use super::super::session::task::{Stripe, Transfer};
 use super::super::worker::{TaskClient, Worker};
@@ -39,8 +40,11 @@ impl Worker {
         // Blocks and REST count offsets from the start of the part.
         let in_file = wanted.iter().filter_map(|extent| Extent::new(part.start() + extent.start(), extent.len()));
         let streams = transfer.settings.streams;
+        // Blocks of objects stay in memory until they have arrived.
+        let objects = transfer.settings.stack.as_ref().and_then(Stack::objects);
+        let buffers = objects.map_or(streams, |objects| objects.buffers);
         let shape = Shape {
-            pool: self.pool(streams as usize),
+            pool: self.pool(buffers as usize),
             readers: AT_ONCE,
             ordered: mode == Mode::Stream,
             sum: None,
