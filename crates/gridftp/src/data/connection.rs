@@ -104,6 +104,11 @@ impl Connection {
         true
     }
 
+    /// The peer's address.
+    pub(super) fn peer_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.stream.peer_addr()
+    }
+
     /// A secret that only the two ends of TLS know. `None` if there is no TLS.
     pub(super) fn exported(&self, label: &[u8], context: &[u8]) -> Option<[u8; 32]> {
         match &self.layer {

@@ -6,7 +6,7 @@ use phoebus_proto::object::packet::{HEADER_LEN, Header};
 use phoebus_proto::object::{ACK_LEN_MIN, ReceiveCounters, Receiver, Seal, Shape, Unplaced};
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -64,16 +64,18 @@ struct Thread<B> {
     shared: Arc<Shared<B>>,
     out_seal: Sealer,
     in_seal: Sealer,
+    /// The host that sends. Others' datagrams are dropped, so that no sender makes this end answer somebody else.
+    from: IpAddr,
     /// Where the latest intact datagram came from: acknowledgements go there.
     peer: Option<SocketAddr>,
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
-    /// Starts to receive over `port`. Buffers have at least `shape.chunk_len` bytes.
+    /// Starts to receive over `port`, from whatever port of the host `from`. Buffers have at least `shape.chunk_len` bytes.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(port: Port, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
+    pub fn start(port: Port, from: IpAddr, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
         port.begin()?;
         let state = State {
             receiver: Receiver::new(shape),
@@ -86,7 +88,7 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
         };
         let shared = Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new() });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Receiver), Sealer::new(seal, secret, End::Sender));
-        let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, peer: None };
+        let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, from: from.to_canonical(), peer: None };
         let thread = std::thread::Builder::new().name("object-receive".to_owned()).spawn(move || thread.run())?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -245,6 +247,9 @@ impl<B: AsMut<[u8]>> Thread<B> {
         datagram: &mut [u8],
         from: SocketAddr,
     ) -> Result<bool, String> {
+        if from.ip().to_canonical() != self.from {
+            return Ok(false);
+        }
         let Some((header, body)) = Header::decode(datagram) else { return Ok(false) };
         let Some(len) = body.len().checked_sub(self.in_seal.len()) else { return Ok(false) };
         let place = state.receiver.place(&header, len);

@@ -242,7 +242,10 @@ impl Thread {
     }
 
     /// Processes a datagram. Whatever does not open is dropped without an answer.
-    fn datagram(&mut self, datagram: &mut [u8], _from: SocketAddr) -> Result<(), String> {
+    fn datagram(&mut self, datagram: &mut [u8], from: SocketAddr) -> Result<(), String> {
+        if from.ip().to_canonical() != self.to.ip().to_canonical() {
+            return Ok(());
+        }
         let Some((header, _)) = Header::decode(datagram) else { return Ok(()) };
         if header.kind != Kind::Ack || header.transfer != self.shape.transfer {
             return Ok(());

@@ -31,7 +31,7 @@ fn sending(to: SocketAddr, seal: Seal, silence: Duration) -> Sending {
 fn receiving(seal: Seal) -> (Receiving<Vec<u8>>, SocketAddr) {
     let port = Port::bind(loopback()).unwrap();
     let addr = port.local_addr();
-    (Receiving::start(port, (SHAPE, seal, &SECRET)).unwrap(), addr)
+    (Receiving::start(port, addr.ip(), (SHAPE, seal, &SECRET)).unwrap(), addr)
 }
 
 fn chunk(number: u64, len: usize) -> Bytes {
@@ -132,7 +132,7 @@ async fn speed_on_loopback() {
         let shape = Shape { packet_len, chunk_len: 4 << 20, ..SHAPE };
         let port = Port::bind(loopback()).unwrap();
         let addr = port.local_addr();
-        let receiving = Arc::new(Receiving::<Vec<u8>>::start(port, (shape, seal, &SECRET)).unwrap());
+        let receiving = Arc::new(Receiving::<Vec<u8>>::start(port, addr.ip(), (shape, seal, &SECRET)).unwrap());
         let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
         let options = SendingOptions { config, chunks: 16, silence: Duration::from_secs(9) };
         let sending = Sending::start(Port::bind(loopback()).unwrap(), addr, (shape, seal, &SECRET), &Model, options);

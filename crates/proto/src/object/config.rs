@@ -37,6 +37,8 @@ impl Shape {
     pub const PACKET_MAX: u32 = 65_507 - HEADER_LEN as u32 - 16;
     /// Longest chunk, in bytes.
     pub const CHUNK_MAX: u32 = 1 << 30;
+    /// Shortest time to an acknowledgement that is not due by its packets.
+    pub const ACK_INTERVAL_MIN: Duration = Duration::from_millis(1);
     /// Longest time to an acknowledgement.
     pub const ACK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
@@ -62,9 +64,10 @@ impl Shape {
         if ack_packets == 0 {
             return error("ack", 0, "one packet or more".to_owned());
         }
-        if ack_interval > Self::ACK_INTERVAL_MAX {
+        if !(Self::ACK_INTERVAL_MIN..=Self::ACK_INTERVAL_MAX).contains(&ack_interval) {
             let millis = u64::try_from(ack_interval.as_millis()).unwrap_or(u64::MAX);
-            return error("ack", millis, format!("at most {} ms", Self::ACK_INTERVAL_MAX.as_millis()));
+            let [least, most] = [Self::ACK_INTERVAL_MIN, Self::ACK_INTERVAL_MAX].map(|limit| limit.as_millis());
+            return error("ack interval", millis, format!("from {least} to {most} ms"));
         }
         Ok(())
     }

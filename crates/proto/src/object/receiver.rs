@@ -16,6 +16,13 @@ use std::time::Duration;
 /// Chunks that may be announced beyond the credit: more than a sender reads ahead, and little to remember.
 const ANNOUNCED_AHEAD: u64 = 256;
 
+/// Of the bytes that arrive, one in this many may be answered by further datagrams of a statement.
+const ACK_SHARE: u64 = 4;
+/// Most bytes for that which are saved up.
+const ACK_BURST: u64 = 64 << 10;
+/// The most room that an owner gives an acknowledgement.
+const ROOM_MAX: u64 = 1500;
+
 /// The receiving half of a transfer.
 #[derive(Debug)]
 pub struct Receiver {
@@ -43,6 +50,9 @@ struct Acks {
     due: Option<Duration>,
     /// Where the next datagram of an unfinished statement begins.
     rest: Option<PacketNumber>,
+    /// Bytes that unfinished statements may still take: a share of what has arrived, so that no sender makes this end send
+    /// more than it sends itself.
+    budget: u64,
     /// Transmission number of the next datagram.
     next: u64,
 }
@@ -121,7 +131,7 @@ impl Receiver {
             announced: 0,
             replay: ReplayWindow::new(),
             largest: None,
-            acks: Acks { unacknowledged: 0, due: None, rest: None, next: 0 },
+            acks: Acks { unacknowledged: 0, due: None, rest: None, budget: 0, next: 0 },
             counters: ReceiveCounters::default(),
         }
     }
@@ -195,6 +205,7 @@ impl Receiver {
         }
         self.counters.packets += 1;
         self.acks.unacknowledged += 1;
+        self.acks.budget = (self.acks.budget + len as u64 / ACK_SHARE).min(ACK_BURST);
         let soonest =
             if self.acks.unacknowledged >= self.shape.ack_packets { now } else { now + self.shape.ack_interval };
         self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
@@ -259,19 +270,22 @@ impl Receiver {
     pub fn poll_transmit(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> Option<Header> {
         let (largest, at) = self.largest?;
         let from = match self.acks.rest {
-            Some(rest) => rest.max(PacketNumber { chunk: self.complete, index: 0 }),
-            None if self.acks.due.is_some_and(|due| due <= now) => {
+            Some(rest) if self.acks.budget >= room as u64 => rest.max(PacketNumber { chunk: self.complete, index: 0 }),
+            // A statement that was not finished in time begins anew where it stopped.
+            rest if self.acks.due.is_some_and(|due| due <= now) => {
                 (self.acks.due, self.acks.unacknowledged) = (None, 0);
-                PacketNumber { chunk: self.complete, index: 0 }
+                rest.unwrap_or_default().max(PacketNumber { chunk: self.complete, index: 0 })
             }
-            None => return None,
+            _ => return None,
         };
         let ReceiveCounters { packets: received, duplicates, drops, .. } = self.counters;
         let (credit, complete) = (self.credit(), self.complete);
         let delay = now.saturating_sub(at);
         let ack = Ack { largest, delay, received, duplicates, drops, credit, complete, statement: () };
         let window = Window { complete, chunks: &self.chunks };
+        let before = out.len();
         self.acks.rest = ack.encode(from, &window, room, out);
+        self.acks.budget = self.acks.budget.saturating_sub((out.len() - before) as u64);
         let transmission = self.acks.next;
         self.acks.next += 1;
         self.counters.acknowledgements += 1;
@@ -281,7 +295,10 @@ impl Receiver {
     /// When to call [`poll_transmit`](Self::poll_transmit) next.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.largest?;
-        if self.acks.rest.is_some() { Some(Duration::ZERO) } else { self.acks.due }
+        match self.acks.rest {
+            Some(_) if self.acks.budget >= ROOM_MAX => Some(Duration::ZERO),
+            _ => self.acks.due,
+        }
     }
 
     /// A chunk that is not complete, or was completed after an earlier one that is not.

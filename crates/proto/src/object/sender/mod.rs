@@ -15,7 +15,7 @@ pub use chunks::Chunks;
 use self::log::Log;
 use super::ack::{Ack, Sections};
 use super::config::Shape;
-use super::packet::{HEADER_LEN, Header, Kind, PacketNumber};
+use super::packet::{HEADER_LEN, Header, Kind, PacketNumber, TRANSMISSION_END};
 use super::rtt::Rtt;
 use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, Loss, Pacer, Path, Snapshot};
 use std::time::Duration;
@@ -218,7 +218,8 @@ impl Sender {
 
     /// The next packet to send at `now`, if one is due.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Transmit> {
-        if !self.pacer.is_ready(now) {
+        // Numbers are nonces, and are never used twice.
+        if !self.pacer.is_ready(now) || self.log.end() >= TRANSMISSION_END {
             return None;
         }
         let pace = self.control.pace();

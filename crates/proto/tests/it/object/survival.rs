@@ -165,6 +165,33 @@ fn packets_that_break_the_agreement_are_told_apart() {
 }
 
 #[test]
+fn sender_cannot_make_the_receiver_send_more_than_it_sends() {
+    let shape = Shape { packet_len: 64, ..SHAPE };
+    let mut receiver = Receiver::new(shape);
+    (0..64).for_each(|_| receiver.grant(Duration::ZERO));
+    let (mut now, mut transmission, mut sent, mut answered) = (Duration::ZERO, 0, 0, 0);
+    // Every second packet: the longest statement there is.
+    for chunk in 0..64 {
+        for index in (0..shape.chunk_packets()).step_by(2) {
+            let packet = PacketNumber { chunk, index };
+            let header = Header { kind: Kind::Data, transfer: shape.transfer, transmission, packet };
+            receiver.place(&header, 64).unwrap();
+            receiver.arrived(now, &header, 64);
+            (now, transmission, sent) = (now + Duration::from_micros(20), transmission + 1, sent + 64);
+            loop {
+                let mut out = Vec::new();
+                if receiver.poll_transmit(now, 1200, &mut out).is_none() {
+                    break;
+                }
+                answered += out.len();
+            }
+        }
+    }
+    assert!(answered <= sent, "{sent} bytes were sent, and {answered} answered");
+    assert!(answered > sent / 10, "hardly anything was acknowledged");
+}
+
+#[test]
 fn impossible_shapes_are_refused_with_the_field() {
     for (shape, field) in [
         (Shape { packet_len: 1, ..SHAPE }, "packet"),
@@ -172,7 +199,8 @@ fn impossible_shapes_are_refused_with_the_field() {
         (Shape { chunk_len: 1000, ..SHAPE }, "chunk"),
         (Shape { chunk_len: u32::MAX, ..SHAPE }, "chunk"),
         (Shape { ack_packets: 0, ..SHAPE }, "ack"),
-        (Shape { ack_interval: Duration::from_secs(3600), ..SHAPE }, "ack"),
+        (Shape { ack_interval: Duration::from_secs(3600), ..SHAPE }, "ack interval"),
+        (Shape { ack_interval: Duration::ZERO, ..SHAPE }, "ack interval"),
     ] {
         assert_eq!(shape.check().unwrap_err().field, field);
     }

@@ -4,6 +4,7 @@ use super::super::super::connection::Connection;
 use super::super::super::error::Error;
 use phoebus_net::object::Secret;
 use phoebus_proto::object::{Inbox, Message};
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -29,6 +30,11 @@ impl Control {
     /// The secret for the datagrams of a transfer. `None` if the control stream is not protected by TLS.
     pub(super) fn secret(&self, transfer: u32) -> Option<Secret> {
         self.connection.exported(LABEL, &transfer.to_be_bytes()).map(Secret)
+    }
+
+    /// The host at the other end.
+    pub(super) fn peer(&self) -> Result<IpAddr, Error> {
+        Ok(self.connection.peer_addr()?.ip())
     }
 
     /// Sends a message. Not cancel safe.

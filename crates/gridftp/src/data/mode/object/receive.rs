@@ -57,7 +57,7 @@ async fn run(
         (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
     };
     let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
-    let receiving = Receiving::start(port, (shape, seal, &secret))?;
+    let receiving = Receiving::start(port, control.peer()?, (shape, seal, &secret))?;
     let pool = Pool::new(chunk_len as usize, objects.buffers as usize);
     let mut credit = 0;
     for _ in 0..objects.buffers {
