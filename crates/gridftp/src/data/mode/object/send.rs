@@ -149,7 +149,9 @@ async fn agree(
         overhead: OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 },
         ..SendConfig::default()
     };
-    let options = SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout };
+    // Before the user's own time-out, which could not say why nothing moves.
+    let options =
+        SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout * 3 / 4 };
     let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*objects.control(), options)?;
     sending.raise_credit(credit);
     Ok((sending, shape))
