@@ -13,7 +13,6 @@
 //! `ECONNRESET` when the peer shuts down, with `ETIMEDOUT` when it is silent. The session framing adds ends (S22).
 
 mod connection;
-mod crowd;
 mod hub;
 mod listener;
 mod port;

@@ -5,7 +5,6 @@
 //! datagram or call of an owner. No connection blocks the others: after some batches it goes to the end of
 //! the queue.
 
-use super::crowd::Crowd;
 use super::hub::{Hub, Link, State};
 use crate::datagram::{Route as SocketRoute, Sent};
 use phoebus_proto::udt::packet::{CONTROL_LEN_MAX, Packet};
@@ -48,7 +47,6 @@ pub(super) struct PortThread {
     slept: bool,
     /// For how long the packets of the connections that received last may gather in the kernel.
     gathering: Option<Duration>,
-    crowd: Crowd,
     stop: bool,
 }
 
@@ -58,8 +56,6 @@ struct Entry {
     timer: Option<Duration>,
     is_due: bool,
     is_settled: bool,
-    /// Note of the [`Crowd`].
-    seen: u32,
 }
 
 /// A batch that the socket had no room for, with its destination.
@@ -82,7 +78,6 @@ impl PortThread {
             may_receive: true,
             slept: false,
             gathering: None,
-            crowd: Crowd::new(),
             stop: false,
         }
     }
@@ -129,7 +124,7 @@ impl PortThread {
 
     fn add(&mut self, link: Arc<Link>) {
         let socket = link.socket;
-        self.links.insert(socket, Entry { link, timer: None, is_due: false, is_settled: false, seen: 0 });
+        self.links.insert(socket, Entry { link, timer: None, is_due: false, is_settled: false });
         self.look_at(socket);
     }
 
@@ -187,9 +182,8 @@ impl PortThread {
             let route = self.hub.desk().endpoint.route(now, meta.addr, datagram, &mut answer);
             match route {
                 Route::Connection(socket) => {
-                    let Some(entry) = self.links.get_mut(&socket) else { continue };
+                    let Some(entry) = self.links.get(&socket) else { continue };
                     let mut state = entry.link.state();
-                    self.crowd.received(now, &mut entry.seen, || state.connection.stats().rtt);
                     state.local = state.local.or(meta.dst_ip);
                     // The most impatient connection decides, and one that does not gather has no say: it wakes nobody.
                     if !state.gathering.is_zero() {
@@ -332,20 +326,14 @@ impl PortThread {
     }
 
     /// Sleeps until the first timer, a datagram, an owner's call, or room for the held batch. While a bulk flow arrives,
-    /// every datagram would wake this thread: then it sleeps for a fixed time, or until the first timer, and for a [`Crowd`]
-    /// for another fixed time. Calls of owners wait as long.
+    /// every datagram would wake this thread: then it sleeps for a fixed time, or until the first timer. Calls of owners
+    /// wait as long.
     fn sleep(&mut self) {
         let now = self.hub.now();
         let left = self.timers.first().map(|(at, _)| at.saturating_sub(now));
         let gathering = self.gathering.take();
         if let Some(gathering) = gathering.filter(|time| *time >= WORTHWHILE && self.held.is_none()) {
             std::thread::sleep(left.map_or(gathering, |left| left.min(gathering)));
-            (self.may_receive, self.slept) = (true, false);
-            return;
-        }
-        let pause = self.crowd.pause(now);
-        if pause >= WORTHWHILE && self.held.is_none() {
-            std::thread::sleep(pause);
             (self.may_receive, self.slept) = (true, false);
             return;
         }
@@ -375,7 +363,7 @@ impl Drop for PortThread {
         let mut errands = self.hub.errands();
         errands.dead = true;
         for link in std::mem::take(&mut errands.new) {
-            self.links.insert(link.socket, Entry { link, timer: None, is_due: false, is_settled: false, seen: 0 });
+            self.links.insert(link.socket, Entry { link, timer: None, is_due: false, is_settled: false });
         }
         drop(errands);
         for Entry { link, is_settled, .. } in self.links.drain().map(|(_, entry)| entry) {
