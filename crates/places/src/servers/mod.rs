@@ -62,7 +62,7 @@ pub(crate) async fn connect(
         _ => (None, None),
     };
     for_objects(&mut options, carried)?;
-    let note = options.stack.as_ref().map(|stack| format!("data by {}", stack.text())).unwrap_or_default();
+    let note = options.stack.as_ref().map(data_by).unwrap_or_default();
     options.way = match by_ssh {
         true => {
             ways.are_not_asked_for(&options.name)?;
@@ -142,6 +142,12 @@ fn of_ssh(far: &Far, said: &ServerOptions) -> Result<Option<NetStack>> {
             Ok(Some(if optional { NetStack::tls().optional() } else { NetStack::tls() }))
         }
     }
+}
+
+/// What carries data, for the report.
+fn data_by(stack: &NetStack) -> String {
+    let streams = if stack.has_objects() { ", streams and many short files by tcp,tls" } else { "" };
+    format!("data by {}{streams}", stack.text())
 }
 
 /// Adapts the options to a stack that carries files as objects, if it does.
