@@ -36,6 +36,9 @@ pub(super) struct Receiver {
     full_len: usize,
     /// The room last advertised to the peer, in packets.
     advertised_room: u32,
+    /// The number after the highest packet that had no room, until all packets before it are expected again. A peer sends
+    /// such packets while it does not know yet how little room there is.
+    refused_end: Option<Seq>,
     pub(super) counters: ReceiveCounters,
 }
 
@@ -45,6 +48,7 @@ pub(super) struct ReceiveCounters {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) duplicates: u64,
+    /// Packets beyond the end of the buffer, or too long for it.
     pub(super) no_room: u64,
     pub(super) lost: u64,
     pub(super) naks: u64,
@@ -64,6 +68,7 @@ impl Receiver {
             arrivals: Arrivals::new(now),
             full_len,
             advertised_room: limit,
+            refused_end: None,
             counters: ReceiveCounters::default(),
         }
     }
@@ -81,9 +86,17 @@ impl Receiver {
         self.counters.packets += 1;
         self.arrivals.arrived(now, seq, arrival);
         let is_behind = seq.is_before(self.ring.end());
+        // The end of a burst is acknowledged soon. So is a packet without room, because its sender does not know the room.
+        let mut is_urgent = payload.len() != self.full_len;
         match self.ring.insert(seq, place, payload) {
             Inserted::Duplicate => self.counters.duplicates += 1,
-            Inserted::NoRoom => self.counters.no_room += 1,
+            Inserted::TooLong => self.counters.no_room += 1,
+            Inserted::NoRoom => {
+                self.counters.no_room += 1;
+                let end = self.refused_end.filter(|end| seq.is_before(*end)).unwrap_or_else(|| seq.plus(1));
+                self.refused_end = Some(end);
+                is_urgent = true;
+            }
             Inserted::New(gap) => {
                 self.counters.bytes += payload.len() as u64;
                 if let Some((first, last)) = gap {
@@ -100,7 +113,7 @@ impl Receiver {
                 }
             }
         }
-        self.acks.arrived(now, payload.len() != self.full_len);
+        self.acks.arrived(now, is_urgent);
     }
 
     /// Processes an ACK2. Returns the round-trip time, unless the acknowledgement is not remembered any more.
@@ -146,11 +159,15 @@ impl Receiver {
 
     /// When a loss report or acknowledgement is due; `Duration::ZERO` for at once.
     pub(super) fn due(&self) -> Option<Duration> {
+        if self.has_room_for_refused() {
+            return Some(Duration::ZERO);
+        }
         [self.acks.due(), self.holes.due()].into_iter().flatten().min()
     }
 
     /// Writes the loss report that is due into `out` and returns its length.
     pub(super) fn loss_report(&mut self, now: Duration, rtt: &Rtt, out: &mut [u8]) -> Option<usize> {
+        self.expect_refused(now);
         if self.holes.due()? > now {
             return None;
         }
@@ -257,6 +274,27 @@ impl Receiver {
             self.ring.finish(self.ring.read());
             self.ring.release();
         }
+    }
+
+    /// Whether there is room for the packets that had none: for all of them, or for half of the buffer.
+    fn has_room_for_refused(&self) -> bool {
+        let Some(end) = self.refused_end else { return false };
+        let count = u32::try_from(end.since(self.ring.end())).unwrap_or(0);
+        self.ring.room_behind() >= count.min((self.ring.limit() / 2).max(1))
+    }
+
+    /// Treats the packets that had no room as missing once there is room, so that they are reported. Without a report, the
+    /// sender would repeat them one time-out after the other.
+    fn expect_refused(&mut self, now: Duration) {
+        if !self.has_room_for_refused() {
+            return;
+        }
+        let Some(end) = self.refused_end else { return };
+        if let Some((first, last)) = self.ring.expect(end) {
+            self.counters.lost += last.since(first) as u64 + 1;
+            self.holes.found(now, first, last);
+        }
+        self.refused_end = Some(end).filter(|end| self.ring.end().is_before(*end));
     }
 
     /// Requests an acknowledgement when reading has freed much of a buffer that the peer believes to be nearly full.

@@ -40,8 +40,10 @@ enum State {
 pub(super) enum Inserted {
     /// The packet had arrived before.
     Duplicate,
-    /// The packet lies beyond the end of the buffer, or is too long.
+    /// The packet lies beyond the end of the buffer.
     NoRoom,
+    /// The packet is longer than a cell.
+    TooLong,
     /// The packet is new. The range contains the packets that are newly known to be missing, if any.
     New(Option<(Seq, Seq)>),
 }
@@ -108,7 +110,10 @@ impl Ring {
             return Inserted::Duplicate;
         }
         let offset = seq.since(self.read) as u32;
-        if offset >= self.limit || payload.len() > self.pool.slot_len() {
+        if payload.len() > self.pool.slot_len() {
+            return Inserted::TooLong;
+        }
+        if offset >= self.limit {
             return Inserted::NoRoom;
         }
         self.grow(offset as usize + 1);
@@ -128,6 +133,23 @@ impl Ring {
             self.advance();
         }
         Inserted::New(gap)
+    }
+
+    /// Number of packets that fit, from [`end`](Self::end) on.
+    pub(super) fn room_behind(&self) -> u32 {
+        self.limit - self.end.since(self.read) as u32
+    }
+
+    /// Waits for the packets before `end`, as many as fit. Returns those that are newly known to be missing.
+    pub(super) fn expect(&mut self, end: Seq) -> Option<(Seq, Seq)> {
+        let first = self.end;
+        let count = u32::try_from(end.since(first)).unwrap_or(0).min(self.room_behind());
+        if count == 0 {
+            return None;
+        }
+        self.end = first.plus(count);
+        self.grow(self.end.since(self.read) as usize);
+        Some((first, self.end.minus(1)))
     }
 
     /// Frees a packet that was read, or stops waiting for a missing one. It must lie within the buffer.
@@ -201,7 +223,7 @@ mod tests {
         assert_eq!((ring.next(), ring.room()), (first.plus(1), 7));
         assert_eq!(ring.insert(first.plus(3), PLACE, b"d"), Inserted::Duplicate);
         assert_eq!(ring.insert(first.plus(8), PLACE, b"i"), Inserted::NoRoom);
-        assert_eq!(ring.insert(first.plus(1), PLACE, b"too long"), Inserted::NoRoom);
+        assert_eq!(ring.insert(first.plus(1), PLACE, b"too long"), Inserted::TooLong);
         assert_eq!(ring.insert(first.plus(2), PLACE, b"c"), Inserted::New(None));
         assert_eq!(ring.insert(first.plus(1), PLACE, b"b"), Inserted::New(None));
         assert_eq!(ring.next(), first.plus(4));
@@ -209,6 +231,26 @@ mod tests {
         ring.release();
         assert_eq!((ring.room(), ring.payload(first.plus(1))), (5, &b"b"[..]));
         assert_eq!(ring.insert(first.plus(8), PLACE, b"i"), Inserted::New(Some((first.plus(4), first.plus(7)))));
+    }
+
+    #[test]
+    fn packets_that_had_no_room_are_expected_once_there_is_some() {
+        let first = Seq::MAX;
+        let mut ring = Ring::new(first, 4, 2);
+        for offset in 0..6 {
+            ring.insert(first.plus(offset), PLACE, b"a");
+        }
+        assert_eq!(ring.expect(first.plus(6)), None);
+        ring.finish(first);
+        ring.release();
+        assert_eq!(ring.expect(first.plus(6)), Some((first.plus(4), first.plus(4))));
+        assert_eq!((ring.next(), ring.end(), ring.is_missing(first.plus(4))), (first.plus(4), first.plus(5), true));
+        ring.widen(300);
+        assert_eq!(ring.expect(first.plus(6)), Some((first.plus(5), first.plus(5))));
+        assert_eq!(ring.expect(first.plus(6)), None);
+        ring.insert(first.plus(4), PLACE, b"b");
+        assert_eq!(ring.insert(first.plus(5), PLACE, b"b"), Inserted::New(None));
+        assert_eq!(ring.next(), first.plus(6));
     }
 
     proptest! {

@@ -110,3 +110,41 @@ fn room_is_advertised_after_a_full_buffer_is_read() {
     assert_eq!(receiver.due(), Some(Duration::ZERO));
     assert_eq!(room(receiver.acknowledgement(NOW + SYN, &rtt)), Some(4));
 }
+
+#[test]
+fn packets_that_had_no_room_are_reported_once_there_is_room() {
+    let mut receiver = receiver(Kind::Stream, 8);
+    let report = |receiver: &mut Receiver| {
+        let mut out = [0; 64];
+        receiver.loss_report(NOW, &Rtt::new(), &mut out).map(|len| out[..len].to_vec())
+    };
+    for n in 0..20 {
+        arrive(&mut receiver, n, MessagePosition::NONE, b"12345678");
+    }
+    assert!(receiver.due() > Some(NOW) && report(&mut receiver).is_none());
+    (0..3).for_each(|_| receiver.consume(8));
+    assert!(receiver.due() > Some(NOW), "three places are not worth a report");
+    receiver.consume(8);
+    assert_eq!(receiver.due(), Some(Duration::ZERO));
+    let range = |first: u32, last: u32| {
+        let mut out = [0; 64];
+        let mut writer = LossWriter::new(&mut out);
+        writer.push(FIRST.plus(first), FIRST.plus(last));
+        let len = writer.len();
+        out[..len].to_vec()
+    };
+    assert_eq!(report(&mut receiver), Some(range(8, 11)));
+    receiver.widen(64);
+    assert_eq!(report(&mut receiver), Some(range(12, 19)));
+    for n in 8..20 {
+        arrive(&mut receiver, n, MessagePosition::NONE, b"12345678");
+    }
+    assert_eq!((receiver.ring.next(), receiver.refused_end, report(&mut receiver)), (FIRST.plus(20), None, None));
+}
+
+#[test]
+fn packet_that_is_too_long_is_not_waited_for() {
+    let mut receiver = receiver(Kind::Stream, 8);
+    arrive(&mut receiver, 5, MessagePosition::NONE, b"123456789");
+    assert_eq!((receiver.counters.no_room, receiver.refused_end, receiver.ring.end()), (1, None, FIRST));
+}

@@ -61,6 +61,27 @@ fn every_control_delivers_every_byte_over_bad_links() {
     }
 }
 
+/// Found by a test of real sockets, which hung: until an accepted connection is widened, its buffer is smaller than the
+/// handshake says. The peer learns of it after it has sent far more than the buffer holds, and the rest has to be sent again.
+#[test]
+fn peer_that_overruns_the_buffer_of_a_new_connection_loses_little_time() {
+    for (name, config) in [("fixed", config(Fixed { bits_per_second: 1_000_000_000 })), ("model", config(Model))] {
+        let (bytes, config) = (20_000_000, Config { accept_buffer: 170, ..config });
+        let mut net = start(3, &link(3, "100us", "2gbit", "0%"), config, App::writer(bytes));
+        let b = net.b;
+        net.sim.node_mut(b).on_accept = App { pauses: true, ..App::default() };
+        let refused = |host: &Host| {
+            host.connections.values().map(|slot| slot.connection.stats().packets_without_room).sum::<u64>()
+        };
+        assert_eq!(net.sim.run(SECOND / 10, |sim| refused(sim.node(b)) >= 15), End::Met, "{name}");
+        net.sim.node_mut(b).connections.values_mut().for_each(|slot| slot.app.pauses = false);
+        net.sim.node_mut(b).touch();
+        let took = transfer(&mut net, bytes, 20 * SECOND);
+        println!("{name}: {took:?}");
+        assert!(took < 2 * SECOND, "{name}: {took:?}");
+    }
+}
+
 /// Seeds whose first connection begins less than 1500 packets before the sequence numbers wrap.
 pub(crate) const NEAR_THE_END: [u64; 2] = [1_290_578, 1_434_180];
 
