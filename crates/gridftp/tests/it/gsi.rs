@@ -193,7 +193,7 @@ fn gct_client_chooses_the_driver_stack() {
             fs::remove_file(made).unwrap();
         }
     }
-    let only_tcp = Serve::to_grid(&lab);
+    let only_tcp = Serve::to_grid_with(&lab, |config| config.data.drivers.truncate(1));
     let output = copy(&lab, "proxy", &["-udt", &local(&source), &url(&only_tcp, "x")]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("udt driver not whitelisted"), "{text}");

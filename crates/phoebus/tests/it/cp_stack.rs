@@ -98,9 +98,7 @@ fn gct_server_carries_data_by_authenticated_udt() {
 #[test]
 fn our_server_carries_data_by_stacks() {
     let here = Here::new(None);
-    let drivers = "[data]\ndrivers = [\"tcp\", \"udt\", \"quic\", \"object\", \"rate\"]\n";
-    let config = format!("[anonymous]\nroot = \"ROOT\"\nread_only = false\n{drivers}");
-    let (serve, other) = (Serve::configured(&config), Serve::configured(&config));
+    let (serve, other) = (Serve::writable(), Serve::writable());
     let url = |path: &str| serve.url(path);
     both_ways(&here, &url, &serve.path(""), "udt", &[]);
     both_ways(&here, &url, &serve.path(""), "udt:mss=1400,rate:rate=10gbit", &["--streams", "3"]);
@@ -120,26 +118,31 @@ fn our_server_carries_data_by_stacks() {
     // Between two servers that both have it.
     between(&here, (&serve, &|path| serve.url(path)), (&other, &|path| other.url(path)), &["udt", "quic", "tcp,tls"]);
     // The error names a driver that one of them lacks, and no data goes another way.
-    let plain = Serve::writable();
+    let plain = only_tcp();
     here.fails(1, "quic driver not whitelisted", &["cp", "--stack", "quic", &serve.url("x"), &plain.url("y")]);
     assert!(!plain.path("y").exists());
     works("phoebus cp", "phoebus serve", "anonymous", "udt stack");
     let lab = Lab::new();
     let here = Here::new(Some((&lab, "proxy")));
-    let serve = serve_with(&lab, drivers);
+    let serve = serve_with(&lab, "");
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
     both_ways(&here, &url, &serve.path(""), "udt,gsi", &["--data-protection", "private"]);
     both_ways(&here, &url, &serve.path(""), "quic", &[]);
     both_ways(&here, &url, &serve.path(""), "object", &[]);
-    let other = serve_with(&lab, drivers);
+    let other = serve_with(&lab, "");
     let other_url = |path: &str| format!("gsiftp://localhost:{}/{path}", other.port());
     between(&here, (&serve, &url), (&other, &other_url), &["quic", "udt,gsi"]);
     works("phoebus cp", "phoebus serve", "certificate", "udt stack private");
 }
 
+/// A server whose administrator allows nothing but TCP.
+fn only_tcp() -> Serve {
+    Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\n[data]\ndrivers = [\"tcp\"]\n")
+}
+
 #[test]
 fn unavailable_stacks_are_named_and_not_replaced() {
-    let (here, plain, gct) = (Here::new(None), Serve::writable(), Gct::anonymous());
+    let (here, plain, gct) = (Here::new(None), only_tcp(), Gct::anonymous());
     fs::write(here.path("x"), "x").unwrap();
     for url in [plain.url(""), gct.url(Path::new("/tmp/"))] {
         here.fails(1, "udt driver not whitelisted", &["cp", "--stack", "udt", "x", &url]);

@@ -21,8 +21,8 @@ pub struct Data {
     /// Third parties that data connections may be made to, for users with `third_party` and those with authenticated
     /// data connections. `public` addresses by default; ranges add others, such as a site's own network.
     pub third_party_to: Reach,
-    /// Drivers that clients may choose (`SITE SETNETSTACK`). The first is the default. `tcp` by default; the others are
-    /// `udt`, `quic`, `phoebus`, `rate` and the libraries below.
+    /// Drivers that clients may choose (`SITE SETNETSTACK`). The first is the default. By default `tcp`, `udt`, `quic`,
+    /// `object` and `rate`, which need nothing from the administrator; the others are `phoebus` and the libraries below.
     pub drivers: Vec<String>,
     /// The default stack of drivers, as clients write it, instead of the first driver.
     pub stack: Option<String>,
@@ -99,7 +99,7 @@ impl Default for Data {
             public: None,
             gateways: Vec::new(),
             third_party_to: Reach::default(),
-            drivers: vec!["tcp".to_owned()],
+            drivers: ["tcp", "udt", "quic", "object", "rate"].map(str::to_owned).to_vec(),
             stack: None,
             libraries: Vec::new(),
             sessions: Sessions::default(),

@@ -367,7 +367,7 @@ fn unknown_listed_drivers_are_named() {
         ("drivers = [\"quic\", \"tcp\"]", "quic cannot be the first"),
         ("drivers = [\"object\", \"tcp\"]", "object cannot be the first"),
         ("drivers = [\"tcp\", \"quic\"]\nstack = \"quic\"", "data.stack: driver quic is for clients to ask for"),
-        ("stack = \"udt\"", "data.stack: udt driver not whitelisted"),
+        ("drivers = [\"tcp\"]\nstack = \"udt\"", "data.stack: udt driver not whitelisted"),
         ("sessions = { path = [\"a b\"] }", "data.sessions.path"),
         ("driver = [{ name = \"tcp\", library = \"/x\" }]", "[[data.driver]]: \"tcp\""),
         ("driver = [{ name = \"x\", library = \"/gone.so\" }]", "[[data.driver]] x: cannot use /gone.so"),
