@@ -27,8 +27,8 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Pause before polling for input, in which arriving segments gather. A receiver that is faster than the sender
-/// would otherwise be woken for each segment, and the sender's side pays for each wake-up. The pause begins at
-/// about the kernel's own timer slack, and doubles while little gathers: a sender that serves several
+/// would otherwise be woken for each segment, and the sender's side pays for each wake-up. The pause begins
+/// below the kernel's own timer slack of some 50 us, which is added to it, and doubles while little gathers: a sender that serves several
 /// connections in turn fills each of them slowly. The longest is short beside the round trip of any long path.
 const GATHERING: [Duration; 2] = [Duration::from_micros(10), Duration::from_micros(500)];
 
@@ -122,7 +122,7 @@ impl Bulk {
             let pause = self.gathering.get();
             if received < WORTHWHILE.min(buffer / 8).min(room) {
                 self.gathering.set((2 * pause).min(GATHERING[1]));
-            } else if received >= buffer / 4 {
+            } else if received >= (buffer / 4).min(room) {
                 // Otherwise the sender would have to wait for room.
                 self.gathering.set((pause / 2).max(GATHERING[0]));
             }

@@ -205,7 +205,7 @@ impl Run<'_> {
 
     /// Starts a batch as soon as there is room for it.
     async fn begin_batch(&mut self, batch: Vec<One>) {
-        let cost = (self.job.files.max(1) * self.job.short.max(1) / batch::AT_ONCE).max(1);
+        let cost = (self.job.files.max(1) * self.job.short.max(1)).div_ceil(batch::AT_ONCE);
         self.make_room(cost).await;
         if !self.report.stopped {
             self.taken += cost;

@@ -44,6 +44,7 @@ impl Pool {
             }
             let now = Instant::now();
             if self.has_opened.swap(false, Ordering::Relaxed) {
+                self.short_lived.store(false, Ordering::Relaxed);
                 (retry, again) = (LOOK, None);
             } else if self.short_lived.swap(false, Ordering::Relaxed) {
                 // A peer that greets and closes at once is not there for sessions either.
@@ -60,8 +61,11 @@ impl Pool {
                 continue;
             }
             let pause = match self.fill().await {
-                Ok(()) => {
-                    (filled, again) = (Some(Instant::now()), None);
+                Ok(made) => {
+                    if made > 0 {
+                        filled = Some(Instant::now());
+                    }
+                    again = None;
                     if is_down && !lock(&self.idle).is_empty() {
                         is_down = false;
                         info!(peer = self.peer.name, "connections are ready again");
@@ -84,11 +88,12 @@ impl Pool {
         }
     }
 
-    /// Makes as many connections as there should be ready, over the next transport where one fails.
-    async fn fill(self: &Arc<Self>) -> Result<(), Refusal> {
+    /// Makes as many connections as there should be ready, over the next transport where one fails. Returns how many that
+    /// were.
+    async fn fill(self: &Arc<Self>) -> Result<usize, Refusal> {
         // Transports that failed in a row. When all have, the peer is down.
-        let mut lost = 0;
-        while let Err((by, refusal)) = self.fill_by_current().await {
+        let (mut lost, mut made) = (0, 0);
+        while let Err((by, refusal)) = self.fill_by_current(&mut made).await {
             self.fall_back(&by, &refusal);
             lost += 1;
             if lost >= self.ways.len() {
@@ -96,12 +101,12 @@ impl Pool {
                 return Err(refusal);
             }
         }
-        Ok(())
+        Ok(made)
     }
 
     /// The same over the current transport, several concurrently: each takes some round trips, and sessions may arrive
     /// faster.
-    async fn fill_by_current(self: &Arc<Self>) -> Result<(), (Arc<Selection>, Refusal)> {
+    async fn fill_by_current(self: &Arc<Self>, count: &mut usize) -> Result<(), (Arc<Selection>, Refusal)> {
         let mut dials = JoinSet::new();
         let mut woken = false;
         while !self.closed.load(Ordering::Relaxed) {
@@ -121,7 +126,10 @@ impl Pool {
             }
             tokio::select! {
                 done = dials.join_next() => match done {
-                    Some(Ok(made)) => self.keep(made?),
+                    Some(Ok(made)) => {
+                        self.keep(made?);
+                        *count += 1;
+                    }
                     Some(Err(_)) => {}
                     None => break,
                 },
@@ -233,7 +241,7 @@ impl Pool {
 
     /// Records that the peer has closed an idle connection, if that was a short time after its greeting.
     fn note_loss(&self, warm: &PooledConnection) {
-        if warm.sessions == 0 && warm.since.elapsed() < 2 * LOOK {
+        if warm.sessions == 0 && warm.since.elapsed() < 3 * LOOK {
             self.short_lived.store(true, Ordering::Relaxed);
         }
     }

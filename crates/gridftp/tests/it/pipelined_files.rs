@@ -390,7 +390,6 @@ async fn files_are_retrieved_right_whatever_the_server_does() {
             assert_eq!(fs::read(to.path().join(&name)).unwrap(), content, "{quirk:?} {name}");
         }
         let log = fake.log();
-        let count = |verb: &str| log.iter().filter(|line| line.starts_with(verb)).count();
         assert!(log.iter().any(|line| line == "MODE E"), "{quirk:?}");
     }
 }

@@ -44,16 +44,16 @@ impl Connection {
     fn set_threshold(&self, state: &mut State, threshold: ReadThreshold) {
         /// The part of a round trip for which packets, and so their acknowledgements, may be late.
         const OF_ROUND_TRIP: u32 = 8;
-        /// The part of a buffer that may fill meanwhile. The port's other flows need the rest.
+        /// The part of a connection's own buffer that may fill meanwhile.
         const OF_BUFFER: u32 = 8;
         let ReadThreshold { bytes, within } = threshold;
         let payload = state.connection.datagram_len() as u64 - 16;
         let [_, buffer] = state.connection.buffers();
         let packets = u32::try_from(bytes / 2 / payload.max(1)).unwrap_or(u32::MAX);
         state.read_threshold = packets.clamp(1, (buffer / OF_BUFFER).max(1));
-        // The kernel's buffer also holds what belongs to each packet.
-        let room = self.link.hub.socket.receive_buffer() as f64 / f64::from(OF_BUFFER) / bytes.max(1) as f64;
-        state.gathering = within.mul_f64(room.min(1.0)).min(state.connection.stats().rtt / OF_ROUND_TRIP);
+        let time = within.min(state.connection.stats().rtt / OF_ROUND_TRIP);
+        let rate = bytes as f64 / within.as_secs_f64().max(1e-6);
+        state.gather(&self.link.hub, time, if time.is_zero() { 0 } else { rate as u64 });
     }
 
     /// Returns the number of bytes moved; if 0, the failure, or `WouldBlock`.
@@ -289,7 +289,7 @@ impl Drop for Connection {
                 state.connection.abort(now)
             }
             (state.reader, state.writer) = (None, None);
-            state.gathering = Duration::ZERO;
+            state.gather(&self.link.hub, Duration::ZERO, 0);
         });
     }
 }

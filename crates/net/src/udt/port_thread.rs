@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -332,6 +333,7 @@ impl PortThread {
         let now = self.hub.now();
         let left = self.timers.first().map(|(at, _)| at.saturating_sub(now));
         let gathering = self.gathering.take();
+        let gathering = gathering.map(|time| time.min(self.fill_time()));
         if let Some(gathering) = gathering.filter(|time| *time >= WORTHWHILE && self.held.is_none()) {
             std::thread::sleep(left.map_or(gathering, |left| left.min(gathering)));
             (self.may_receive, self.slept) = (true, false);
@@ -354,6 +356,16 @@ impl PortThread {
         // path.
         self.slept = self.hub.now() - now > AT_ONCE;
         self.may_receive = !socket.is_empty();
+    }
+}
+
+impl PortThread {
+    /// The time in which the flows that gather fill a small part of the socket's buffer, all together. The buffer also holds
+    /// what belongs to each packet, and other flows need the rest.
+    fn fill_time(&self) -> Duration {
+        const OF_BUFFER: usize = 8;
+        let rate = self.hub.gathering.load(Ordering::Relaxed).max(1);
+        Duration::from_secs_f64((self.hub.socket.receive_buffer() / OF_BUFFER) as f64 / rate as f64)
     }
 }
 

@@ -24,7 +24,7 @@ use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_SIZE
 use phoebus_proto::gridftp::reply::Reply;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 
 /// Most bytes that are stored together, so that a session's memory is bounded.
 const STORED: usize = 1 << 20;
@@ -43,6 +43,10 @@ pub(super) fn reply(not_stored: &[(usize, u16)]) -> Reply {
     let first = format!("Not stored: {} files", not_stored.len()).into_bytes();
     let lines = not_stored.iter().map(|(number, code)| format!(" {number} {code}").into_bytes());
     Reply::of_lines(226, std::iter::once(first).chain(lines).chain([b"End".to_vec()]).collect::<Vec<_>>())
+}
+
+fn lost() -> Failure {
+    Failure::say(451, "the server could not go on with it")
 }
 
 impl Worker {
@@ -124,7 +128,11 @@ impl Worker {
                 let last = if ended { some.take() } else { None };
                 for files in full.into_iter().chain(last) {
                     // Files that are being stored are few, and a client that stops leaves no drafts.
-                    all.extend(self.store_some(store, files).await?);
+                    let permit = tokio::select! {
+                        permit = self.turn() => permit?,
+                        () = client.stopped() => return Err(Failure::Stopped),
+                    };
+                    all.extend(self.store_some(store, files, permit).await?);
                 }
             }
         }
@@ -133,13 +141,18 @@ impl Worker {
     }
 
     /// Stores files.
-    async fn store_some(&self, store: &Arc<dyn Store>, files: Vec<(usize, File)>) -> Result<Vec<Stored>, Failure> {
+    async fn store_some(
+        &self,
+        store: &Arc<dyn Store>,
+        files: Vec<(usize, File)>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Vec<Stored>, Failure> {
         let named: Vec<_> = files.iter().map(|(number, file)| (*number, key(&file.path), file.bytes.len())).collect();
         let work = |store: Arc<dyn Store>| {
             let store_one = move |(_, file)| Box::pin(store_one(store.clone(), file)) as OnThread<_>;
             files.into_iter().map(store_one).collect()
         };
-        let done = self.on_one_thread(store, work).await?;
+        let done = Self::on_one_thread(store, work, permit).await?;
         let stored = named.into_iter().zip(done).map(|((number, key, bytes), done)| Stored {
             number,
             key: key.ok(),
@@ -149,15 +162,18 @@ impl Worker {
         Ok(stored.collect())
     }
 
+    /// Waits until this batch may have files open.
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        // The semaphore is never closed.
+        self.server.batches.clone().acquire_owned().await.map_err(|_| lost())
+    }
+
     /// Does `work` in `store`, on a thread of the pool if the store can be used there.
     async fn on_one_thread<T: Send + 'static>(
-        &self,
         store: &Arc<dyn Store>,
         work: impl FnOnce(Arc<dyn Store>) -> Vec<OnThread<Result<T, Failure>>> + Send + 'static,
+        permit: OwnedSemaphorePermit,
     ) -> Result<Vec<Result<T, Failure>>, Failure> {
-        let lost = || Failure::say(451, "the server could not go on with it");
-        // The semaphore is never closed.
-        let permit = self.server.batches.clone().acquire_owned().await.map_err(|_| lost())?;
         let (store, runtime) = (store.clone(), Handle::current());
         let (wanted, still) = watch::channel(());
         let done = if store.on_this_thread().is_some() {
@@ -219,8 +235,9 @@ impl Worker {
         while !rest.is_empty() {
             let some = rest[..rest.len().min(FILES_OF_BATCH)].to_vec();
             let work = move |store: Arc<dyn Store>| vec![Box::pin(read_some(store, some)) as OnThread<_>];
+            let permit = self.turn().await?;
             let objects: Vec<Result<ShortObject, Failure>> =
-                self.on_one_thread(store, work).await?.pop().unwrap_or_else(|| Ok(Vec::new()))?;
+                Self::on_one_thread(store, work, permit).await?.pop().unwrap_or_else(|| Ok(Vec::new()))?;
             let (these, others) = rest.split_at(objects.len().min(rest.len()));
             rest = others;
             for (key, object) in these.iter().zip(objects) {

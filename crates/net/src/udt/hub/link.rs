@@ -4,6 +4,7 @@ use super::Hub;
 use phoebus_proto::udt::{CloseReason, Connection};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub(in crate::udt) struct State {
     pub(in crate::udt) read_threshold: u32,
     /// For how long the driver may leave this connection's packets to the kernel.
     pub(in crate::udt) gathering: Duration,
+    /// The bytes a second that it brings meanwhile, which are part of [`Hub::gathering`].
+    gathering_rate: u64,
     /// The system error that ended the connection.
     pub(in crate::udt) fault: Option<i32>,
 }
@@ -58,6 +61,7 @@ impl Link {
             writer: None,
             read_threshold: 1,
             gathering: Duration::ZERO,
+            gathering_rate: 0,
             fault: None,
         };
         Self { hub, socket, remote, state: Mutex::new(state), ended: Notify::new() }
@@ -94,6 +98,14 @@ impl Link {
 }
 
 impl State {
+    /// Lets the packets gather for `time`, in which the connection brings `rate` bytes a second. Zero for both: no longer.
+    pub(in crate::udt) fn gather(&mut self, hub: &Hub, time: Duration, rate: u64) {
+        self.gathering = time;
+        let before = std::mem::replace(&mut self.gathering_rate, rate);
+        hub.gathering.fetch_add(rate, Ordering::Relaxed);
+        hub.gathering.fetch_sub(before, Ordering::Relaxed);
+    }
+
     /// Whether a read returns as many bytes as the owner waits for, or a failure.
     pub(in crate::udt) fn is_readable(&self) -> bool {
         let has_bytes = !self.connection.chunk().is_empty();

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
@@ -28,6 +28,8 @@ pub(super) struct Hub {
     /// Number of connections that have not ended, or have not told their peer yet.
     pub(super) unsettled: AtomicUsize,
     pub(super) settled: Notify,
+    /// Bytes a second that all connections bring whose packets may gather in the socket's buffer.
+    pub(super) gathering: AtomicU64,
 }
 
 /// Where new connections are accepted.
@@ -63,6 +65,7 @@ impl Hub {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             unsettled: AtomicUsize::new(0),
             settled: Notify::new(),
+            gathering: AtomicU64::new(0),
         })
     }
 
