@@ -94,6 +94,11 @@ impl Socket {
         self.receive_buffer
     }
 
+    /// Datagrams that the kernel has dropped for want of room in the receive buffer, modulo 2³². 0 if it does not say.
+    pub(crate) fn drops(&self) -> u32 {
+        sys::dropped_datagrams(self.io.as_fd()).unwrap_or(0)
+    }
+
     /// Which buffers the kernel did not grant in full, as a sentence.
     pub(crate) fn note(&self) -> Option<&Arc<str>> {
         self.note.as_ref()

@@ -54,8 +54,21 @@ pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize
 /// The sizes of a socket's send and receive buffer, in bytes as the kernel counts them (SO_MEMINFO, `sk_meminfo` in
 /// `include/uapi/linux/sock_diag.h`): one call for both.
 pub(crate) fn buffer_sizes(fd: BorrowedFd) -> io::Result<[u32; 2]> {
-    const RECEIVE: usize = 1;
-    const SEND: usize = 3;
+    let info = memory_info(fd)?;
+    Ok([info[SEND_BUFFER], info[RECEIVE_BUFFER]])
+}
+
+/// Datagrams that a socket had no room for, modulo 2³² (SO_MEMINFO).
+pub(crate) fn dropped_datagrams(fd: BorrowedFd) -> io::Result<u32> {
+    memory_info(fd).map(|info| info[DROPS])
+}
+
+/// Places in what [`memory_info`] returns (SK_MEMINFO_RCVBUF, SK_MEMINFO_SNDBUF and SK_MEMINFO_DROPS).
+const RECEIVE_BUFFER: usize = 1;
+const SEND_BUFFER: usize = 3;
+const DROPS: usize = 8;
+
+fn memory_info(fd: BorrowedFd) -> io::Result<[u32; 9]> {
     let mut info = [0u32; 9];
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: `fd` is open for the call; the kernel writes at most `len` bytes, which is the length of `info`.
@@ -63,10 +76,10 @@ pub(crate) fn buffer_sizes(fd: BorrowedFd) -> io::Result<[u32; 2]> {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, info.as_mut_ptr().cast(), &raw mut len)
     };
     check(result)?;
-    if (len as usize) < size_of::<u32>() * (SEND + 1) {
+    if (len as usize) < size_of_val(&info) {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    Ok([info[SEND], info[RECEIVE]])
+    Ok(info)
 }
 
 /// Bytes that the peer has not acknowledged, a FIN counting as one (SIOCOUTQ).

@@ -11,6 +11,7 @@ use phoebus_files::plan::is_pattern;
 use phoebus_files::store::Store;
 use phoebus_files::{Links, Retry};
 use phoebus_gridftp::client::Remote;
+use phoebus_gridftp::data::ObjectTotals;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -71,6 +72,11 @@ impl Stores {
     /// The most connections of a file, if servers were used.
     pub fn most_streams(&self) -> Option<u32> {
         self.far.iter().map(|(_, remote, _)| remote.most_streams()).max()
+    }
+
+    /// What transfers as objects have cost.
+    pub fn objects(&self) -> ObjectTotals {
+        self.far.iter().fold(ObjectTotals::default(), |all, (_, remote, _)| all.and(remote.objects()))
     }
 
     /// Why files between servers went through this end, if any did.

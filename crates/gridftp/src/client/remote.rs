@@ -12,7 +12,7 @@ use super::pipe::Pipe;
 use super::pipelining::Pipelining;
 use super::session::Session;
 use super::stack::NetStack;
-use crate::data::Losses;
+use crate::data::{Losses, ObjectTotals};
 use phoebus_files::key::Key;
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, ErrorKind};
@@ -256,6 +256,11 @@ impl Remote {
     pub fn windows(&self) -> (u64, u64) {
         let (read, write) = self.0.windows;
         if self.why_inside().is_some() { (read.min(WINDOW), write.min(WINDOW)) } else { (read, write) }
+    }
+
+    /// What transfers as objects have cost.
+    pub fn objects(&self) -> ObjectTotals {
+        self.0.losses.objects()
     }
 
     pub(super) fn plan(&self) -> DataPlan<'_> {

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Largest buffers that a stack may set at this end, in bytes.
 const BUFFER: u64 = 1 << 30;
 
+/// Most memory of a transfer as objects: more than four round trips of 200 ms at 40 Gbit/s.
+const OBJECT_MEMORY: u64 = 4 << 30;
+
 /// The name that stands for the protection by certificates, which DCAU and PROT determine.
 const GSI: &str = "gsi";
 
@@ -66,7 +69,7 @@ impl NetStack {
                 None if [QUIC, OBJECT].contains(&name) && i > 0 => return Err(not_lowest(name, layers, i)),
                 None if name == OBJECT => {
                     refuse_key(layer)?;
-                    as_objects = Some(objects(layer, BUFFER)?);
+                    as_objects = Some(objects(layer, (BUFFER, OBJECT_MEMORY))?);
                 }
                 found if found.is_some() || name == QUIC => {
                     refuse_key(layer)?;

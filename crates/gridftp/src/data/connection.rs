@@ -28,7 +28,7 @@ impl Loose {
     /// Returns it to the caller's runtime. Resets it if that fails.
     pub(super) fn settle(self) -> io::Result<Connection> {
         let Self { bulk, layer, to, doubtful, proved } = self;
-        Ok(Connection { stream: bulk.into_stream()?, layer, to, doubtful, proved })
+        Ok(Connection { stream: bulk.into_stream()?, layer, is_broken: false, to, doubtful, proved })
     }
 }
 
@@ -37,6 +37,8 @@ impl Loose {
 pub(super) struct Connection {
     stream: Stream,
     layer: Option<SecureLayer>,
+    /// Whether a protected write was not finished.
+    is_broken: bool,
     /// Index of the address that this end connected to.
     pub(super) to: usize,
     /// Whether the read end may be that of a killed sender.
@@ -68,7 +70,7 @@ impl Connection {
                         | ChannelSecurity::TlsServer { resumes: true, .. }
                 )
             );
-        Ok(Self { stream, layer, to, doubtful: false, proved })
+        Ok(Self { stream, layer, is_broken: false, to, doubtful: false, proved })
     }
 
     /// Whether it is a plain TCP socket, which a thread can use ([`Loose`]).
@@ -124,7 +126,7 @@ impl Connection {
 
     /// Detaches it from the runtime, for a thread. Resets it if that fails.
     pub(super) fn loosen(self) -> io::Result<Loose> {
-        let Self { stream, layer, to, doubtful, proved } = self;
+        let Self { stream, layer, to, doubtful, proved, .. } = self;
         Ok(Loose { bulk: stream.into_bulk()?, layer, to, doubtful, proved })
     }
 
@@ -212,10 +214,14 @@ impl Connection {
 
     /// Writes all of `bytes`. With `more`, the last segment may wait for further data.
     pub(super) async fn write(&mut self, mut bytes: &[u8], more: bool, stall_timeout: Duration) -> Result<(), Error> {
-        // A dropped write leaves a partial record, after which nothing can follow.
+        // A dropped or failed write leaves a partial record, after which nothing can follow: above all nothing in clear.
+        if self.is_broken {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
         match self.layer.take_if(|layer| !matches!(layer, SecureLayer::Gsi(gsi) if gsi.is_clear())) {
             None => return self.write_raw(bytes, more, stall_timeout).await,
             Some(mut layer) => {
+                self.is_broken = true;
                 match &mut layer {
                     SecureLayer::Tls(tls) => tls.write(&self.stream, bytes, stall_timeout).await?,
                     #[cfg(feature = "kerberos")]
@@ -235,6 +241,7 @@ impl Connection {
                     }
                 }
                 self.layer = Some(layer);
+                self.is_broken = false;
             }
         }
         Ok(())

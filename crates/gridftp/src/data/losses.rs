@@ -1,13 +1,58 @@
-//! Loss of paths, measured by retransmissions.
+//! What paths cost: packets that were sent again.
 
 use phoebus_net::Stats;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// Sums over connections.
+/// Sums over connections and transfers.
 #[derive(Debug, Default)]
 pub struct Losses {
     sent: AtomicU64,
     again: AtomicU64,
+    objects: Mutex<ObjectTotals>,
+}
+
+/// What transfers as objects have cost, over all that have ended well.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ObjectTotals {
+    /// Number of transfers.
+    pub transfers: u64,
+    /// Packets of all chunks.
+    pub needed: u64,
+    /// Packets sent; at the receiving end, as far as their numbers tell.
+    pub sent: u64,
+    /// Packets sent again because they were lost. Only the sending end knows.
+    pub repairs: u64,
+    /// Packets repeated at the end of a transfer, or to ask a silent peer. Only the sending end knows.
+    pub repeats: u64,
+    /// Datagrams for which the receiver's socket had no room.
+    pub drops: u64,
+    /// The rate in force at the end of the latest transfer, in bits per second with all headers. Only the sending end knows.
+    pub rate: f64,
+    /// The round-trip time of the latest transfer, in seconds. Only the sending end knows.
+    pub rtt: f64,
+}
+
+impl ObjectTotals {
+    /// Packets sent beyond those that were needed, as a fraction of these.
+    pub fn waste(&self) -> f64 {
+        self.sent.saturating_sub(self.needed) as f64 / self.needed.max(1) as f64
+    }
+
+    /// The totals of both.
+    pub fn and(self, other: Self) -> Self {
+        let latest = if other.transfers > 0 { other } else { self };
+        Self {
+            transfers: self.transfers + other.transfers,
+            needed: self.needed + other.needed,
+            sent: self.sent + other.sent,
+            repairs: self.repairs + other.repairs,
+            repeats: self.repeats + other.repeats,
+            drops: self.drops + other.drops,
+            rate: latest.rate,
+            rtt: latest.rtt,
+        }
+    }
 }
 
 impl Losses {
@@ -24,5 +69,16 @@ impl Losses {
     pub fn rate(&self) -> f64 {
         let (sent, again) = (self.sent.load(Ordering::Relaxed), self.again.load(Ordering::Relaxed));
         if sent < Self::MANY { 0.0 } else { again as f64 / sent as f64 }
+    }
+
+    /// Adds a transfer as objects.
+    pub(super) fn add_objects(&self, totals: ObjectTotals) {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        *objects = objects.and(totals);
+    }
+
+    /// What transfers as objects have cost.
+    pub fn objects(&self) -> ObjectTotals {
+        *self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

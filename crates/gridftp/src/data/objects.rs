@@ -11,8 +11,7 @@ pub struct Objects {
     pub packet: Option<u32>,
     /// Longest chunk, in bytes. 1 MiB by default: its packets arrive within 10 ms at 1 Gbit/s.
     pub chunk: u32,
-    /// Chunks in memory at each end. 96 by default: what 1 Gbit/s brings in four round trips of 200 ms. A chunk takes two and a
-    /// half of them if a packet of it has to be repaired.
+    /// Chunks in memory at each end. By default as many as take 96 MiB ([`Self::buffers_of`]).
     pub buffers: u32,
     /// Packets after which the receiver acknowledges. 64 by default.
     pub ack: u32,
@@ -24,11 +23,27 @@ pub struct Objects {
 
 impl Default for Objects {
     fn default() -> Self {
-        Self { packet: None, chunk: 1 << 20, buffers: 96, ack: 64, rate: None, seal: Seal::Encrypt }
+        Self {
+            packet: None,
+            chunk: 1 << 20,
+            buffers: Self::buffers_of(1 << 20),
+            ack: 64,
+            rate: None,
+            seal: Seal::Encrypt,
+        }
     }
 }
 
 impl Objects {
+    /// The memory of a transfer by default: what 1 Gbit/s brings in four round trips of 200 ms. A chunk takes two and a half of
+    /// them if a packet of it has to be repaired.
+    const MEMORY: u32 = 96 << 20;
+
+    /// The number of chunks of this length in memory by default. At least 8, so that others move while one is repaired.
+    pub fn buffers_of(chunk: u32) -> u32 {
+        (Self::MEMORY / chunk.max(1)).max(8)
+    }
+
     /// The control of the rate.
     pub(super) fn control(&self) -> Box<dyn Factory> {
         match self.rate {

@@ -1,5 +1,6 @@
 //! Settings of data connections.
 
+use super::object_memory::ObjectMemory;
 use super::objects::Objects;
 use super::security::ChannelSecurity;
 use super::time_slice::IoThreads;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub transport: Arc<dyn Transport>,
     /// Whether extended blocks go as objects over UDP, and how. The connections of `transport` then carry control messages.
     pub objects: Option<Objects>,
+    /// The memory that chunks of received objects take their part of. `None`: as much as the settings of objects say.
+    pub object_memory: Option<ObjectMemory>,
     /// Buffers, congestion control and the like. The kernel chooses buffers unless they are set (U16).
     pub profile: Profile,
     /// Most connections on which extended blocks are received. 256 by default: more gain nothing, and each has a
@@ -75,6 +78,7 @@ impl Default for Settings {
         Self {
             transport: Arc::new(Tcp),
             objects: None,
+            object_memory: None,
             profile: Profile::default(),
             most: 256,
             ports: None,

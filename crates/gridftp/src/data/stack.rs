@@ -184,12 +184,13 @@ impl Changes {
     }
 }
 
-/// The settings of an `object` layer. Chunks have at most `chunk_max` bytes.
+/// The settings of an `object` layer. Chunks have at most `chunk_max` bytes, and all that a transfer holds at most `memory`.
+/// Unless the number of chunks is given, it is [`Objects::buffers_of`] the chunk's length.
 ///
 /// # Errors
 /// What was expected, naming the driver.
-pub fn objects(layer: &Layer, chunk_max: u64) -> Result<Objects, String> {
-    let mut objects = Objects::default();
+pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects, String> {
+    let (mut objects, mut buffers) = (Objects::default(), None);
     for (key, value) in &layer.options {
         let wrong = |expected: &str| format!("driver {OBJECT}: {key} is \"{value}\"; {expected} was expected");
         let size = |least: u32, most: u32| {
@@ -204,6 +205,10 @@ pub fn objects(layer: &Layer, chunk_max: u64) -> Result<Objects, String> {
             "chunk" => {
                 let most = chunk_max.min(Shape::CHUNK_MAX.into()) as u32;
                 objects.chunk = size(Shape::PACKET_MAX, most)?;
+            }
+            "buffers" => {
+                let number = value.parse().ok().filter(|number| (2..=65_536).contains(number));
+                buffers = Some(number.ok_or_else(|| wrong("a number of chunks from 2 to 65536"))?);
             }
             "ack" => {
                 let ack = value.parse().ok().filter(|ack| (1..=100_000).contains(ack));
@@ -222,10 +227,19 @@ pub fn objects(layer: &Layer, chunk_max: u64) -> Result<Objects, String> {
             }
             _ => {
                 return Err(format!(
-                    "driver {OBJECT} has no option {key} here; it has key, chunk, packet, ack, rate and seal"
+                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, rate and seal"
                 ));
             }
         }
+    }
+    objects.buffers = buffers.unwrap_or_else(|| Objects::buffers_of(objects.chunk));
+    let wanted = u64::from(objects.buffers) * u64::from(objects.chunk);
+    if wanted > memory {
+        let (Objects { buffers, chunk, .. }, memory) = (objects, memory >> 20);
+        return Err(format!(
+            "driver {OBJECT}: buffers is {buffers} and chunk is {chunk}, {} MiB together; at most {memory} MiB are allowed here",
+            wanted >> 20
+        ));
     }
     Ok(objects)
 }

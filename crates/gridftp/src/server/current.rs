@@ -8,7 +8,7 @@ use super::identity::IdentityMap;
 use super::loaded::LoadedConfig;
 use super::node_auth::Secret;
 use super::session::Rules;
-use crate::data::IoThreads;
+use crate::data::{IoThreads, ObjectMemory};
 use phoebus_accounts::Users;
 use phoebus_accounts::count::Counts;
 use phoebus_accounts::logins::Checks;
@@ -30,6 +30,8 @@ pub(super) struct Shared {
     pub(super) io_threads: IoThreads,
     /// Batches of short files that have files open.
     pub(super) batches: Arc<Semaphore>,
+    /// Memory for the chunks of objects.
+    pub(super) object_memory: ObjectMemory,
     /// Memory that clients take.
     pub(super) memory: Arc<Memory>,
     /// Password checks in progress, and failed logins.
@@ -115,6 +117,9 @@ impl Current {
             batches: old
                 .filter(|(_, old)| old.batches == limits.batches)
                 .map_or_else(|| Arc::new(Semaphore::new(limits.batches)), |(before, _)| before.batches.clone()),
+            object_memory: before
+                .filter(|before| before.config.data.object_memory.0 == data.object_memory.0)
+                .map_or_else(|| ObjectMemory::new(data.object_memory.0), |before| before.object_memory.clone()),
             checks,
             memory: memory.map_or_else(|| Memory::new(per_address, kept.1), |(before, _)| before.memory.clone()),
             users: made.users,

@@ -116,6 +116,7 @@ pub(crate) struct Drivers {
     nameable: Vec<Endpoint>,
     gateways: Option<Arc<dyn Gateways>>,
     buffer: u64,
+    object_memory: u64,
     usual: Stack,
 }
 
@@ -204,7 +205,8 @@ impl Drivers {
         }
         let (text, changes) = (data.drivers[0].clone(), Changes::default());
         let usual = Stack { text, transport, path: None, objects: None, changes, keyed: None, ticket: None };
-        let mut drivers = Self { known, path, nameable, gateways, buffer: data.buffer.0, usual };
+        let mut drivers =
+            Self { known, path, nameable, gateways, buffer: data.buffer.0, object_memory: data.object_memory.0, usual };
         if let Some(stack) = &data.stack {
             let made = stack::parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
             drivers.usual = made.map_err(|error| ConfigError::Value(format!("data.stack: {error}")))?;
@@ -272,7 +274,7 @@ impl Drivers {
                     keyed = Some(this);
                 }
                 Known::Object => {
-                    objects = Some(stack::objects(layer, self.buffer)?);
+                    objects = Some(stack::objects(layer, (self.buffer, self.object_memory))?);
                     keyed = Some(Keyed::of(OBJECT, layer, own)?);
                 }
                 Known::Inside(_) if layers.len() > 1 || !layer.options.is_empty() => {

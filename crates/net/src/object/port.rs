@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Most buffers that one receive call fills; with UDP_GRO, each holds several coalesced datagrams.
@@ -26,6 +27,8 @@ struct Inner {
     bell: OwnedFd,
     /// The origin of all times.
     began: Instant,
+    /// What the kernel had dropped when the transfer began.
+    dropped_before: AtomicU32,
 }
 
 /// What a thread waits for, and got.
@@ -44,7 +47,7 @@ impl Port {
         let socket = Socket::bind(addr, false)?;
         socket.hold_few()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(Inner { socket, bell, began: Instant::now() })))
+        Ok(Self(Arc::new(Inner { socket, bell, began: Instant::now(), dropped_before: AtomicU32::new(0) })))
     }
 
     /// The address that it is bound to.
@@ -59,6 +62,7 @@ impl Port {
 
     /// Prepares for a transfer.
     pub(super) fn begin(&self) -> io::Result<()> {
+        self.0.dropped_before.store(self.0.socket.drops(), Ordering::Relaxed);
         self.0.socket.hold_many()
     }
 
@@ -66,6 +70,11 @@ impl Port {
     pub(super) fn end(&self) {
         // At worst, the kernel goes on holding many.
         let _ = self.0.socket.hold_few();
+    }
+
+    /// Datagrams that the kernel has dropped since the transfer began, for want of room in the socket's buffer.
+    pub(super) fn drops(&self) -> u64 {
+        self.0.socket.drops().wrapping_sub(self.0.dropped_before.load(Ordering::Relaxed)).into()
     }
 
     pub(super) fn now(&self) -> Duration {

@@ -7,6 +7,7 @@ use phoebus_proto::object::{ACK_LEN_MIN, ReceiveCounters, Receiver, Seal, Shape,
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -89,7 +90,14 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
         let shared = Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new() });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Receiver), Sealer::new(seal, secret, End::Sender));
         let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, from: from.to_canonical(), peer: None };
-        let thread = std::thread::Builder::new().name("object-receive".to_owned()).spawn(move || thread.run())?;
+        let run = move || {
+            if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
+                let failure = "the thread that receives objects has panicked".to_owned();
+                thread.shared.state().failure.get_or_insert(failure);
+                thread.shared.progress.notify_waiters();
+            }
+        };
+        let thread = std::thread::Builder::new().name("object-receive".to_owned()).spawn(run)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -283,6 +291,9 @@ impl<B: AsMut<[u8]>> Thread<B> {
             out.clear();
             out.resize(HEADER_LEN, 0);
             let mut state = shared.state();
+            if state.receiver.poll_timeout().is_some_and(|due| due <= now) {
+                state.receiver.dropped(shared.port.drops());
+            }
             let Some(header) = state.receiver.poll_transmit(now, ACK_MAX, out) else {
                 return state.receiver.poll_timeout();
             };

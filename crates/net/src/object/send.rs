@@ -6,10 +6,11 @@ use crate::datagram::Sent;
 use bytes::Bytes;
 use phoebus_proto::control::Factory;
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
-use phoebus_proto::object::{Ack, Seal, SendConfig, SendCounters, Sender, Shape};
+use phoebus_proto::object::{Ack, ReplayWindow, Seal, SendConfig, SendCounters, Sender, Shape};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,6 +18,10 @@ use tokio::sync::Notify;
 
 /// Most datagrams in one batch: what the kernel segments at once.
 const BATCH_MAX: usize = 64;
+/// Most batches before what has arrived is processed.
+const BATCHES: usize = 8;
+/// How long a batch is held before deadlines are looked at again, if the socket does not become writable.
+const HELD: Duration = Duration::from_millis(100);
 
 /// How to send.
 #[derive(Debug)]
@@ -52,7 +57,7 @@ struct State {
     chunks: VecDeque<Bytes>,
     /// Number of the first of these.
     first: u64,
-    /// When an acknowledgement last arrived, or the first packet was sent.
+    /// When an acknowledgement last told of an arrival, or packets went out while none was in flight.
     heard_at: Duration,
     /// Since when the peer has had no buffer for the next chunk.
     starved_since: Option<Duration>,
@@ -68,6 +73,7 @@ struct Thread {
     shape: Shape,
     out_seal: Sealer,
     in_seal: Sealer,
+    replay: ReplayWindow,
     silence: Duration,
     /// A batch that the socket had no room for: its length and that of its datagrams.
     held: Option<(usize, usize)>,
@@ -100,8 +106,14 @@ impl Sending {
         let shared =
             Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new(), chunks: chunks.max(1) });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Sender), Sealer::new(seal, secret, End::Receiver));
-        let mut thread = Thread { shared: shared.clone(), to, shape, out_seal, in_seal, silence, held: None };
-        let thread = std::thread::Builder::new().name("object-send".to_owned()).spawn(move || thread.run())?;
+        let replay = ReplayWindow::new();
+        let mut thread = Thread { shared: shared.clone(), to, shape, out_seal, in_seal, replay, silence, held: None };
+        let run = move || {
+            if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
+                thread.fail("the thread that sends objects has panicked".to_owned());
+            }
+        };
+        let thread = std::thread::Builder::new().name("object-send".to_owned()).spawn(run)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -138,7 +150,7 @@ impl Sending {
 
     /// Raises the number of chunks that may be sent, as the peer has said over the control stream.
     pub fn raise_credit(&self, credit: u64) {
-        self.shared.state().sender.raise_credit(credit);
+        self.shared.state().raise_credit(credit);
         self.shared.port.ring();
     }
 
@@ -163,6 +175,11 @@ impl Sending {
         }
     }
 
+    /// Whether every packet was sent at least once: before that, not everything can have arrived.
+    pub fn has_sent_all(&self) -> bool {
+        self.shared.state().sender.has_sent_all()
+    }
+
     /// Counters.
     pub fn counters(&self) -> SendCounters {
         self.shared.state().sender.counters()
@@ -179,7 +196,7 @@ impl Drop for Sending {
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.shared.port.ring();
-        // Another transfer may use the port next. The thread stops within a millisecond.
+        // Another transfer may use the port next. The thread stops after a few batches.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -191,6 +208,16 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // The state machine stays consistent even if a panic interrupted the holder.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Raises the credit. A peer that gives some is not out of buffers.
+    fn raise_credit(&mut self, credit: u64) {
+        if credit > self.sender.credit() {
+            self.sender.raise_credit(credit);
+            self.starved_since = None;
+        }
     }
 }
 
@@ -250,12 +277,21 @@ impl Thread {
         if header.kind != Kind::Ack || header.transfer != self.shape.transfer {
             return Ok(());
         }
+        if !self.replay.is_new(header.transmission) {
+            return Ok(());
+        }
         let Some(body) = self.in_seal.open(&header, &mut datagram[HEADER_LEN..]) else { return Ok(()) };
+        self.replay.insert(header.transmission);
         let ack = Ack::decode(body).ok_or("the peer sent a malformed acknowledgement")?;
         let now = self.shared.port.now();
         let mut state = self.shared.state();
+        state.raise_credit(ack.credit);
+        let before = state.sender.counters().arrived;
         state.sender.handle_ack(now, &ack).map_err(|error| error.to_string())?;
-        state.heard_at = now;
+        // A peer that repeats itself for ever has not been heard.
+        if state.sender.counters().arrived > before {
+            state.heard_at = now;
+        }
         let mut arrived = Vec::new();
         while let Some(number) = state.sender.poll_arrived() {
             debug_assert_eq!(number, state.first);
@@ -274,49 +310,59 @@ impl Thread {
 
     /// Sends what is due. Returns when there will be more.
     fn send(&mut self, out: &mut [u8], segment: usize) -> Result<Option<Duration>, String> {
-        loop {
-            if let Some((len, segment)) = self.held.take()
-                && !self.send_batch(&out[..len], segment)?
-            {
-                return Ok(None);
-            }
-            let now = self.shared.port.now();
-            let shared = self.shared.clone();
+        let shared = self.shared.clone();
+        for _ in 0..BATCHES {
+            let now = shared.port.now();
             let mut state = shared.state();
-            if state.failure.is_some() {
+            if state.failure.is_some() || state.stop {
                 return Ok(None);
             }
-            state.sender.handle_timeout(now);
-            let len = fill(&mut state, &mut self.out_seal, now, (out, segment));
-            let mut until = state.sender.poll_timeout();
-            let is_lost = state.sender.in_flight() > 0 && now > state.heard_at + self.silence;
-            if len > 0 && state.sender.in_flight() as usize * segment <= len {
-                // Nothing was in flight before, so nothing could be acknowledged.
-                state.heard_at = now;
-            }
-            state.starved_since = state.sender.is_starved().then(|| state.starved_since.unwrap_or(now));
-            let starved_until = state.starved_since.map(|since| since + self.silence);
+            let deadline = self.deadline(&mut state, now)?;
+            let (len, segment, until) = match self.held.take() {
+                Some((len, segment)) => (len, segment, None),
+                None => {
+                    state.sender.handle_timeout(now);
+                    let was_idle = state.sender.in_flight() == 0;
+                    let len = fill(&mut state, &mut self.out_seal, now, (out, segment));
+                    if was_idle {
+                        // Nothing was in flight, so nothing could be acknowledged.
+                        state.heard_at = now;
+                    }
+                    (len, segment, state.sender.poll_timeout())
+                }
+            };
             drop(state);
-            if is_lost {
-                return Err(self.silent());
-            }
-            if starved_until.is_some_and(|until| until <= now) {
-                let (to, seconds) = (self.to, self.silence.as_secs());
-                return Err(format!("{to} has had no buffer for more for {seconds} s"));
-            }
-            until = until.into_iter().chain(starved_until).min();
             if len == 0 {
-                return Ok(until);
+                return Ok(until.into_iter().chain(deadline).min());
             }
             if !self.send_batch(&out[..len], segment)? {
-                return Ok(until);
+                return Ok(Some(now + HELD));
             }
         }
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// When the transfer fails unless the peer does something.
+    ///
+    /// # Errors
+    /// It has failed.
+    fn deadline(&self, state: &mut State, now: Duration) -> Result<Option<Duration>, String> {
+        let silent_at = (state.sender.in_flight() > 0).then(|| state.heard_at + self.silence);
+        state.starved_since = state.sender.is_starved().then(|| state.starved_since.unwrap_or(now));
+        let starved_at = state.starved_since.map(|since| since + self.silence);
+        if silent_at.is_some_and(|at| at <= now) {
+            return Err(self.silent());
+        }
+        if starved_at.is_some_and(|at| at <= now) {
+            let (to, seconds) = (self.to, self.silence.as_secs());
+            return Err(format!("{to} has had no buffer for more for {seconds} s"));
+        }
+        Ok(silent_at.into_iter().chain(starved_at).min())
     }
 
     fn silent(&self) -> String {
         format!(
-            "{} has acknowledged nothing for {} s; a firewall may drop datagrams (UDP) to it, or from it to {}",
+            "{} has acknowledged nothing new for {} s; a firewall may drop datagrams (UDP) to it, or from it to {}",
             self.to,
             self.silence.as_secs(),
             self.shared.port.local_addr()

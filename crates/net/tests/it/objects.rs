@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
 const SHAPE: Shape = Shape {
     transfer: 3,
@@ -105,14 +106,96 @@ async fn forged_datagrams_change_nothing_and_get_no_answer() {
 
 #[tokio::test]
 async fn silent_peer_ends_the_transfer_with_a_reason() {
-    // It takes everything and says nothing.
-    let silent = UdpSocket::bind(loopback()).unwrap();
-    let sending = sending(silent.local_addr().unwrap(), Seal::Encrypt, Duration::from_secs(1));
-    sending.push(chunk(0, 5000)).await.unwrap();
-    sending.raise_credit(9);
-    let failure = sending.arrived().await.unwrap_err();
-    assert!(failure.contains("has acknowledged nothing for 1 s"), "{failure}");
-    assert_eq!(sending.push(chunk(1, 5)).await, Err(failure));
+    // It takes everything and says nothing, whether a batch is all that is in flight or not.
+    for len in [5000, 1438, 2 * 1438, 5] {
+        let silent = UdpSocket::bind(loopback()).unwrap();
+        let sending = sending(silent.local_addr().unwrap(), Seal::Encrypt, Duration::from_secs(1));
+        sending.push(chunk(0, len)).await.unwrap();
+        sending.raise_credit(9);
+        let failure = timeout(Duration::from_secs(30), sending.arrived()).await.unwrap().unwrap_err();
+        assert!(failure.contains("has acknowledged nothing new for 1 s"), "{failure}");
+        assert_eq!(sending.push(chunk(1, 5)).await, Err(failure));
+    }
+}
+
+#[tokio::test]
+async fn source_that_pauses_is_no_silent_peer() {
+    let silence = Duration::from_millis(300);
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    let sending = sending(addr, Seal::Encrypt, silence);
+    (0..4).for_each(|_| sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize])));
+    for number in 0..3 {
+        tokio::time::sleep(2 * silence).await;
+        sending.push(chunk(number, 1438)).await.unwrap();
+        receiving.announce(number, 1438).unwrap();
+        assert_eq!(receiving.next().await.unwrap().number, number);
+    }
+    sending.finish();
+    sending.arrived().await.unwrap();
+}
+
+#[tokio::test]
+async fn peer_with_one_buffer_at_a_time_is_not_out_of_buffers() {
+    let silence = Duration::from_millis(600);
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    let sending = Arc::new(sending(addr, Seal::Encrypt, silence));
+    // More chunks wait than there is credit for, all the time.
+    let source = sending.clone();
+    let source = tokio::spawn(async move {
+        for number in 0..40 {
+            source.push(chunk(number, 1438)).await?;
+        }
+        source.finish();
+        source.arrived().await
+    });
+    for number in 0..40 {
+        sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize]));
+        receiving.announce(number, 1438).unwrap();
+        assert_eq!(receiving.next().await.unwrap().number, number);
+        tokio::time::sleep(silence / 12).await;
+    }
+    source.await.unwrap().unwrap();
+}
+
+/// A path that repeats every acknowledgement for ever, and loses everything else from some time on.
+#[tokio::test]
+async fn repeated_acknowledgements_keep_no_transfer_alive() {
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    let path = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
+    let sending = sending(path.local_addr().unwrap(), Seal::Encrypt, Duration::from_secs(1));
+    (0..4).for_each(|_| sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize])));
+    sending.push(chunk(0, 1438)).await.unwrap();
+    receiving.announce(0, 1438).unwrap();
+    let path = async {
+        let (mut datagram, mut sender, mut ack) = ([0; 2000], None, Vec::new());
+        loop {
+            let Ok(came) = timeout(Duration::from_millis(20), path.recv_from(&mut datagram)).await else {
+                if let Some(sender) = sender.filter(|_| !ack.is_empty()) {
+                    path.send_to(&ack, sender).await.unwrap();
+                }
+                continue;
+            };
+            let (len, from) = came.unwrap();
+            if from == addr {
+                ack = datagram[..len].to_vec();
+            } else if ack.is_empty() {
+                sender = Some(from);
+                path.send_to(&datagram[..len], addr).await.unwrap();
+            }
+        }
+    };
+    let transfer = async {
+        receiving.next().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        sending.push(chunk(1, 1438)).await.unwrap();
+        sending.finish();
+        timeout(Duration::from_secs(30), sending.arrived()).await.unwrap().unwrap_err()
+    };
+    let failure = tokio::select! {
+        failure = transfer => failure,
+        () = path => unreachable!("the path never ends"),
+    };
+    assert!(failure.contains("has acknowledged nothing new for 1 s"), "{failure}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use crate::exit;
 use crate::human;
 use phoebus_files::job::{Job, Report};
 use phoebus_files::{Check, Error, ErrorKind, Side, Verify};
+use phoebus_gridftp::data::ObjectTotals;
 use phoebus_places::plan::Group;
 use phoebus_places::{Paths, shown};
 use serde_json::json;
@@ -25,6 +26,8 @@ pub(super) struct Outcome {
     pub(super) between: u64,
     /// The most connections of a file, if servers were used.
     pub(super) streams: Option<u32>,
+    /// What transfers as objects have cost.
+    pub(super) objects: ObjectTotals,
     /// Bytes that all attempts moved, including failed ones.
     pub(super) all_moved: u64,
     /// Files and directories whose modes could not be set.
@@ -57,6 +60,7 @@ impl Outcome {
             failures: Vec::new(),
             between: 0,
             streams: None,
+            objects: ObjectTotals::default(),
             all_moved: 0,
             modes_refused: 0,
             times_refused: 0,
@@ -190,12 +194,33 @@ impl Outcome {
             "links_followed_for": self.linkless,
             "times_refused": self.times_refused,
             "streams": self.streams,
+            "objects": self.objects_json(),
             "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
             "paths": self.paths.json(),
             "by_way_of_this_end": if self.by_way.is_empty() { json!(null) } else { json!(self.by_way.join("; ")) },
             "public_until_complete": if self.public.is_empty() { json!(null) } else { json!(self.public.join("; ")) },
             "failures": failures.collect::<Vec<_>>(),
             "exit_code": code,
+        })
+    }
+
+    /// What objects have cost. Null without any, and for what this end does not know because it received.
+    fn objects_json(&self) -> serde_json::Value {
+        let ObjectTotals { transfers, needed, sent, repairs, repeats, drops, rate, rtt } = self.objects;
+        if transfers == 0 {
+            return json!(null);
+        }
+        let own = |value: serde_json::Value| if rate > 0.0 { value } else { json!(null) };
+        json!({
+            "transfers": transfers,
+            "packets": needed,
+            "packets_sent": sent,
+            "waste": self.objects.waste(),
+            "repairs": own(json!(repairs)),
+            "repeats": own(json!(repeats)),
+            "dropped_by_receiver": drops,
+            "rate_bits_per_second": own(json!(rate)),
+            "rtt_seconds": own(json!(rtt)),
         })
     }
 
@@ -239,6 +264,12 @@ impl fmt::Display for Outcome {
             }
             if !self.paths.is_empty() {
                 write!(f, ", {}", self.paths)?;
+            }
+            if self.objects.transfers > 0 {
+                write!(f, ", {:.1} % of the packets sent again", 100.0 * self.objects.waste())?;
+                if self.objects.drops > 0 {
+                    write!(f, " (the receiving host had no room for {})", self.objects.drops)?;
+                }
             }
             if !self.by_way.is_empty() {
                 write!(f, "; from server to server by way of this end, since {}", self.by_way.join(", and "))?;

@@ -58,6 +58,11 @@ impl Delivery {
         }
     }
 
+    /// Records the delivery of `count` packets of which it is not known which transmission has arrived: they give no sample.
+    pub fn arrived_late(&mut self, count: u32) {
+        self.delivered += u64::from(count);
+    }
+
     /// Records that the application has no more data to send while the window is open and `in_flight` packets are in
     /// flight. Packets sent next are limited, too, until the first of them is delivered: their number shows how much
     /// data the application had, and not the rate of the path.

@@ -90,6 +90,8 @@ impl Ack<()> {
         let mut last_chunk = self.complete;
         put(out, from.chunk.saturating_sub(last_chunk));
         last_chunk = last_chunk.max(from.chunk);
+        // The packet after the last section: where this statement ends if it is cut.
+        let mut stated = from;
         let mut at = from;
         while at.chunk < arrived.end() {
             let Some((first, bitmap)) = arrived.of(at.chunk).and_then(|set| Some((set.next(at.index)?, set))) else {
@@ -97,12 +99,13 @@ impl Ack<()> {
                 continue;
             };
             if out.len() + SECTION_MAX > limit {
-                return Some(at);
+                return Some(stated);
             }
             put(out, at.chunk - last_chunk);
             last_chunk = at.chunk;
             let end = section(first, bitmap, out);
             at.index = end;
+            stated = at;
         }
         out[flags_at] = LAST;
         None
@@ -305,6 +308,7 @@ mod tests {
             });
             let sets = Sets(complete, sets.collect());
             let mut said = BTreeSet::new();
+            let mut from = PacketNumber { chunk: complete, index: 0 };
             let all = datagrams(&ack(complete), &sets, 300);
             for (at, datagram) in all.iter().enumerate() {
                 let decoded = Ack::decode(datagram).unwrap();
@@ -318,6 +322,9 @@ mod tests {
                         prop_assert!(said.insert((chunk, index)), "said twice");
                     }
                 }
+                // Of what lies between two datagrams nothing would be said.
+                prop_assert_eq!(decoded.statement.from, from);
+                from = decoded.statement.end.unwrap_or(from);
                 let is_last = at + 1 == all.len();
                 prop_assert_eq!(decoded.statement.covers(PacketNumber { chunk: CHUNK_END - 1, index: 0 }), is_last);
             }

@@ -24,6 +24,7 @@ pub use ack::{ACK_LEN_MIN, Ack, Sections};
 pub use config::{Shape, ShapeError};
 pub use message::{Inbox, MESSAGE_MAX, Message, MessageError, Seal, VERSION};
 pub use receiver::{AnnouncementError, Place, ReceiveCounters, Receiver, Unplaced};
+pub use replay::ReplayWindow;
 pub use sender::{
     AckError, Choice, Chunks, Circular, NewestFirst, OldestFirst, SendConfig, SendCounters, Sender, Transmit,
 };

@@ -16,8 +16,6 @@ pub enum Kind {
     Data,
     /// An acknowledgement ([`Ack`](super::Ack)). The header names no packet.
     Ack,
-    /// Nothing: it opens the way back through firewalls and address translators.
-    Open,
 }
 
 /// Number of a packet: its chunk, and its place in the chunk. Packets of a chunk have the same length, except the last.
@@ -50,7 +48,6 @@ impl Header {
         out[0] = match self.kind {
             Kind::Data => 1,
             Kind::Ack => 2,
-            Kind::Open => 3,
         };
         out[1..5].copy_from_slice(&self.transfer.to_be_bytes());
         out[5..10].copy_from_slice(&self.transmission.to_be_bytes()[3..]);
@@ -65,7 +62,6 @@ impl Header {
         let kind = match header[0] {
             1 => Kind::Data,
             2 => Kind::Ack,
-            3 => Kind::Open,
             _ => return None,
         };
         let number =
@@ -83,7 +79,7 @@ mod tests {
     proptest! {
         #[test]
         fn decoded_header_is_the_encoded_one(
-            kind in prop::sample::select(vec![Kind::Data, Kind::Ack, Kind::Open]),
+            kind in prop::sample::select(vec![Kind::Data, Kind::Ack]),
             transfer: u32,
             transmission in 0..TRANSMISSION_END,
             chunk in 0..CHUNK_END,

@@ -16,12 +16,12 @@ use std::time::Duration;
 /// Chunks that may be announced beyond the credit: more than a sender reads ahead, and little to remember.
 const ANNOUNCED_AHEAD: u64 = 256;
 
-/// Of the bytes that arrive, one in this many may be answered by further datagrams of a statement.
-const ACK_SHARE: u64 = 4;
+/// Of the bytes that arrive, one in this many may be answered at once.
+const ACK_SHARE: usize = 4;
 /// Most bytes for that which are saved up.
-const ACK_BURST: u64 = 64 << 10;
+const ACK_BURST: i64 = 64 << 10;
 /// The most room that an owner gives an acknowledgement.
-const ROOM_MAX: u64 = 1500;
+const ROOM_MAX: i64 = 1500;
 
 /// The receiving half of a transfer.
 #[derive(Debug)]
@@ -50,9 +50,9 @@ struct Acks {
     due: Option<Duration>,
     /// Where the next datagram of an unfinished statement begins.
     rest: Option<PacketNumber>,
-    /// Bytes that unfinished statements may still take: a share of what has arrived, so that no sender makes this end send
-    /// more than it sends itself.
-    budget: u64,
+    /// Bytes that acknowledgements may still take without waiting for [`Shape::ack_interval`]: a share of what has arrived, so
+    /// that no sender makes this end send more than it sends itself.
+    budget: i64,
     /// Transmission number of the next datagram.
     next: u64,
 }
@@ -97,6 +97,8 @@ pub struct ReceiveCounters {
     pub drops: u64,
     /// Datagrams of acknowledgements.
     pub acknowledgements: u64,
+    /// Packets that the peer has sent, as far as their numbers tell.
+    pub sent: u64,
 }
 
 /// The peer breaks the protocol on the control stream.
@@ -202,12 +204,13 @@ impl Receiver {
         self.replay.insert(header.transmission);
         if self.largest.is_none_or(|(largest, _)| header.transmission > largest) {
             self.largest = Some((header.transmission, now));
+            self.counters.sent = header.transmission + 1;
         }
         self.counters.packets += 1;
         self.acks.unacknowledged += 1;
-        self.acks.budget = (self.acks.budget + len as u64 / ACK_SHARE).min(ACK_BURST);
-        let soonest =
-            if self.acks.unacknowledged >= self.shape.ack_packets { now } else { now + self.shape.ack_interval };
+        self.acks.budget = (self.acks.budget + (len / ACK_SHARE) as i64).min(ACK_BURST);
+        let is_enough = self.acks.unacknowledged >= self.shape.ack_packets && self.acks.budget >= 0;
+        let soonest = if is_enough { now } else { now + self.shape.ack_interval };
         self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
         let PacketNumber { chunk, index } = header.packet;
         let is_new = match self.chunk(chunk) {
@@ -270,7 +273,7 @@ impl Receiver {
     pub fn poll_transmit(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> Option<Header> {
         let (largest, at) = self.largest?;
         let from = match self.acks.rest {
-            Some(rest) if self.acks.budget >= room as u64 => rest.max(PacketNumber { chunk: self.complete, index: 0 }),
+            Some(rest) if self.acks.budget >= room as i64 => rest.max(PacketNumber { chunk: self.complete, index: 0 }),
             // A statement that was not finished in time begins anew where it stopped.
             rest if self.acks.due.is_some_and(|due| due <= now) => {
                 (self.acks.due, self.acks.unacknowledged) = (None, 0);
@@ -285,7 +288,8 @@ impl Receiver {
         let window = Window { complete, chunks: &self.chunks };
         let before = out.len();
         self.acks.rest = ack.encode(from, &window, room, out);
-        self.acks.budget = self.acks.budget.saturating_sub((out.len() - before) as u64);
+        // What is due in any case is not put off, and adds no debt of more than one datagram.
+        self.acks.budget = (self.acks.budget - (out.len() - before) as i64).max(-ROOM_MAX);
         let transmission = self.acks.next;
         self.acks.next += 1;
         self.counters.acknowledgements += 1;

@@ -2,11 +2,17 @@
 
 /// The latest transmission numbers of the peer.
 #[derive(Debug)]
-pub(super) struct ReplayWindow {
+pub struct ReplayWindow {
     /// One more than the highest number that has arrived.
     end: u64,
     /// A bit for each of the last numbers, at its remainder.
     words: Box<[u64]>,
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl ReplayWindow {
@@ -14,23 +20,30 @@ impl ReplayWindow {
     /// that were overtaken by more others are dropped.
     const LEN: u64 = 1 << 16;
 
-    pub(super) fn new() -> Self {
+    /// No number has arrived.
+    pub fn new() -> Self {
         Self { end: 0, words: vec![0; Self::LEN as usize / 64].into() }
     }
 
     /// Whether `number` may be new.
-    pub(super) fn is_new(&self, number: u64) -> bool {
+    pub fn is_new(&self, number: u64) -> bool {
         number >= self.end || number + Self::LEN >= self.end && !self.has(number)
     }
 
     /// Records a number that [is new](Self::is_new).
-    pub(super) fn insert(&mut self, number: u64) {
+    pub fn insert(&mut self, number: u64) {
         // Forget what the numbers up to this one displace.
-        let displaced = self.end..=number;
         if number >= self.end + Self::LEN {
             self.words.fill(0);
         } else {
-            displaced.for_each(|number| self.words[Self::word(number)] &= !(1 << (number % 64)));
+            let mut at = self.end;
+            while at <= number {
+                // A whole word at a time where it can be: a peer chooses how far its numbers jump.
+                let is_whole = at.is_multiple_of(64) && number - at >= 63;
+                let word = &mut self.words[Self::word(at)];
+                *word = if is_whole { 0 } else { *word & !(1 << (at % 64)) };
+                at += if is_whole { 64 } else { 1 };
+            }
         }
         self.end = self.end.max(number + 1);
         self.words[Self::word(number)] |= 1 << (number % 64);

@@ -112,6 +112,9 @@ impl Config {
         if !(1..=64).contains(&self.limits.batches) {
             return value("limits.batches: 1 to 64 were expected");
         }
+        if !((1 << 20)..=(1 << 40)).contains(&self.data.object_memory.0) {
+            return value("data.object_memory: 1MiB to 1TiB were expected");
+        }
         if !((64 << 10)..=(1 << 30)).contains(&self.limits.checksum_step.0) {
             return value("limits.checksum_step: 64KiB to 1GiB were expected");
         }
@@ -226,6 +229,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 2\nchecksums_per_user = 3", "limits.checksums_per_user"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksum_step = \"1KiB\"", "limits.checksum_step"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nbatches = 0", "limits.batches: 1 to 64"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nobject_memory = \"4KiB\"", "data.object_memory: 1MiB to 1TiB"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),

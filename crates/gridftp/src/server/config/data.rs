@@ -40,6 +40,9 @@ pub struct Data {
     pub turn: Span,
     /// Size of blocks that are read, sent and written. 1 MiB by default.
     pub block: ByteSize,
+    /// Memory for the chunks of all files that go as objects. 1 GiB by default: a transfer wants a tenth of it. Each has at
+    /// least 256 KiB, whatever others take.
+    pub object_memory: ByteSize,
     /// Largest socket buffers that clients may set. 1 GiB by default; the kernel has its own limit.
     pub buffer: ByteSize,
     /// Limit for making or awaiting a data connection. 60 s by default.
@@ -107,6 +110,7 @@ impl Default for Data {
             threads: 64,
             turn: Span(Duration::from_millis(20)),
             block: ByteSize(1 << 20),
+            object_memory: ByteSize(1 << 30),
             buffer: ByteSize(1 << 30),
             reply_timeout: Span(Duration::from_secs(60)),
             stall_timeout: Span(Duration::from_secs(120)),

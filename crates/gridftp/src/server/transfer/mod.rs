@@ -184,6 +184,7 @@ impl Worker {
         Settings {
             transport: stack.transport(connects.is_some(), &profile),
             objects: stack.objects(),
+            object_memory: Some(self.server.object_memory.clone()),
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),

@@ -10,6 +10,7 @@ use super::flow::OffsetFlow;
 use super::markers::perf;
 use super::stripe::{own, shared};
 use crate::data::Mode;
+use phoebus_files::block::Pool;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Kind, Meta, Shape};
@@ -42,9 +43,19 @@ impl Worker {
         let streams = transfer.settings.streams;
         // Blocks of objects stay in memory until they have arrived.
         let objects = transfer.settings.stack.as_ref().and_then(Stack::objects);
-        let buffers = objects.map_or(streams, |objects| objects.buffers);
+        let share = objects.map(|objects| {
+            let (block, memory) = (self.server.config.data.block.0, &self.server.object_memory);
+            (memory.share(u64::from(objects.buffers) * block), block, objects.buffers)
+        });
+        let pool = match &share {
+            Some((share, block, buffers)) => {
+                let (block, buffers) = share.fit((u32::try_from(*block).unwrap_or(u32::MAX), 1), *buffers);
+                Pool::new(block as usize, buffers as usize)
+            }
+            None => self.pool(streams as usize),
+        };
         let shape = Shape {
-            pool: self.pool(buffers as usize),
+            pool,
             readers: AT_ONCE,
             ordered: mode == Mode::Stream,
             sum: None,

@@ -64,6 +64,11 @@ impl Chunks {
         self.chunks.is_empty()
     }
 
+    /// Chunks below this may be sent.
+    pub(super) fn credit(&self) -> u64 {
+        self.credit
+    }
+
     pub(super) fn raise_credit(&mut self, credit: u64) {
         self.credit = self.credit.max(credit);
     }

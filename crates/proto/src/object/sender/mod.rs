@@ -76,6 +76,12 @@ pub struct Sender {
     reordering: Duration,
     /// The peer's count of duplicates.
     duplicates: u64,
+    /// Transmissions before this were looked at by [`Self::find_losses`], and those of them that are in flight all the same:
+    /// no statement has covered them since.
+    judged: u64,
+    suspects: Vec<(u64, PacketNumber)>,
+    /// Datagrams that the peer's kernel has dropped, which no loss was put down to yet.
+    drops: u64,
     /// Whether all chunks are there.
     is_finished: bool,
     /// Where repetitions at the tail have got to: transmissions before this were not repeated.
@@ -104,7 +110,7 @@ pub struct SendCounters {
     pub lost: u64,
     /// Packets that are known to have arrived.
     pub arrived: u64,
-    /// Duplicates and kernel drops, as the peer counts them.
+    /// Packets that have arrived more than once, as the peer counts them.
     pub duplicates: u64,
     /// Datagrams that the peer's kernel has dropped.
     pub drops: u64,
@@ -151,6 +157,9 @@ impl Sender {
             largest: None,
             reordering: Duration::from_millis(1),
             duplicates: 0,
+            judged: 0,
+            suspects: Vec::new(),
+            drops: 0,
             is_finished: false,
             tail: None,
             heard_at: now,
@@ -194,6 +203,16 @@ impl Sender {
     /// Whether all chunks are there and have arrived.
     pub fn is_done(&self) -> bool {
         self.is_finished && self.chunks.is_empty()
+    }
+
+    /// Whether all chunks are there, and each of their packets was sent at least once.
+    pub fn has_sent_all(&self) -> bool {
+        self.is_finished && self.chunks.credit() >= self.chunks.end() && self.chunks.next_new().is_none()
+    }
+
+    /// Chunks below this number may be sent.
+    pub fn credit(&self) -> u64 {
+        self.chunks.credit()
     }
 
     /// Raises the number of chunks that may be sent, as the peer has said.
@@ -275,13 +294,20 @@ impl Sender {
         }
         (self.heard_at, self.timeouts, self.probes) = (now, 0, 0);
         self.chunks.raise_credit(ack.credit);
+        self.drops += ack.drops.saturating_sub(self.counters.drops);
         self.counters.drops = self.counters.drops.max(ack.drops);
         self.tolerate_reordering(ack.duplicates);
         let rtt = self.take_rtt(now, ack);
         let arrived = self.take_arrivals(ack)?;
         self.counters.arrived += u64::from(arrived.count);
         if arrived.count > 0 {
-            let sample = arrived.newest.map(|newest| self.delivery.acknowledged(now, arrived.count, &newest));
+            let sample = match arrived.newest {
+                Some(newest) => Some(self.delivery.acknowledged(now, arrived.count, &newest)),
+                None => {
+                    self.delivery.arrived_late(arrived.count);
+                    None
+                }
+            };
             let (delivered, count) = (self.delivery.delivered(), arrived.count);
             let path = self.path();
             self.control.on_ack(now, &path, &control::Ack { count, sample, delivered, rtt });
@@ -410,17 +436,27 @@ impl Sender {
     /// Finds packets that were sent well before the latest one that has arrived, and have not.
     fn find_losses(&mut self, now: Duration, ack: &Ack<Sections<'_>>) {
         let Some(largest) = self.log.get(ack.largest) else { return };
-        let latest = largest.snapshot.sent_at;
+        let (latest, reordering) = (largest.snapshot.sent_at, self.reordering);
         let is_before = |number: u64, snapshot: &Snapshot| {
-            number + Self::OVERTAKEN <= ack.largest && snapshot.sent_at + self.reordering <= latest
+            number + Self::OVERTAKEN <= ack.largest && snapshot.sent_at + reordering <= latest
         };
-        let lost: Vec<_> = self
-            .log
-            .open_from(0)
-            .take_while(|(number, transmission)| is_before(*number, &transmission.snapshot))
-            .filter(|(_, transmission)| ack.statement.covers(transmission.packet))
-            .map(|(number, transmission)| (number, transmission.packet))
-            .collect();
+        for (number, transmission) in self.log.open_from(self.judged) {
+            self.judged = number;
+            if !is_before(number, &transmission.snapshot) {
+                break;
+            }
+            self.judged += 1;
+            self.suspects.push((number, transmission.packet));
+        }
+        let (log, mut lost) = (&self.log, Vec::new());
+        self.suspects.retain(|(number, packet)| {
+            let Some(transmission) = log.get(*number).filter(|transmission| transmission.is_open) else { return false };
+            let is_lost = is_before(*number, &transmission.snapshot) && ack.statement.covers(*packet);
+            if is_lost {
+                lost.push((*number, *packet));
+            }
+            !is_lost
+        });
         let Some((first, _)) = lost.first().copied() else { return };
         let count = lost.len() as u32;
         for (number, packet) in lost {
@@ -428,8 +464,13 @@ impl Sender {
             self.chunks.lost(packet);
         }
         self.counters.lost += u64::from(count);
-        let path = self.path();
-        self.control.on_loss(now, &path, &Loss { first, count });
+        // What the peer's host had no room for says nothing about the path.
+        let dropped = self.drops.min(count.into()) as u32;
+        self.drops -= u64::from(dropped);
+        if dropped < count {
+            let path = self.path();
+            self.control.on_loss(now, &path, &Loss { first, count: count - dropped });
+        }
     }
 }
 

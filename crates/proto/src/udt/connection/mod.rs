@@ -319,7 +319,8 @@ impl Connection {
             Role::Listener => self.config.receive_buffer.min(self.config.accept_buffer),
             Role::Client | Role::Rendezvous => self.config.receive_buffer,
         };
-        let receive = Receiver::new(now, kind, first_in, receive_limit, slot_len, payload);
+        let mut receive = Receiver::new(now, kind, first_in, receive_limit, slot_len, payload);
+        receive.offered(self.config.receive_buffer);
         let path = control::Path {
             mss,
             window_max: window.min(self.config.send_buffer),

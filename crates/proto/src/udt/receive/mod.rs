@@ -39,6 +39,8 @@ pub(super) struct Receiver {
     /// The number after the highest packet that had no room, until all packets before it are expected again. A peer sends
     /// such packets while it does not know yet how little room there is.
     refused_end: Option<Seq>,
+    /// The largest room that the peer was told, in packets.
+    offered: u32,
     pub(super) counters: ReceiveCounters,
 }
 
@@ -69,8 +71,14 @@ impl Receiver {
             full_len,
             advertised_room: limit,
             refused_end: None,
+            offered: limit,
             counters: ReceiveCounters::default(),
         }
+    }
+
+    /// Records that the handshake has offered room for this many packets, which may be more than there is at first.
+    pub(super) fn offered(&mut self, window: u32) {
+        self.offered = self.offered.max(window);
     }
 
     /// Processes a data packet.
@@ -91,6 +99,8 @@ impl Receiver {
         match self.ring.insert(seq, place, payload) {
             Inserted::Duplicate => self.counters.duplicates += 1,
             Inserted::TooLong => self.counters.no_room += 1,
+            // No sender that keeps to what it was told sends what lies further ahead.
+            Inserted::NoRoom if seq.since(self.ring.next()) >= self.offered as i32 => self.counters.no_room += 1,
             Inserted::NoRoom => {
                 self.counters.no_room += 1;
                 let end = self.refused_end.filter(|end| seq.is_before(*end)).unwrap_or_else(|| seq.plus(1));
@@ -152,6 +162,7 @@ impl Receiver {
     pub(super) fn widen(&mut self, limit: u32) {
         if limit > self.ring.limit() {
             self.ring.widen(limit);
+            self.offered = self.offered.max(limit);
             self.advertised_room = self.ring.room();
             self.acks.request();
         }

@@ -5,12 +5,13 @@ use super::super::super::blocks::{Sender, give};
 use super::super::super::channel::Inner;
 use super::super::super::error::Error;
 use super::super::super::intake::Intake;
+use super::super::super::losses::ObjectTotals;
 use super::super::super::objects::Objects;
 use super::control::{Control, unexpected};
 use phoebus_files::block::{Block, Buffer, Pool};
 use phoebus_files::sum::Combining;
 use phoebus_net::object::{self, Received, Receiving};
-use phoebus_proto::object::{Message, Seal, Shape, VERSION};
+use phoebus_proto::object::{Message, ReceiveCounters, Seal, Shape, VERSION};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,8 +41,11 @@ async fn run(
     objects: &Objects,
     (intake, blocks): (Intake, &Sender),
 ) -> Result<(), Error> {
-    let (shape, seal) = match control.next_within(inner.settings.reply_timeout).await? {
-        Message::Hello { shape, seal, .. } => (shape, seal),
+    let (version, shape, seal) = match control.next_within(inner.settings.reply_timeout).await? {
+        Message::Hello { version: 0, .. } => {
+            return Err(Error::Object("the peer proposes version 0; 1 or later was expected".to_owned()));
+        }
+        Message::Hello { version, shape, seal } => (version.min(VERSION), shape, seal),
         other => return Err(unexpected(&other, "HELLO")),
     };
     shape.check().map_err(|error| Error::Object(format!("the peer proposes what cannot be: {error}")))?;
@@ -50,6 +54,12 @@ async fn run(
     }
     // Packets have to fit the chunk, whatever is the least.
     let chunk_len = shape.chunk_len.min(objects.chunk).max(shape.packet_len);
+    let memory = inner.settings.object_memory.as_ref();
+    let share = memory.map(|memory| memory.share(u64::from(objects.buffers) * u64::from(chunk_len)));
+    let (chunk_len, buffers) = match &share {
+        Some(share) => share.fit((chunk_len, shape.packet_len), objects.buffers),
+        None => (chunk_len, objects.buffers),
+    };
     let shape = Shape { chunk_len, ..shape };
     let secret = match (seal, control.secret(shape.transfer)) {
         (_, Some(secret)) => secret,
@@ -58,15 +68,22 @@ async fn run(
     };
     let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
     let receiving = Receiving::start(port, control.peer()?, (shape, seal, &secret))?;
-    let pool = Pool::new(chunk_len as usize, objects.buffers as usize);
+    let pool = Pool::new(chunk_len as usize, buffers as usize);
     let mut credit = 0;
-    for _ in 0..objects.buffers {
+    for _ in 0..buffers {
         credit = receiving.grant(ChunkBuffer(pool.take().await));
     }
-    control.send(&Message::Accept { version: VERSION, chunk_len, credit }).await?;
+    control.send(&Message::Accept { version, chunk_len, credit }).await?;
     Run { from: intake.from, announced: BTreeMap::new(), total: None, passed: 0 }
         .run_to_end(control, &receiving, (&pool, blocks))
-        .await
+        .await?;
+    let ReceiveCounters { packets, duplicates, drops, sent, .. } = receiving.counters();
+    let totals = ObjectTotals { transfers: 1, needed: packets - duplicates, sent, drops, ..ObjectTotals::default() };
+    tracing::debug!(packets = totals.needed, waste = totals.waste(), duplicates, drops, "received as objects");
+    if let Some(losses) = inner.losses() {
+        losses.add_objects(totals);
+    }
+    Ok(())
 }
 
 /// A buffer of a chunk.

@@ -2,6 +2,7 @@
 
 use super::super::super::channel::{Direction, Inner};
 use super::super::super::error::Error;
+use super::super::super::losses::ObjectTotals;
 use super::super::super::objects::Objects;
 use super::super::Sending as WhatToSend;
 use super::ACK_INTERVAL;
@@ -11,13 +12,13 @@ use phoebus_files::block::{Block, Body};
 use phoebus_files::store::Flow;
 use phoebus_files::sum::Combining;
 use phoebus_net::object::{self, OVERHEAD, Port, Sending, SendingOptions};
-use phoebus_proto::object::{Message, Seal, SendConfig, Shape, VERSION};
+use phoebus_proto::object::{Message, Seal, SendConfig, SendCounters, Shape, VERSION};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 /// Longest packet by default, in bytes: jumbo frames. Longer ones gain little, and one lost fragment would lose all.
 const PACKET_MAX: u32 = 8938;
@@ -58,15 +59,16 @@ async fn run(
     let mut reading = std::pin::pin!(reader.run(&sending));
     let mut sent = None;
     let mut all_arrived = std::pin::pin!(sending.arrived());
-    let mut is_arrived = false;
+    // All has arrived, and the peer's word is missing until then.
+    let mut word_by = None;
     loop {
         tokio::select! {
             biased;
             message = control.next() => match message? {
                 Message::Credit(credit) => sending.raise_credit(credit),
                 // It may overtake the last acknowledgement.
-                Message::Done if let Some((bytes, _)) = sent => {
-                    log(&sending);
+                Message::Done if let Some((bytes, _)) = sent && sending.has_sent_all() => {
+                    record(inner, &sending);
                     return Ok(bytes);
                 }
                 other => return Err(unexpected(&other, "CREDIT")),
@@ -82,33 +84,37 @@ async fn run(
                 control.send(&Message::End { chunks }).await?;
                 sending.finish();
             }
-            // All has arrived, and only the word is missing.
-            () = sleep(inner.settings.stall_timeout), if is_arrived => {
+            () = sleep_until(word_by.unwrap_or_else(Instant::now)), if word_by.is_some() => {
                 return Err(Error::Stalled(inner.settings.stall_timeout));
             }
-            arrived = &mut all_arrived, if !is_arrived => {
+            arrived = &mut all_arrived, if word_by.is_none() => {
                 arrived.map_err(Error::Object)?;
-                is_arrived = true;
+                word_by = Some(Instant::now() + inner.settings.stall_timeout);
             }
         }
     }
 }
 
-/// Logs what the transfer has cost.
-fn log(sending: &Sending) {
-    let (counters, (rtt, rate)) = (sending.counters(), sending.pace());
-    let waste = (counters.sent - counters.needed) as f64 / counters.needed.max(1) as f64;
+/// Records what the transfer has cost.
+fn record(inner: &Inner, sending: &Sending) {
+    let (SendCounters { needed, sent, repairs, repeats, lost, drops, .. }, (rtt, rate)) =
+        (sending.counters(), sending.pace());
+    let rtt = rtt.map_or(0.0, |rtt| rtt.as_secs_f64());
+    let totals = ObjectTotals { transfers: 1, needed, sent, repairs, repeats, drops, rate, rtt };
     tracing::debug!(
-        packets = counters.needed,
-        waste,
-        lost = counters.lost,
-        repairs = counters.repairs,
-        repeats = counters.repeats,
-        drops = counters.drops,
-        ?rtt,
+        packets = needed,
+        waste = totals.waste(),
+        lost,
+        repairs,
+        repeats,
+        drops,
+        rtt,
         rate,
         "sent as objects"
     );
+    if let Some(losses) = inner.losses() {
+        losses.add_objects(totals);
+    }
 }
 
 /// Proposes the transfer, and starts to send what the peer accepts.
@@ -132,7 +138,10 @@ async fn agree(
     };
     control.send(&Message::Hello { version: VERSION, shape, seal: objects.seal }).await?;
     let (chunk_len, credit) = match control.next_within(inner.settings.reply_timeout).await? {
-        Message::Accept { chunk_len, credit, .. } => (chunk_len, credit),
+        Message::Accept { version, chunk_len, credit } if (1..=VERSION).contains(&version) => (chunk_len, credit),
+        Message::Accept { version, .. } => {
+            return Err(Error::Object(format!("the peer accepts version {version}; from 1 to {VERSION} was expected")));
+        }
         other => return Err(unexpected(&other, "ACCEPT")),
     };
     if chunk_len > shape.chunk_len || chunk_len < packet_len {
