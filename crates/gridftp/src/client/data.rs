@@ -433,7 +433,7 @@ impl<'a> DataPlan<'a> {
         let name = session.name.clone();
         if session.data.is_some() {
             let reason = "the server gives no parts of files (ERET), and extended blocks come over connections that it makes, which do \
-                          not go through gateways: leave --streams out, or --via";
+                          not go through gateways: leave --streams out, or --gateways";
             return Err(senseless(&name, reason));
         }
         let settings = self.settings(session)?;
@@ -441,7 +441,11 @@ impl<'a> DataPlan<'a> {
             Channel::listening(session.local.ip(), settings).map_err(|error| super::error::data(&name, error))?;
         let addr = channel.local_addr().unwrap_or(session.local);
         self.aim(session, &[addr]).await?;
-        Ok(channel)
+        // Of TCP, only a sender learns how much was sent again.
+        Ok(match self.losses.as_ref().filter(|_| channel.carries_objects()) {
+            Some(losses) => channel.counting(losses.clone()),
+            None => channel,
+        })
     }
 
     /// Sends the addresses that the server is to connect to.

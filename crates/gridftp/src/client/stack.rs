@@ -300,6 +300,11 @@ mod tests {
             ("tcp,object", "driver object has to be the lowest"),
             ("object:packet=63", "driver object: packet is \"63\"; a size from 64 to"),
             ("object:chunk=1000", "driver object: chunk is \"1000\"; a size from"),
+            ("object:buffers=1", "driver object: buffers is \"1\"; a number of chunks from 2 to"),
+            (
+                "object:buffers=5000",
+                "driver object: buffers is 5000; with chunks of 1048576 bytes at most 4096 are allowed",
+            ),
             ("object:ack=0", "driver object: ack is \"0\"; a number of packets"),
             ("object:seal=rot13", "driver object: seal is \"rot13\"; encrypt or none was expected"),
             ("object:control=new", "driver object has no option control here"),

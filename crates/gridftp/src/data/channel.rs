@@ -71,7 +71,12 @@ impl Channel {
         Self(Arc::new(Inner { settings, way, kept: Mutex::default(), losses: OnceLock::new() }))
     }
 
-    /// The same, counting retransmissions.
+    /// Whether files go as objects.
+    pub fn carries_objects(&self) -> bool {
+        self.0.settings.objects.is_some()
+    }
+
+    /// The same, counting what was sent again.
     #[must_use]
     pub fn counting(self, losses: Arc<Losses>) -> Self {
         // The first counter stays.

@@ -232,15 +232,17 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
             }
         }
     }
-    objects.buffers = buffers.unwrap_or_else(|| Objects::buffers_of(objects.chunk));
-    let wanted = u64::from(objects.buffers) * u64::from(objects.chunk);
-    if wanted > memory {
-        let (Objects { buffers, chunk, .. }, memory) = (objects, memory >> 20);
-        return Err(format!(
-            "driver {OBJECT}: buffers is {buffers} and chunk is {chunk}, {} MiB together; at most {memory} MiB are allowed here",
-            wanted >> 20
-        ));
-    }
+    let fitting = u32::try_from(memory / u64::from(objects.chunk)).unwrap_or(u32::MAX).max(2);
+    objects.buffers = match buffers {
+        None => Objects::buffers_of(objects.chunk).min(fitting),
+        Some(buffers) if buffers <= fitting => buffers,
+        Some(buffers) => {
+            let chunk = objects.chunk;
+            return Err(format!(
+                "driver {OBJECT}: buffers is {buffers}; with chunks of {chunk} bytes at most {fitting} are allowed here"
+            ));
+        }
+    };
     Ok(objects)
 }
 
