@@ -1,0 +1,97 @@
+//! Memory for the chunks of objects, which all transfers of a server share (L9).
+//!
+//! A transfer gets what it wants, and at most a quarter of what is free: the first ones are fast, and later ones still have
+//! some. However little is free, each has [`ObjectMemory::LEAST`], so that each moves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory for chunks. Clones are the same memory.
+#[derive(Debug, Clone)]
+pub struct ObjectMemory {
+    free: Arc<AtomicU64>,
+}
+
+/// A transfer's part. Dropping it gives it back.
+#[derive(Debug)]
+pub struct MemoryShare {
+    memory: ObjectMemory,
+    /// What was taken from the memory that is shared: 0 if the transfer has only the least.
+    taken: u64,
+}
+
+impl ObjectMemory {
+    /// What every transfer has, in bytes, beyond the shared memory if that is used up.
+    pub const LEAST: u64 = 256 << 10;
+    /// Chunks of which a transfer has memory before they are made shorter: with fewer, the sender would wait for the disk.
+    const CHUNKS: u64 = 4;
+
+    /// Memory of `bytes`.
+    pub fn new(bytes: u64) -> Self {
+        Self { free: Arc::new(AtomicU64::new(bytes)) }
+    }
+
+    /// Takes a part of at most `wanted` bytes.
+    pub fn share(&self, wanted: u64) -> MemoryShare {
+        let part = |free: u64| Some(wanted.min(free / 4)).filter(|part| *part >= Self::LEAST);
+        let update =
+            self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| part(free).map(|part| free - part));
+        MemoryShare { memory: self.clone(), taken: update.ok().and_then(part).unwrap_or(0) }
+    }
+}
+
+impl MemoryShare {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.taken.max(ObjectMemory::LEAST)
+    }
+
+    /// The length of chunks and their number that fit, of at most `chunk` bytes and at least `packet`, and at most `buffers`.
+    /// At least two.
+    pub fn fit(&self, (chunk, packet): (u32, u32), buffers: u32) -> (u32, u32) {
+        let most = u32::try_from(self.bytes() / ObjectMemory::CHUNKS).unwrap_or(u32::MAX);
+        let chunk = chunk.min(most).max(packet);
+        let fitting = u32::try_from(self.bytes() / u64::from(chunk.max(1))).unwrap_or(u32::MAX);
+        (chunk, buffers.min(fitting).max(2))
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        self.memory.free.fetch_add(self.taken, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn first_transfers_have_what_they_want_and_all_have_some() {
+        let memory = ObjectMemory::new(1024 * MIB);
+        let mut shares: Vec<_> = (0..500).map(|_| memory.share(96 * MIB)).collect();
+        assert_eq!(shares[0].bytes(), 96 * MIB);
+        assert!(shares.iter().all(|share| share.bytes() >= ObjectMemory::LEAST));
+        let all: u64 = shares.iter().map(MemoryShare::bytes).sum();
+        assert!(all <= 1024 * MIB + 500 * ObjectMemory::LEAST, "{all}");
+        // What one gives back is there for the next.
+        shares.truncate(0);
+        assert_eq!(memory.share(96 * MIB).bytes(), 96 * MIB);
+        assert_eq!(memory.free.load(Ordering::Relaxed), 1024 * MIB);
+    }
+
+    #[test]
+    fn chunks_get_shorter_before_there_are_too_few() {
+        let memory = ObjectMemory::new(1024 * MIB);
+        assert_eq!(memory.share(96 * MIB).fit((1 << 20, 1438), 96), (1 << 20, 96));
+        assert_eq!(memory.share(16 * MIB).fit((1 << 20, 1438), 96), (1 << 20, 16));
+        assert_eq!(memory.share(2 * MIB).fit((1 << 20, 1438), 96), (512 << 10, 4));
+        let none = ObjectMemory::new(0);
+        assert_eq!(none.share(96 * MIB).fit((1 << 20, 1438), 96), (64 << 10, 4));
+        // A packet has to fit whatever there is.
+        assert_eq!(none.share(96 * MIB).fit((1 << 20, 65_473), 96), (65_536, 4));
+        assert_eq!(none.share(0).fit((1 << 20, 200_000), 96), (200_000, 2));
+    }
+}
