@@ -15,6 +15,7 @@ mod cp_drain;
 mod cp_ftp;
 mod cp_gsiftp;
 mod cp_local;
+mod cp_objects_killed;
 mod cp_ssh;
 mod cp_stack;
 mod cp_strange;
