@@ -108,9 +108,7 @@ impl NetStack {
         {
             return Err(format!("driver {protection} is above {OBJECT}, which is encrypted"));
         }
-        if let Some(objects) = &mut as_objects {
-            objects.rate = objects.rate.or(changes.limit());
-        }
+        let as_objects = as_objects.map(|objects| objects.within(changes.limit())).transpose()?;
         let (text, objects) = (text.to_owned(), as_objects);
         Ok(Self { text, transport, objects, changes, protection, certified: false, optional: false })
     }
@@ -307,7 +305,12 @@ mod tests {
             ),
             ("object:ack=0", "driver object: ack is \"0\"; a number of packets"),
             ("object:seal=rot13", "driver object: seal is \"rot13\"; encrypt or none was expected"),
-            ("object:control=new", "driver object has no option control here"),
+            ("object:control=new", "driver object: control is \"new\"; fair or fixed was expected"),
+            (
+                "object:control=fixed",
+                "driver object: control is \"fixed\", which needs a rate: object:control=fixed;rate=1gbit",
+            ),
+            ("object:window=9", "driver object has no option window here"),
             ("fobs:key=x", "driver object: key cannot be set"),
             ("quic:key=x", "driver quic: key cannot be set, since the two ends exchange it"),
             ("udt:rate=1", "driver udt has no option rate here"),

@@ -56,7 +56,7 @@ pub use intake::Intake;
 pub use losses::{Losses, ObjectTotals};
 pub use mode::Sharing;
 pub use object_memory::{MemoryShare, ObjectMemory};
-pub use objects::Objects;
+pub use objects::{Objects, RateControl};
 pub use receive::Incoming;
 pub use security::{ChannelSecurity, Protection};
 pub use settings::{Mode, Peers, Settings};

@@ -1,8 +1,18 @@
 //! Settings of object transfers.
 
-use phoebus_proto::control::{Factory, Fixed, Model};
+use phoebus_proto::control::{AtMost, Factory, Fixed, Model};
 use phoebus_proto::object::Seal;
 use phoebus_proto::units::BitRate;
+
+/// What sets the rate of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RateControl {
+    /// It follows the path, and leaves room for others ([`Model`]).
+    #[default]
+    Fair,
+    /// It is given, whatever is lost: for reserved circuits.
+    Fixed,
+}
 
 /// Settings of object transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +25,9 @@ pub struct Objects {
     pub buffers: u32,
     /// Packets after which the receiver acknowledges. 64 by default.
     pub ack: u32,
-    /// The rate, in bits per second with all headers, where it is fixed. Otherwise it follows the path.
+    /// What sets the rate.
+    pub control: RateControl,
+    /// With [`RateControl::Fixed`] the rate, otherwise the highest, in bits per second with all headers.
     pub rate: Option<BitRate>,
     /// The protection of datagrams.
     pub seal: Seal,
@@ -28,6 +40,7 @@ impl Default for Objects {
             chunk: 1 << 20,
             buffers: Self::buffers_of(1 << 20),
             ack: 64,
+            control: RateControl::Fair,
             rate: None,
             seal: Seal::Encrypt,
         }
@@ -44,11 +57,26 @@ impl Objects {
         (Self::MEMORY / chunk.max(1)).max(8)
     }
 
+    /// The same within `limit`.
+    ///
+    /// # Errors
+    /// The rate is fixed, and not given.
+    pub(crate) fn within(self, limit: Option<BitRate>) -> Result<Self, String> {
+        let rate = self.rate.into_iter().chain(limit).min_by_key(|rate| rate.0);
+        if self.control == RateControl::Fixed && rate.is_none() {
+            return Err(
+                "driver object: control is \"fixed\", which needs a rate: object:control=fixed;rate=1gbit".to_owned()
+            );
+        }
+        Ok(Self { rate, ..self })
+    }
+
     /// The control of the rate.
-    pub(super) fn control(&self) -> Box<dyn Factory> {
-        match self.rate {
-            Some(rate) => Box::new(Fixed { bits_per_second: rate.0 }),
-            None => Box::new(Model),
+    pub(super) fn factory(&self) -> Box<dyn Factory> {
+        match (self.control, self.rate.map(|rate| rate.0)) {
+            (RateControl::Fixed, Some(bits_per_second)) => Box::new(Fixed { bits_per_second }),
+            (_, Some(bits_per_second)) => Box::new(AtMost { control: Model, bits_per_second }),
+            (_, None) => Box::new(Model),
         }
     }
 }

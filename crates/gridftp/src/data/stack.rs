@@ -4,7 +4,7 @@
 //! colon. `%` and two hexadecimal digits stand for a character. Each end decides which drivers it has, and who may use
 //! them.
 
-use super::objects::Objects;
+use super::objects::{Objects, RateControl};
 use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::object::{Seal, Shape};
@@ -218,6 +218,13 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
                 let rate = value.parse::<BitRate>().ok().filter(|rate| rate.0 >= 8000);
                 objects.rate = Some(rate.ok_or_else(|| wrong("a rate from 8 kbit/s on"))?);
             }
+            "control" => {
+                objects.control = match value.as_str() {
+                    "fair" => RateControl::Fair,
+                    "fixed" => RateControl::Fixed,
+                    _ => return Err(wrong("fair or fixed")),
+                }
+            }
             "seal" => {
                 objects.seal = match value.as_str() {
                     "encrypt" => Seal::Encrypt,
@@ -227,7 +234,7 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
             }
             _ => {
                 return Err(format!(
-                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, rate and seal"
+                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, control, rate and seal"
                 ));
             }
         }

@@ -7,9 +7,9 @@
 
 use super::config::{ConfigError, Data};
 use super::hub::Hub;
-use crate::data::Objects;
 use crate::data::pinned::{self, OwnKey, Pinned};
 use crate::data::stack::{self, Changes, Layer, OBJECT, QUIC, RATE, SESSIONS, TLS};
+use crate::data::{Objects, RateControl};
 use phoebus_net::Profile;
 use phoebus_net::Registry;
 use phoebus_net::driver::{Library, ValueType};
@@ -18,6 +18,7 @@ use phoebus_net::wrapblock::Limits;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::gridftp::inside::{self, Ticket};
 use phoebus_proto::gridftp::pin::Pin;
+use phoebus_proto::units::BitRate;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -117,6 +118,7 @@ pub(crate) struct Drivers {
     gateways: Option<Arc<dyn Gateways>>,
     buffer: u64,
     object_memory: u64,
+    circuit: Option<BitRate>,
     usual: Stack,
 }
 
@@ -205,8 +207,16 @@ impl Drivers {
         }
         let (text, changes) = (data.drivers[0].clone(), Changes::default());
         let usual = Stack { text, transport, path: None, objects: None, changes, keyed: None, ticket: None };
-        let mut drivers =
-            Self { known, path, nameable, gateways, buffer: data.buffer.0, object_memory: data.object_memory.0, usual };
+        let mut drivers = Self {
+            known,
+            path,
+            nameable,
+            gateways,
+            buffer: data.buffer.0,
+            object_memory: data.object_memory.0,
+            circuit: data.circuit,
+            usual,
+        };
         if let Some(stack) = &data.stack {
             let made = stack::parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
             drivers.usual = made.map_err(|error| ConfigError::Value(format!("data.stack: {error}")))?;
@@ -309,11 +319,22 @@ impl Drivers {
         if objects.is_some() && path.is_some() {
             return Err(format!("driver {SESSIONS} is above {OBJECT}, whose datagrams go through no gateways"));
         }
-        if let Some(objects) = &mut objects {
-            objects.rate = objects.rate.or(changes.limit());
-        }
+        let objects = objects.map(|objects| self.allowed(objects.within(changes.limit())?)).transpose()?;
         let path = path.zip(self.gateways.clone());
         Ok(Stack { text: text.to_owned(), transport, path, objects, changes, keyed, ticket })
+    }
+
+    /// The same settings, if the administrator allows them. A fixed rate yields to nobody.
+    fn allowed(&self, objects: Objects) -> Result<Objects, String> {
+        match (objects.control, objects.rate, self.circuit) {
+            (RateControl::Fixed, _, None) => Err(format!(
+                "driver {OBJECT}: control is \"fixed\", which is for reserved circuits, and this server has none (data.circuit)"
+            )),
+            (RateControl::Fixed, Some(rate), Some(most)) if rate.0 > most.0 => {
+                Err(format!("driver {OBJECT}: rate is {rate}; at most {most} was expected (data.circuit)"))
+            }
+            _ => Ok(objects),
+        }
     }
 
     /// The gateways of a `phoebus` layer, which must be among those that clients may name.

@@ -14,6 +14,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::tempdir;
@@ -80,7 +81,7 @@ enum Quirk {
     WrongSum,
     /// The control connection ends at the second RNTO.
     EndsAtSecondName,
-    /// The second RNFR is refused, and RNTO then renames the file before.
+    /// The second RNFR of a connection is refused, once, and RNTO then renames the file before.
     RefusesSecondRename,
     /// CHMOD is refused the first time.
     RefusesFirstMode,
@@ -111,6 +112,9 @@ struct Channel {
     names: usize,
     renames: usize,
     modes: usize,
+    /// Whether a rename was refused: on this connection just now, and on any.
+    refuses: bool,
+    has_refused: bool,
 }
 
 const END: u8 = 8 | 64;
@@ -141,10 +145,13 @@ fn sent(content: &[u8]) -> Vec<u8> {
 /// A server that keeps data connections.
 fn keeping(quirk: Quirk) -> Fake {
     let channels: Arc<Mutex<HashMap<usize, Channel>>> = Arc::default();
+    let has_refused = AtomicBool::new(false);
     Fake::with(move |client, verb, argument| {
         let id = std::ptr::from_ref::<Client>(client).addr();
         let mut channel = channels.lock().unwrap().remove(&id).unwrap_or_default();
+        channel.has_refused = has_refused.load(Ordering::Relaxed);
         let is_done = answer(quirk, &mut channel, client, verb, argument);
+        has_refused.fetch_or(channel.refuses, Ordering::Relaxed);
         // A client may connect in place of an earlier one.
         if verb != "QUIT" {
             channels.lock().unwrap().insert(id, channel);
@@ -240,7 +247,8 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
         }
         "RNFR" => {
             channel.renames += 1;
-            if channel.renames == 2 && quirk == Quirk::RefusesSecondRename {
+            if channel.renames == 2 && quirk == Quirk::RefusesSecondRename && !channel.has_refused {
+                channel.refuses = true;
                 client.say("550 not this one");
                 return true;
             }
@@ -250,7 +258,7 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
             channel.modes += 1;
             client.say(if channel.modes == 1 && quirk == Quirk::RefusesFirstMode { "550 no" } else { "200 ok" });
         }
-        "RNTO" if quirk == Quirk::RefusesSecondRename && channel.renames == 2 => {
+        "RNTO" if std::mem::take(&mut channel.refuses) => {
             let content = client.files.lock().unwrap().values().next().cloned().unwrap_or_default();
             client.store(argument, &content);
             client.say("250 done");

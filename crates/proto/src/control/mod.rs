@@ -8,14 +8,17 @@
 //! - [`Native`]: UDT's own control, DAIMD, for circuits with little loss. Every episode of loss costs at least a ninth
 //!   of the rate.
 //! - [`Fixed`]: a fixed rate, independent of loss.
+//! - [`AtMost`]: another one within a rate.
 //! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue.
 
+mod at_most;
 mod delivery;
 mod fixed;
 mod model;
 mod native;
 mod pacer;
 
+pub use at_most::AtMost;
 pub use delivery::{Delivery, Snapshot};
 pub use fixed::Fixed;
 pub use model::Model;

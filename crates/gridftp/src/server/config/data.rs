@@ -1,7 +1,7 @@
 //! Data connections: drivers and limits.
 
 use super::Reach;
-use phoebus_proto::units::{ByteSize, Span};
+use phoebus_proto::units::{BitRate, ByteSize, Span};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,6 +40,9 @@ pub struct Data {
     pub turn: Span,
     /// Size of blocks that are read, sent and written. 1 MiB by default.
     pub block: ByteSize,
+    /// The highest fixed rate that clients may ask for (`object:control=fixed`), which is for reserved circuits and yields to
+    /// nobody. None by default.
+    pub circuit: Option<BitRate>,
     /// Memory for the chunks of all files that go as objects. 1 GiB by default: a transfer wants a tenth of it. Each has at
     /// least 256 KiB, whatever others take.
     pub object_memory: ByteSize,
@@ -110,6 +113,7 @@ impl Default for Data {
             threads: 64,
             turn: Span(Duration::from_millis(20)),
             block: ByteSize(1 << 20),
+            circuit: None,
             object_memory: ByteSize(1 << 30),
             buffer: ByteSize(1 << 30),
             reply_timeout: Span(Duration::from_secs(60)),

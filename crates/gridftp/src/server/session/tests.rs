@@ -325,6 +325,7 @@ fn clients_choose_among_listed_drivers() {
         ("tcp,,rate", "the name of a driver was expected"),
         (&["tcp"; 9].join(","), "at most 8 drivers"),
         ("", "drivers was expected"),
+        ("object:control=fixed;rate=1gbit", "object driver not whitelisted"),
     ] {
         let (code, text) = said(session.line(format!("SITE SETNETSTACK {stack}").as_bytes(), 0));
         assert!(matches!(code, 500 | 501) && text.contains(says), "{stack}: {code} {text}");

@@ -114,6 +114,7 @@ fn room_is_advertised_after_a_full_buffer_is_read() {
 #[test]
 fn packets_that_had_no_room_are_reported_once_there_is_room() {
     let mut receiver = receiver(Kind::Stream, 8);
+    receiver.offered(64);
     let report = |receiver: &mut Receiver| {
         let mut out = [0; 64];
         receiver.loss_report(NOW, &Rtt::new(), &mut out).map(|len| out[..len].to_vec())
@@ -147,4 +148,14 @@ fn packet_that_is_too_long_is_not_waited_for() {
     let mut receiver = receiver(Kind::Stream, 8);
     arrive(&mut receiver, 5, MessagePosition::NONE, b"123456789");
     assert_eq!((receiver.counters.no_room, receiver.refused_end, receiver.ring.end()), (1, None, FIRST));
+}
+
+#[test]
+fn packet_far_beyond_what_was_offered_is_not_waited_for() {
+    let mut receiver = receiver(Kind::Stream, 8);
+    receiver.offered(64);
+    arrive(&mut receiver, 1 << 20, MessagePosition::NONE, b"12345678");
+    assert_eq!((receiver.counters.no_room, receiver.refused_end), (1, None));
+    arrive(&mut receiver, 63, MessagePosition::NONE, b"12345678");
+    assert_eq!(receiver.refused_end, Some(FIRST.plus(64)));
 }

@@ -161,7 +161,7 @@ async fn agree(
     // Before the user's own time-out, which could not say why nothing moves.
     let options =
         SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout * 3 / 4 };
-    let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*objects.control(), options)?;
+    let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*objects.factory(), options)?;
     sending.raise_credit(credit);
     Ok((sending, shape))
 }
