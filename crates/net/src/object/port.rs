@@ -77,6 +77,17 @@ impl Port {
         self.0.socket.drops().wrapping_sub(self.0.dropped_before.load(Ordering::Relaxed)).into()
     }
 
+    /// For how long datagrams may gather in the socket's buffer, `longest` at most: while a fast link fills a small part of it.
+    /// Zero if the kernel's timers are too coarse for that.
+    pub(super) fn gathering(&self, longest: Duration) -> Duration {
+        const FAST: f64 = 10e9 / 8.0;
+        const PART: f64 = 0.25;
+        /// The kernel's timer slack.
+        const SHORTEST: Duration = Duration::from_micros(50);
+        let time = Duration::from_secs_f64(self.0.socket.receive_buffer() as f64 * PART / FAST);
+        if time < SHORTEST { Duration::ZERO } else { time.min(longest) }
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.0.began.elapsed()
     }

@@ -202,6 +202,7 @@ impl<B> State<B> {
 impl<B: AsMut<[u8]>> Thread<B> {
     fn run(&mut self) {
         let mut inbox = Inbox::new();
+        let gathering = self.shared.port.gathering(GATHERING);
         let (mut may_receive, mut out) = (true, Vec::new());
         loop {
             let mut count = 0;
@@ -215,9 +216,9 @@ impl<B: AsMut<[u8]>> Thread<B> {
             if may_receive {
                 continue;
             }
-            if count >= BUSY {
+            if count >= BUSY && !gathering.is_zero() {
                 // Each datagram would wake the thread.
-                std::thread::sleep(GATHERING);
+                std::thread::sleep(gathering);
                 may_receive = true;
             } else {
                 may_receive = self.shared.port.wait(until, false).may_receive;

@@ -67,7 +67,7 @@ async fn run(
         (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
     };
     let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
-    let receiving = Receiving::start(port, control.peer()?, (shape, seal, &secret))?;
+    let receiving = Receiving::start(port.clone(), control.peer()?, (shape, seal, &secret))?;
     let pool = Pool::new(chunk_len as usize, buffers as usize);
     let mut credit = 0;
     for _ in 0..buffers {
@@ -79,6 +79,11 @@ async fn run(
         .await?;
     let ReceiveCounters { packets, duplicates, drops, sent, .. } = receiving.counters();
     let totals = ObjectTotals { transfers: 1, needed: packets - duplicates, sent, drops, ..ObjectTotals::default() };
+    if drops > 0
+        && let Some(note) = port.note()
+    {
+        tracing::warn!(drops, "this host had no room for datagrams: {note}");
+    }
     tracing::debug!(packets = totals.needed, waste = totals.waste(), duplicates, drops, "received as objects");
     if let Some(losses) = inner.losses() {
         losses.add_objects(totals);
