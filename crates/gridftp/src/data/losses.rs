@@ -25,7 +25,7 @@ pub struct ObjectTotals {
     pub repairs: u64,
     /// Packets repeated at the end of a transfer, or to ask a silent peer. Only the sending end knows.
     pub repeats: u64,
-    /// Datagrams for which the receiver's socket had no room.
+    /// Buffers of datagrams for which the receiver's socket had no room.
     pub drops: u64,
     /// The rate in force at the end of the latest transfer, in bits per second with all headers. Only the sending end knows.
     pub rate: f64,

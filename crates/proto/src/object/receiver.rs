@@ -93,7 +93,7 @@ pub struct ReceiveCounters {
     pub packets: u64,
     /// Of these, packets whose bytes were there already.
     pub duplicates: u64,
-    /// Datagrams that this host has dropped for want of buffers, as far as it says.
+    /// Buffers of datagrams that this host has dropped for want of room, as far as it says.
     pub drops: u64,
     /// Datagrams of acknowledgements.
     pub acknowledgements: u64,

@@ -80,8 +80,9 @@ pub struct Sender {
     /// no statement has covered them since.
     judged: u64,
     suspects: Vec<(u64, PacketNumber)>,
-    /// Datagrams that the peer's kernel has dropped, which no loss was put down to yet.
-    drops: u64,
+    /// Until then, losses are put down to the peer's host, which has said that it had no room. It counts buffers, each of
+    /// which may hold many datagrams.
+    dropping_until: Duration,
     /// Whether all chunks are there.
     is_finished: bool,
     /// Where repetitions at the tail have got to: transmissions before this were not repeated.
@@ -112,7 +113,7 @@ pub struct SendCounters {
     pub arrived: u64,
     /// Packets that have arrived more than once, as the peer counts them.
     pub duplicates: u64,
-    /// Datagrams that the peer's kernel has dropped.
+    /// Buffers of datagrams that the peer's kernel has dropped.
     pub drops: u64,
 }
 
@@ -159,7 +160,7 @@ impl Sender {
             duplicates: 0,
             judged: 0,
             suspects: Vec::new(),
-            drops: 0,
+            dropping_until: Duration::ZERO,
             is_finished: false,
             tail: None,
             heard_at: now,
@@ -294,8 +295,10 @@ impl Sender {
         }
         (self.heard_at, self.timeouts, self.probes) = (now, 0, 0);
         self.chunks.raise_credit(ack.credit);
-        self.drops += ack.drops.saturating_sub(self.counters.drops);
-        self.counters.drops = self.counters.drops.max(ack.drops);
+        if ack.drops > self.counters.drops {
+            self.counters.drops = ack.drops;
+            self.dropping_until = now + self.rtt.get();
+        }
         self.tolerate_reordering(ack.duplicates);
         let rtt = self.take_rtt(now, ack);
         let arrived = self.take_arrivals(ack)?;
@@ -465,11 +468,9 @@ impl Sender {
         }
         self.counters.lost += u64::from(count);
         // What the peer's host had no room for says nothing about the path.
-        let dropped = self.drops.min(count.into()) as u32;
-        self.drops -= u64::from(dropped);
-        if dropped < count {
+        if now >= self.dropping_until {
             let path = self.path();
-            self.control.on_loss(now, &path, &Loss { first, count: count - dropped });
+            self.control.on_loss(now, &path, &Loss { first, count });
         }
     }
 }
