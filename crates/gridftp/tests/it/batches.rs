@@ -114,10 +114,10 @@ fn files_go_there_and_back_with_all_that_they_have() {
         assert!(report.is_complete() && report.carried as usize == FILES + 1, "{report:?}");
         assert_eq!(seen(back.path()), seen(from.path()));
         // What has changed is replaced.
-        fs::write(from.path().join("fé1"), "changed").unwrap();
+        fs::write(from.path().join("fé1"), "something longer").unwrap();
         let (report, log) = put(from.path(), &remote, "up").await;
         assert_eq!((report.carried, report.skipped as usize, &log[..]), (1, FILES, &["carry up/fé1".to_owned()][..]));
-        assert_eq!(fs::read(serve.path("up/fé1")).unwrap(), b"changed");
+        assert_eq!(fs::read(serve.path("up/fé1")).unwrap(), b"something longer");
         assert!(serve.hidden().is_empty());
     });
 }
