@@ -60,6 +60,55 @@ fn files_arrive_in_both_directions_and_between_servers() {
 }
 
 #[test]
+fn fixed_rates_need_a_circuit_that_carries_them() {
+    let circuit = || Serve::with(|config| config.data.circuit = Some("2gbit".parse().unwrap()));
+    let (plain, circuit, runtime) = (serve(), circuit(), Runtime::new().unwrap());
+    let here = tempfile::tempdir().unwrap();
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    fs::write(here.path().join("x"), bytes(LONG)).unwrap();
+    runtime.block_on(async {
+        for (serve, rate, says) in
+            [(&plain, "1gbit", "this server has none (data.circuit)"), (&circuit, "3gbit", "at most 2gbit")]
+        {
+            let error = remote(serve, &format!("object:control=fixed;rate={rate}")).await.unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        // Where the rate is the highest, and not a fixed one, nobody has to allow it.
+        for (serve, stack) in [(&circuit, "object:control=fixed;rate=1gbit"), (&plain, "object:rate=1gbit")] {
+            let remote = remote(serve, stack).await.unwrap();
+            copy(&local, &remote, ("x", "a")).await.unwrap();
+            assert!(fs::read(serve.path("a")).unwrap() == bytes(LONG), "{stack}");
+        }
+    });
+}
+
+#[test]
+fn many_transfers_share_little_memory_both_ways() {
+    const AT_ONCE: usize = 12;
+    let serve = Serve::with(|config| config.data.object_memory = "1MiB".parse().unwrap());
+    let (here, content) = (tempfile::tempdir().unwrap(), bytes(LONG));
+    fs::write(here.path().join("x"), &content).unwrap();
+    let runtime = Runtime::new().unwrap();
+    std::thread::scope(|scope| {
+        for nth in 0..AT_ONCE {
+            let (serve, here, runtime) = (&serve, here.path(), &runtime);
+            scope.spawn(move || {
+                runtime.block_on(async {
+                    let local = Local::new(here, Links::Beneath).unwrap();
+                    let remote = remote(serve, "object").await.unwrap();
+                    let [there, back] = ["there", "back"].map(|name| format!("{name}-{nth}"));
+                    copy(&local, &remote, ("x", &there)).await.unwrap();
+                    copy(&remote, &local, (&there, &back)).await.unwrap();
+                });
+            });
+        }
+    });
+    for nth in 0..AT_ONCE {
+        assert!(fs::read(here.path().join(format!("back-{nth}"))).unwrap() == content, "{nth}");
+    }
+}
+
+#[test]
 fn bad_options_and_servers_without_objects_are_named() {
     let (serve, plain, runtime) =
         (serve(), Serve::with(|config| config.data.drivers.truncate(1)), Runtime::new().unwrap());

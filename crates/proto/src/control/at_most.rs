@@ -52,3 +52,34 @@ impl Controller for Control {
         Pace { interval: interval.max(self.least), window }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Acknowledgements, Fixed, packet_bits};
+    use super::*;
+
+    #[test]
+    fn lower_one_of_both_rates_holds() {
+        let acknowledgements = Acknowledgements { interval: Duration::from_millis(10), packets: 64 };
+        let rtt = Duration::from_millis(50);
+        let (mss, window_max, seed) = (1500, 1000, 0);
+        let path = Path {
+            mss,
+            window_max,
+            rtt,
+            rtt_measured: true,
+            receiving: 16.0,
+            capacity: 1.0,
+            next: 0,
+            in_flight: 0,
+            acknowledgements,
+            seed,
+        };
+        for (inner, most, holds) in [(9_000_000, 5_000_000, 5e6), (3_000_000, 5_000_000, 3e6)] {
+            let factory = AtMost { control: Fixed { bits_per_second: inner }, bits_per_second: most };
+            let Pace { interval, window } = factory.build(Duration::ZERO, &path).pace();
+            assert!((packet_bits(mss) * 1e9 / interval - holds).abs() < 1.0 && window == window_max, "{interval}");
+            assert_eq!(factory.name(), "fixed");
+        }
+    }
+}

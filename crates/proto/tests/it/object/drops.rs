@@ -1,0 +1,75 @@
+//! Packets that the receiving host had no room for: they are repaired, and say nothing about the path.
+
+use super::SHAPE;
+use phoebus_proto::control::{Ack as Acked, Controller, Factory, Loss, Pace, Path};
+use phoebus_proto::object::{Ack, Receiver, SendConfig, Sender};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A control that counts the losses that it is told of.
+#[derive(Debug, Clone, Default)]
+struct Counting(Arc<AtomicU32>);
+
+impl Factory for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn build(&self, _: Duration, _: &Path) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+}
+
+impl Controller for Counting {
+    fn on_ack(&mut self, _: Duration, _: &Path, _: &Acked) {}
+
+    fn on_loss(&mut self, _: Duration, _: &Path, loss: &Loss) {
+        self.0.fetch_add(loss.count, Ordering::Relaxed);
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { interval: 100_000.0, window: 10_000 }
+    }
+}
+
+/// Losses that the sender found, and those that it told its control of, if the receiver reports so many `drops`.
+fn losses(drops: u64) -> (u64, u32) {
+    let control = Counting::default();
+    let (mut sender, mut receiver) =
+        (Sender::new(Duration::ZERO, SHAPE, SendConfig::default(), &control), Receiver::new(SHAPE));
+    receiver.grant(Duration::ZERO);
+    sender.raise_credit(receiver.credit());
+    sender.push(SHAPE.chunk_len);
+    let (mut now, mut sent) = (Duration::ZERO, 0);
+    // The first acknowledgement gives the round trip, and the second tells of what is missing.
+    for round in 1..=2 {
+        for _ in 0..200 {
+            now += Duration::from_micros(100);
+            while let Some(transmit) = sender.poll_transmit(now) {
+                sent += 1;
+                if round == 1 || !(250..280).contains(&sent) {
+                    receiver.place(&transmit.header, transmit.len).unwrap();
+                    receiver.arrived(now + Duration::from_millis(20), &transmit.header, transmit.len);
+                }
+            }
+        }
+        now += Duration::from_millis(40);
+        if round == 2 {
+            receiver.dropped(drops);
+        }
+        let mut out = Vec::new();
+        while receiver.poll_transmit(now, 1200, &mut out).is_some() {
+            sender.handle_ack(now, &Ack::decode(&out).unwrap()).unwrap();
+            out.clear();
+        }
+    }
+    (sender.counters().lost, control.0.load(Ordering::Relaxed))
+}
+
+#[test]
+fn drops_of_the_receiving_host_are_repaired_and_no_losses_to_the_control() {
+    let (lost, told) = losses(0);
+    assert!(lost >= 20 && u64::from(told) == lost, "{lost} lost, {told} told");
+    assert_eq!(losses(1), (lost, 0));
+}
