@@ -6,9 +6,10 @@
 //! configured time. They wait for [`Coalescing::patience`] at most; then one byte suffices again.
 //!
 //! Short and slow flows are never coalesced. A flow that pauses has to be bulk again for a while before it is, and for
-//! twice as long after each pause: a sender that waits for answers to its requests loses a small part of its time. A flow
-//! that is coalesced for as long without a pause is trusted for half as long again. An end of stream and a failure wake the relay at once in any case. The connections of a bundle are not
-//! coalesced, since each brings only a part of what is awaited.
+//! twice as long after each pause: a sender that waits for answers to its requests loses a small part of its time. Each
+//! time that a flow was coalesced for that long without a pause, half of it suffices from then on. An end of stream and a
+//! failure wake the relay at once in any case. The connections of a bundle are not coalesced, since each brings only a
+//! part of what is awaited.
 
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, ReadThreshold};
@@ -256,8 +257,8 @@ mod tests {
             flow.coalescing.late(flow.now);
         }
         assert_eq!(flow.coalescing.needed, 128);
-        // A second until it is coalesced, and as long until half of that suffices, and so on. However the bytes are handed
-        // over: the batches here are smaller than the threshold.
+        // It has to be bulk for a second. While it is coalesced, each second without a pause halves that. The batches are
+        // smaller than the threshold here, which makes no difference.
         flow.deliver(62_500, 4 * 1024);
         assert_eq!((flow.coalescing.needed, flow.coalescing.threshold), (4, 125_000));
     }
