@@ -202,9 +202,11 @@ impl Hosts {
         // Without PAM, sshd treats an account with a locked password as a locked account.
         let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
         let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
+        // For commands of sshd, bash runs its user's ~/.bashrc, which may take long, unless it counts as a nested shell.
         let text = format!(
             "Port {PORT}\nHostKey {own}/ssh-host\nAuthorizedKeysFile {own}/ssh-user.pub\nStrictModes no\nUsePAM {pam}\nPidFile none\n\
-             PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\nSubsystem sftp /usr/lib/openssh/sftp-server\n"
+             PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\nSubsystem sftp /usr/lib/openssh/sftp-server\n\
+             SetEnv SHLVL=2\n"
         );
         fs::write(hosts.path("sshd_config"), text.replace(&format!("Port {PORT}"), "Port 22"))?;
         Ok(hosts)

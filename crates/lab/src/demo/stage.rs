@@ -379,9 +379,11 @@ fn prepare_ssh(directory: &Path) -> Result<()> {
     let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
     let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
     let own = directory.display();
+    // For commands of sshd, bash runs its user's ~/.bashrc, which may take long, unless it counts as a nested shell.
     let text = format!(
         "Port 22\nHostKey {own}/host\nAuthorizedKeysFile {own}/authorized\nStrictModes no\nUsePAM {pam}\nPidFile none\n\
-         PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\n"
+         PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\n\
+         SetEnv SHLVL=2\n"
     );
     fs::write(file("sshd_config"), text)?;
     Ok(())

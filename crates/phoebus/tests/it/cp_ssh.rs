@@ -78,9 +78,10 @@ impl Far {
         );
         fs::write(at("home/.ssh/config"), config).unwrap();
         fs::set_permissions(at("home/.ssh/config"), fs::Permissions::from_mode(0o600)).unwrap();
+        // For commands of sshd, bash runs its user's ~/.bashrc, which may take long, unless it counts as a nested shell.
         let config = format!(
             "ListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPermitRootLogin prohibit-password\n\
-             PasswordAuthentication no\nStrictModes no\nMaxStartups 100\nUsePAM no\nPidFile none\nSetEnv PATH={}:/usr/bin:/bin:/usr/sbin\n",
+             PasswordAuthentication no\nStrictModes no\nMaxStartups 100\nUsePAM no\nPidFile none\nSetEnv SHLVL=2 PATH={}:/usr/bin:/bin:/usr/sbin\n",
             at("hostkey"),
             at("authorized"),
             at("home/bin"),

@@ -138,9 +138,11 @@ impl Ssh {
             let mut keygen = plain(program("ssh-keygen"));
             run(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(gateways.file(key))).ok();
         }
+        // For commands of sshd, bash runs its user's ~/.bashrc, which may take long, unless it counts as a nested shell.
         let sshd = format!(
             "ListenAddress {address}\nHostKey {room}/host\nPidFile none\nAuthorizedKeysFile {room}/user.pub\n\
-             StrictModes no\nPermitRootLogin yes\nUsePAM no\nSubsystem sftp internal-sftp\nMaxStartups 100\n"
+             StrictModes no\nPermitRootLogin yes\nUsePAM no\nSubsystem sftp internal-sftp\nMaxStartups 100\n\
+             SetEnv SHLVL=2\n"
         );
         fs::write(gateways.file("sshd_config"), sshd).unwrap();
         let ssh = format!(

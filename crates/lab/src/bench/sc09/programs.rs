@@ -173,10 +173,11 @@ fn prepare_ssh(grid: &Grid) -> anyhow::Result<()> {
     let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
     let own = grid.file("").display().to_string();
     let own = own.trim_end_matches('/');
+    // For commands of sshd, bash runs its user's ~/.bashrc, which may take long, unless it counts as a nested shell.
     let text = format!(
         "Port 22\nHostKey {own}/ssh-host\nAuthorizedKeysFile {own}/ssh-user.pub\nStrictModes no\nUsePAM {pam}\n\
          PidFile none\nPermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-         Subsystem sftp /usr/lib/openssh/sftp-server\n"
+         Subsystem sftp /usr/lib/openssh/sftp-server\nSetEnv SHLVL=2\n"
     );
     fs::write(grid.file("sshd_config"), text).context("no configuration for sshd")
 }
