@@ -159,11 +159,17 @@ impl Coalescing {
         let expected = (self.bytes as f64 * self.delay.as_secs_f64() / elapsed.as_secs_f64()) as u64;
         (self.since, self.bytes) = (now, 0);
         self.coalesced += u32::from(self.threshold > 1);
-        if self.coalesced >= self.needed {
+        let is_trusted = self.coalesced >= self.needed;
+        if is_trusted {
             (self.needed, self.coalesced) = ((self.needed / 2).max(STEADY[0]), 0);
         }
         self.steady = if expected < LEAST { 0 } else { (self.steady + 1).min(self.needed) };
         let wanted = if self.steady < self.needed { 1 } else { expected.min(MOST) };
+        if is_trusted && wanted > 1 {
+            // Set again even if it is the same: the transport takes no more than a part of its buffer, which grows.
+            self.threshold = wanted;
+            return Some(wanted);
+        }
         // A system call for each small change would cost more than it gains.
         let is_near = wanted > 1 && self.threshold.abs_diff(wanted) <= self.threshold / 4;
         if is_near || wanted == self.threshold {
@@ -223,7 +229,8 @@ mod tests {
         let mut flow = Flow::new();
         assert_eq!(flow.deliver(125_000, 31), NONE, "a transfer of 4 MB is short");
         assert_eq!(flow.coalescing.patience(), None);
-        assert_eq!(flow.deliver(125_000, 200), [250_000], "small changes change nothing");
+        assert_eq!(flow.deliver(125_000, 16), [250_000], "small changes change nothing");
+        assert_eq!(flow.deliver(125_000, 24), [250_000], "the buffer may have grown");
         assert_eq!(flow.coalescing.patience(), Some(3 * MILLISECOND));
         assert_eq!(flow.deliver(250_000, 16), [500_000]);
         assert_eq!(flow.deliver(10_000_000, 8), [MOST]);
@@ -234,7 +241,7 @@ mod tests {
         let mut flow = Flow::new();
         assert_eq!(flow.deliver(8000, 1000), NONE);
         // A fast one that becomes slow stops waiting.
-        assert_eq!(flow.deliver(125_000, 200), [250_000]);
+        assert_eq!(flow.deliver(125_000, 200).first(), Some(&250_000));
         assert_eq!(flow.deliver(1000, 20).last(), Some(&1));
         assert_eq!(flow.coalescing.patience(), None);
     }

@@ -88,6 +88,12 @@ impl Port {
         if time < SHORTEST { Duration::ZERO } else { time.min(longest) }
     }
 
+    /// Bytes of datagrams that the socket holds during a transfer while nobody reads them, at least. The kernel counts what it
+    /// keeps for each datagram, too, and with some network cards that makes four times its bytes.
+    pub fn socket_room(&self) -> u64 {
+        self.0.socket.receive_buffer() as u64 / 2
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.0.began.elapsed()
     }

@@ -207,11 +207,13 @@ impl QuicStream {
         }
     }
 
-    /// Shrinks the full send window by a quarter until the next write. A waiting writer is then woken only when there is
-    /// room for many packets, and not by the first acknowledgement.
+    /// Shrinks the full send window by a quarter until the next write, but not below the congestion window, which has to
+    /// be filled. A waiting writer is then woken only when there is room for many packets, and not by the first
+    /// acknowledgement.
     fn narrow_send_window(&self) {
         let wants = self.wanted_send_window();
-        self.set_send_window(wants - wants / 4);
+        let filling = self.shared.gauge.window().min(wants);
+        self.set_send_window((wants - wants / 4).max(filling));
     }
 
     fn wanted_send_window(&self) -> u64 {

@@ -49,6 +49,8 @@ pub enum Message {
         chunk_len: u32,
         /// Chunks below this number may be sent.
         credit: u64,
+        /// Bytes of datagrams for which the receiver's socket has room while nobody reads them.
+        socket_room: u64,
     },
     /// A chunk begins. Its datagrams may arrive before this.
     Chunk {
@@ -156,8 +158,8 @@ impl Message {
                     Seal::None => 0,
                 })?;
             }
-            Self::Accept { version, chunk_len, credit } => {
-                e.array(4)?.u8(2)?.u64(*version)?.u32(*chunk_len)?.u64(*credit)?;
+            Self::Accept { version, chunk_len, credit, socket_room } => {
+                e.array(5)?.u8(2)?.u64(*version)?.u32(*chunk_len)?.u64(*credit)?.u64(*socket_room)?;
             }
             Self::Chunk { number, offset, len, checksum } => {
                 e.array(5)?.u8(3)?.u64(*number)?.u64(*offset)?.u32(*len)?.u32(*checksum)?;
@@ -206,8 +208,7 @@ impl Message {
     fn fields(&self) -> u64 {
         match self {
             Self::Hello { .. } => 8,
-            Self::Chunk { .. } => 5,
-            Self::Accept { .. } => 4,
+            Self::Accept { .. } | Self::Chunk { .. } => 5,
             Self::Credit(_) | Self::End { .. } | Self::Failed { .. } => 2,
             Self::Done => 1,
         }
@@ -230,7 +231,8 @@ fn hello(d: &mut Decoder<'_>) -> Option<Message> {
 }
 
 fn accept(d: &mut Decoder<'_>) -> Option<Message> {
-    Some(Message::Accept { version: d.u64().ok()?, chunk_len: d.u32().ok()?, credit: number(d)? })
+    let (version, chunk_len, credit) = (d.u64().ok()?, d.u32().ok()?, number(d)?);
+    Some(Message::Accept { version, chunk_len, credit, socket_room: d.u64().ok()? })
 }
 
 fn chunk(d: &mut Decoder<'_>) -> Option<Message> {
@@ -257,7 +259,7 @@ mod tests {
         let shape = Shape { transfer: u32::MAX, packet_len: 1438, chunk_len: 1 << 20, ack_packets: 64, ack_interval };
         vec![
             Message::Hello { version: 1, shape, seal: Seal::Encrypt },
-            Message::Accept { version: 7, chunk_len: 4096, credit: 64 },
+            Message::Accept { version: 7, chunk_len: 4096, credit: 64, socket_room: 1 << 20 },
             Message::Chunk { number: 3, offset: u64::MAX, len: 9, checksum: 0xdead_beef },
             Message::Credit(CHUNK_END),
             Message::End { chunks: 0 },

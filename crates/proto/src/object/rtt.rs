@@ -8,18 +8,29 @@ pub(super) struct Rtt {
     smoothed: Duration,
     variation: Duration,
     is_measured: bool,
+    /// The smallest one since `since`, and that of the period before.
+    min: [Duration; 2],
+    since: Duration,
 }
+
+/// How long a smallest round-trip time holds, once to twice: a path may change.
+const MIN_PERIOD: Duration = Duration::from_secs(10);
 
 impl Rtt {
     /// Begins with `guess`, until there is a measurement.
     pub(super) fn new(guess: Duration) -> Self {
-        Self { smoothed: guess, variation: guess / 2, is_measured: false }
+        let min = [Duration::MAX; 2];
+        Self { smoothed: guess, variation: guess / 2, is_measured: false, min, since: Duration::ZERO }
     }
 
     /// Adds a measurement.
-    pub(super) fn measured(&mut self, rtt: Duration) {
+    pub(super) fn measured(&mut self, now: Duration, rtt: Duration) {
+        if now >= self.since + MIN_PERIOD {
+            (self.min, self.since) = ([Duration::MAX, self.min[0]], now);
+        }
+        self.min[0] = self.min[0].min(rtt);
         if !self.is_measured {
-            *self = Self { smoothed: rtt, variation: rtt / 2, is_measured: true };
+            (self.smoothed, self.variation, self.is_measured) = (rtt, rtt / 2, true);
             return;
         }
         self.variation = (self.variation * 3 + self.smoothed.abs_diff(rtt)) / 4;
@@ -28,6 +39,11 @@ impl Rtt {
 
     pub(super) fn get(&self) -> Duration {
         self.smoothed
+    }
+
+    /// The smallest of the last ten to twenty seconds, if there was a measurement.
+    pub(super) fn min(&self) -> Option<Duration> {
+        self.is_measured.then(|| self.min[0].min(self.min[1]))
     }
 
     pub(super) fn is_measured(&self) -> bool {

@@ -17,7 +17,7 @@ use super::ack::{Ack, Sections};
 use super::config::Shape;
 use super::packet::{HEADER_LEN, Header, Kind, PacketNumber, TRANSMISSION_END};
 use super::rtt::Rtt;
-use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, Loss, Pacer, Path, Snapshot};
+use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, Loss, Pace, Pacer, Path, Snapshot};
 use std::time::Duration;
 
 /// Settings of the sending half, which the peer does not need to know.
@@ -35,6 +35,9 @@ pub struct SendConfig {
     pub rtt: Duration,
     /// Most packets in flight.
     pub window: u32,
+    /// Bytes of datagrams for which the peer's socket has room, as the peer says. No more than that is in flight beyond
+    /// what the path itself holds: a peer that reads slowly, or not for a moment, then drops nothing.
+    pub socket_room: u64,
     /// Bytes of a datagram besides the packet: header, seal, UDP and IP.
     pub overhead: u32,
     /// A random seed.
@@ -52,6 +55,7 @@ impl Default for SendConfig {
             rtt: Duration::from_millis(100),
             // 1.5 GB: more than any path holds.
             window: 1 << 20,
+            socket_room: u64::MAX,
             overhead: HEADER_LEN as u32 + 16 + 28,
             seed: 0,
         }
@@ -142,6 +146,11 @@ impl Sender {
     const OVERTAKEN: u64 = 3;
     /// Repetitions at the tail of any transfer, however short.
     const REPEATS_MIN: u64 = 8;
+    /// What a path may hold, as a multiple of the rate and the smallest round-trip time: controls let queues of one round trip
+    /// stand on the path, and probe for more.
+    const ON_PATH: f64 = 2.5;
+    /// Packets that may be in flight however little room the peer's socket has.
+    const IN_FLIGHT_MIN: f64 = 64.0;
 
     /// Begins at `now`.
     pub fn new(now: Duration, shape: Shape, config: SendConfig, control: &dyn Factory) -> Self {
@@ -243,7 +252,7 @@ impl Sender {
             return None;
         }
         let pace = self.control.pace();
-        let is_open = self.log.in_flight() < pace.window.min(self.config.window);
+        let is_open = self.is_open(&pace);
         let packet = if is_open || self.probes > 0 { self.choose() } else { None };
         let Some(packet) = packet else {
             if is_open {
@@ -263,7 +272,7 @@ impl Sender {
     /// acknowledgement arrives before.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let pace = self.control.pace();
-        let is_open = self.log.in_flight() < pace.window.min(self.config.window) || self.probes > 0;
+        let is_open = self.is_open(&pace) || self.probes > 0;
         let paced = (is_open && self.has_next()).then(|| self.pacer.wakeup(pace.interval));
         [paced, self.silence_at()].into_iter().flatten().min()
     }
@@ -331,6 +340,18 @@ impl Sender {
 
     fn path(&self) -> Path {
         path(&self.shape, &self.config, &self.rtt, self.log.end(), self.log.in_flight())
+    }
+
+    /// Whether more may be in flight.
+    fn is_open(&self, pace: &Pace) -> bool {
+        let in_flight = self.log.in_flight();
+        if in_flight >= pace.window.min(self.config.window) {
+            return false;
+        }
+        let Some(rtt) = self.rtt.min() else { return true };
+        let on_path = Self::ON_PATH * rtt.as_nanos() as f64 / pace.interval.max(1e-3);
+        let room = self.config.socket_room as f64 / f64::from(self.mss());
+        f64::from(in_flight) < (on_path + room).max(Self::IN_FLIGHT_MIN)
     }
 
     /// Whether [`Self::choose`] would return something.
@@ -411,7 +432,7 @@ impl Sender {
         if !self.rtt.is_measured() {
             self.reordering = self.reordering.max(rtt / 4);
         }
-        self.rtt.measured(rtt);
+        self.rtt.measured(now, rtt);
         Some(rtt)
     }
 

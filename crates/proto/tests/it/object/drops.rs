@@ -73,3 +73,36 @@ fn drops_of_the_receiving_host_are_repaired_and_no_losses_to_the_control() {
     assert!(lost >= 20 && u64::from(told) == lost, "{lost} lost, {told} told");
     assert_eq!(losses(1), (lost, 0));
 }
+
+/// Packets in flight when the receiver no longer acknowledges, after a round trip of 10 ms at 10 000 packets a second.
+fn most_in_flight(socket_room: u64) -> u32 {
+    let config = SendConfig { socket_room, ..SendConfig::default() };
+    let (mut sender, mut receiver) =
+        (Sender::new(Duration::ZERO, SHAPE, config, &Counting::default()), Receiver::new(SHAPE));
+    for _ in 0..20 {
+        receiver.grant(Duration::ZERO);
+        sender.push(SHAPE.chunk_len);
+    }
+    sender.raise_credit(receiver.credit());
+    let transmit = sender.poll_transmit(Duration::ZERO).unwrap();
+    let mut now = Duration::from_millis(10);
+    receiver.arrived(now, &transmit.header, transmit.len);
+    now += SHAPE.ack_interval;
+    let mut out = Vec::new();
+    receiver.poll_transmit(now, 1200, &mut out).unwrap();
+    sender.handle_ack(now, &Ack::decode(&out).unwrap()).unwrap();
+    for _ in 0..10_000 {
+        now += Duration::from_micros(100);
+        while sender.poll_transmit(now).is_some() {}
+    }
+    sender.in_flight()
+}
+
+#[test]
+fn no_more_waits_at_the_receiving_host_than_its_socket_holds() {
+    let packet = u64::from(SHAPE.packet_len + SendConfig::default().overhead);
+    // The path holds 100 packets.
+    assert_eq!(most_in_flight(300 * packet), 250 + 300);
+    assert_eq!(most_in_flight(0), 250);
+    assert_eq!(most_in_flight(u64::MAX), 10_000);
+}

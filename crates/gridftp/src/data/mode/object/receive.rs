@@ -73,7 +73,8 @@ async fn run(
     for _ in 0..buffers {
         credit = receiving.grant(ChunkBuffer(pool.take().await));
     }
-    control.send(&Message::Accept { version, chunk_len, credit }).await?;
+    let socket_room = port.socket_room();
+    control.send(&Message::Accept { version, chunk_len, credit, socket_room }).await?;
     Run { from: intake.from, announced: BTreeMap::new(), total: None, passed: 0 }
         .run_to_end(control, &receiving, (&pool, blocks))
         .await?;

@@ -137,8 +137,10 @@ async fn agree(
         (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
     };
     control.send(&Message::Hello { version: VERSION, shape, seal: objects.seal }).await?;
-    let (chunk_len, credit) = match control.next_within(inner.settings.reply_timeout).await? {
-        Message::Accept { version, chunk_len, credit } if (1..=VERSION).contains(&version) => (chunk_len, credit),
+    let (chunk_len, credit, socket_room) = match control.next_within(inner.settings.reply_timeout).await? {
+        Message::Accept { version, chunk_len, credit, socket_room } if (1..=VERSION).contains(&version) => {
+            (chunk_len, credit, socket_room)
+        }
         Message::Accept { version, .. } => {
             return Err(Error::Object(format!("the peer accepts version {version}; from 1 to {VERSION} was expected")));
         }
@@ -154,6 +156,7 @@ async fn agree(
     shape.chunk_len = chunk_len;
     let config = SendConfig {
         rtt: RTT,
+        socket_room,
         seed: random()?,
         overhead: OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 },
         ..SendConfig::default()
