@@ -86,6 +86,8 @@ enum BenchCommand {
     Sc09(sc09::Sc09Args),
     /// Our GridFTP client and server beside GCT's, each with each: memory to memory on loopback, or from disk to disk.
     Gridftp(gridftp::GridftpArgs),
+    /// Files as objects over a long path, beside UDT, QUIC and other projects' programs.
+    Objects(gridftp::ObjectsArgs),
     /// 10 000 files of 10 KB over 50 ms: phoebus cp beside globus-url-copy and scp.
     Small(gridftp_small::SmallArgs),
     /// The emulated links against their own settings.
@@ -173,6 +175,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             &args.common,
         ),
         BenchCommand::Gridftp(args) => measure(&gridftp::Servers::new(&args), &args.common),
+        BenchCommand::Objects(args) => measure(&gridftp::Objects::new(&args), &args.common),
         BenchCommand::Small(args) => measure(&gridftp_small::Small::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;

@@ -41,7 +41,7 @@ impl Transfer {
     pub(super) fn run(&self, site: &Site, kind: Server, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let hosts = &site.hosts;
         let server = match self.by_certificate {
-            true => RunningServer::new(carried::server(hosts, &site.grid, kind == Server::Gct, None, 0)?, kind),
+            true => RunningServer::new(carried::server(hosts, &site.grid, kind == Server::Gct, &[], 0)?, kind),
             false => hosts.server(kind)?,
         };
         let (source, target) = match self.disk {

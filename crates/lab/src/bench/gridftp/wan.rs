@@ -8,7 +8,8 @@
 
 use super::super::conditions::versions;
 use super::super::engine::{Experiment, Label};
-use super::super::flows::{self, GOODPUT, PROCESSORS_BUSY, Sink, cpu};
+use super::super::flows::{GOODPUT, PROCESSORS_BUSY, cpu};
+use super::super::iperf;
 use super::super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::super::report::{Bound, Report, Verdict};
 use super::super::results::{Metric, Reading, Results};
@@ -17,9 +18,9 @@ use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::transfer::{SET_UP, memory};
 use super::super::wan::percent;
-use super::super::{iperf, libudt};
 use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer};
 use super::hosts::Hosts;
+use super::program::TransferProgram;
 use super::site::Site;
 use super::timed::fill;
 use phoebus_proto::units::{BitRate, ByteSize, Probability, Span};
@@ -56,19 +57,6 @@ pub(in crate::bench) struct LongPath {
     seed: u64,
 }
 
-/// The program that moves the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TransferProgram {
-    /// GridFTP.
-    Files(MonitoredTransfer),
-    /// This many streams of iperf3.
-    Iperf(u32),
-    /// One flow of our own, with the arguments of [`super::super::peer`].
-    Bare(&'static [&'static str]),
-    /// One flow of libudt.
-    Libudt,
-}
-
 struct Row {
     id: &'static str,
     title: &'static str,
@@ -88,8 +76,8 @@ use ClientAndServer::{Gct, Mixed, Ours};
 use DataTransport::{Object, Quic, Tcp, Udt};
 
 const ROWS: [Row; 23] = [
-    row("iperf3-1", "iperf3, 1 stream", Colour::LightGrey, TransferProgram::Iperf(1)),
-    row("iperf3-8", "iperf3, 8 streams", Colour::Grey, TransferProgram::Iperf(8)),
+    row("iperf3-1", "iperf3, 1 stream", Colour::LightGrey, TransferProgram::Iperf { streams: 1, control: CONTROL }),
+    row("iperf3-8", "iperf3, 8 streams", Colour::Grey, TransferProgram::Iperf { streams: 8, control: CONTROL }),
     row("libudt", "bare UDT, libudt", Colour::Black, TransferProgram::Libudt),
     row("udt", "bare UDT, ours", Colour::Sky, TransferProgram::Bare(&["udt"])),
     row(
@@ -139,27 +127,6 @@ impl LongPath {
     fn loss(&self, rtt: Span) -> Probability {
         let usual = if rtt.0 == Duration::from_millis(193) { 1.5e-6 } else { 1e-5 };
         self.loss.or(Probability::new(usual)).unwrap_or_default()
-    }
-
-    fn flow(&self, hosts: &Hosts, program: TransferProgram, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let goodput = match program {
-            TransferProgram::Bare(words) => {
-                let sink = Sink::start(&hosts.host, "dst", hosts.address(), &words[..1])?;
-                let time = format!("{}s", self.seconds);
-                let client = flows::client(&hosts.host, "src", words, sink.at, &["--time", &time])?;
-                let (flow, usage) = flows::run(client, &[], limit)?;
-                return Ok(flows::readings(&flow, &usage));
-            }
-            TransferProgram::Libudt => {
-                let program = libudt::program(&hosts.file("")?)?;
-                let (at, client) = (hosts.at_server(&program)?, hosts.command(&program)?);
-                let (_, end) = libudt::flow(at, client, &hosts.address().to_string(), (self.seconds, 0), limit)?;
-                end.bytes as f64 * 8e-6 / end.seconds
-            }
-            TransferProgram::Iperf(streams) => hosts.iperf(self.seconds, streams, CONTROL, limit)?,
-            TransferProgram::Files(_) => return Ok(Vec::new()),
-        };
-        Ok(vec![(GOODPUT, goodput)])
     }
 }
 
@@ -223,10 +190,7 @@ impl Experiment for LongPath {
 
     fn measure(&self, site: &mut Site, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = ROWS.iter().find(|one| one.id == row) else { return Ok(Vec::new()) };
-        match row.program {
-            TransferProgram::Files(carried) => carried.run(&site.hosts, &site.grid, self.seconds, limit),
-            other => self.flow(&site.hosts, other, limit),
-        }
+        row.program.run(site, self.seconds, limit)
     }
 
     fn report(&self, results: &Results) -> Report {

@@ -86,6 +86,7 @@ pub(crate) enum Colour {
     Orange,
     Vermilion,
     Wine,
+    Yellow,
 }
 
 impl Point {
@@ -115,6 +116,7 @@ impl Colour {
             Self::Orange => "#e69f00",
             Self::Vermilion => "#d55e00",
             Self::Wine => "#882255",
+            Self::Yellow => "#d4c926",
         }
     }
 }
