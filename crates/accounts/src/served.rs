@@ -5,7 +5,7 @@ use crate::config::Trusted;
 use crate::error::Unusable;
 use crate::quota::{Limited, Quota};
 use phoebus_files::Links;
-use phoebus_files::local::{Identity, Local, Share};
+use phoebus_files::local::{Identity, Local, Share, Turns};
 use phoebus_files::store::Store;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +69,11 @@ impl Served {
         let opened = Local::new(&trusted.root, links);
         let store = opened.map_err(|error| Unusable(format!("the root of {}: {error}", trusted.name)))?;
         Ok(Self::new(account, store.called(""), None))
+    }
+
+    /// The same user's share of `turns`.
+    pub fn share_of(&self, turns: &Turns) -> Share {
+        turns.of_same(self.local.checksums())
     }
 
     /// The same with this share of the checksum scheduler.

@@ -136,7 +136,15 @@ pub enum Error {
         /// How long was waited.
         after: Duration,
     },
-    /// It was asked to end ([`crate::Stop`]).
+    /// No connection to a server could be made.
+    #[error("{name}: {reason}")]
+    Unreached {
+        /// The server.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// It was asked to end ([`crate::Stop`]), or a failure affects all that has not begun.
     #[error("{name} was interrupted")]
     Stopped {
         /// The file.
@@ -225,7 +233,9 @@ impl Error {
             Self::Denied { .. } | Self::Escapes { .. } => ErrorKind::Denied,
             Self::Mismatch { .. } | Self::Unverifiable { .. } => ErrorKind::Verification,
             Self::Changed { .. } | Self::Short { .. } => ErrorKind::Changed,
-            Self::Stalled { .. } | Self::Busy { .. } | Self::Incomplete { .. } => ErrorKind::Passing,
+            Self::Stalled { .. } | Self::Busy { .. } | Self::Incomplete { .. } | Self::Unreached { .. } => {
+                ErrorKind::Passing
+            }
             Self::Kind { .. }
             | Self::IntoItself { .. }
             | Self::Beyond { .. }
@@ -273,6 +283,7 @@ impl Error {
             }
             Self::Unverifiable { name, reason } => Self::Unverifiable { name: name.clone(), reason: reason.clone() },
             Self::Stalled { name, after } => Self::Stalled { name: name.clone(), after: *after },
+            Self::Unreached { name, reason } => Self::Unreached { name: name.clone(), reason: reason.clone() },
             Self::Stopped { name } => Self::Stopped { name: name.clone() },
             Self::Limit { name, what, limit } => Self::Limit { name: name.clone(), what, limit: *limit },
             Self::Unsupported { name, what } => Self::Unsupported { name: name.clone(), what },

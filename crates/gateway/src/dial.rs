@@ -62,9 +62,9 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
             let asked = if request.requirements.rate.is_some() { 1 } else { pool.streams().max(required) };
             let mut slots = shared.additional_connections(setup, request.source(), asked.saturating_sub(1));
             let own = slots.len() + 1;
-            let warm = pool.open(request, u16::try_from(own).unwrap_or(u16::MAX)).await?;
+            let connection = pool.open(request, u16::try_from(own).unwrap_or(u16::MAX)).await?;
             // A peer cannot grant more than was requested.
-            let streams = usize::from(warm.granted()).min(own);
+            let streams = usize::from(connection.granted()).min(own);
             slots.truncate(streams - 1);
             if streams < required.into() {
                 let reason =
@@ -75,20 +75,20 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
                 let by = if streams < own { name } else { config.name.as_str() };
                 format!("{asked} connections were asked for, and {by} grants {streams}")
             });
-            let notes = [fewer.unwrap_or_default(), pool.note_of(&warm)];
+            let notes = [fewer.unwrap_or_default(), pool.note_of(&connection)];
             Ok(Hop {
                 streams: u16::try_from(streams).unwrap_or(u16::MAX),
                 slots,
                 _guard: None,
-                stream: warm.stream.clone(),
+                stream: connection.stream.clone(),
                 to: name.to_owned(),
-                transport: pool.transport_of(&warm).into(),
-                user_timeout: warm.user_timeout(),
+                transport: pool.transport_of(&connection).into(),
+                user_timeout: connection.user_timeout(),
                 segment: Segment { profile: pool.peer.profile.name.clone(), neighbour: Neighbour::Peer(name.into()) },
                 rate: None,
                 note: notes.iter().filter(|note| !note.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; "),
-                stats: warm.stream.stats().unwrap_or_default(),
-                lent: Some((pool.clone(), warm)),
+                stats: connection.stream.stats().unwrap_or_default(),
+                lent: Some((pool.clone(), connection)),
             })
         }
         Next::Direct(route) => {
@@ -121,12 +121,12 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
 impl Hop {
     /// Whether the connection has carried a session before.
     pub(crate) fn is_warm(&self) -> bool {
-        self.lent.as_ref().is_some_and(|(_, warm)| warm.sessions > 0)
+        self.lent.as_ref().is_some_and(|(_, connection)| connection.sessions > 0)
     }
 
     /// The mode of the session on it.
     pub(crate) fn mode(&self) -> Mode {
-        self.lent.as_ref().map_or(Mode::Raw, |(_, warm)| warm.mode())
+        self.lent.as_ref().map_or(Mode::Raw, |(_, connection)| connection.mode())
     }
 
     /// Reports of this hop, by the gateway `name`, and of the hops behind it.
@@ -145,7 +145,7 @@ impl Hop {
             streams: self.streams,
             rate: self.rate.unwrap_or(0),
         };
-        let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());
+        let opened = self.lent.as_ref().and_then(|(_, connection)| connection.opened());
         let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();
         std::iter::once(own).chain(rest).collect()
     }

@@ -213,7 +213,7 @@ impl Ready {
             let code = broken.failure.code();
             [&first, &hop.stream].into_iter().for_each(|stream| stream.set_reset_code(code));
             // From here on, only the relay may keep the connections open.
-            let lent = hop.lent.map(|(pool, warm)| (pool, warm.detached()));
+            let lent = hop.lent.map(|(pool, connection)| (pool, connection.detached()));
             let held = Arc::new((slot, offer.map(Offer::into_slots), hop.slots));
             drop((first, hop.stream));
             let parted = async move { relay.pass_reset_on(&refusal.message(&setup.config.name), &broken, &held).await };
@@ -225,10 +225,10 @@ impl Ready {
         }
         relay.give_back();
         match hop.lent {
-            Some((pool, warm)) if warm.mode() == Mode::Framed => {
+            Some((pool, connection)) if connection.mode() == Mode::Framed => {
                 // The next session's thread can take over the connection only if nobody else holds it.
                 drop(hop.stream);
-                pool.put_back(warm);
+                pool.put_back(connection);
             }
             _ => hop.stream.disarm(),
         }
@@ -244,7 +244,7 @@ impl Ready {
     /// Both ends for the relay, with connections that will join them.
     fn ends(&self, first: &Arc<Stream>, control_frames: u32) -> (End, End) {
         let second = &self.hop.stream;
-        let members = self.hop.lent.as_ref().and_then(|(pool, warm)| pool.attach(warm, self.hop.streams));
+        let members = self.hop.lent.as_ref().and_then(|(pool, connection)| pool.attach(connection, self.hop.streams));
         let first = match (self.mode, &self.offer) {
             (Mode::Framed, Some(offer)) => {
                 End::bundle(first.clone(), Role::Acceptor, offer.members.clone(), control_frames)

@@ -72,7 +72,7 @@ impl Setup {
     /// The setup for `config`, within `budget`. Keeps the pools of `old` whose peers have not changed, with their
     /// connections.
     pub(crate) fn new(config: Config, transports: Arc<Transports>, budget: Budget, old: Option<&Self>) -> Self {
-        let Budget { sessions, additional_connections, .. } = budget;
+        let Budget { sessions, additional_connections, idle_burst, .. } = budget;
         let limits = &config.limits;
         let timeouts = Timeouts {
             greeting: limits.handshake_timeout.0,
@@ -98,12 +98,13 @@ impl Setup {
             let before = before.filter(|pool| pool.peer.address == peer.address);
             // Every transport of a valid configuration exists.
             let new = || {
-                let ways = (transports.ways(peer)?, transports.beside(peer));
-                Some(Pool::new(peer.clone(), ways, before.map(|pool| &**pool), own, timeouts))
+                let options = (transports.options_for(peer)?, transports.beside(peer));
+                Some(Pool::new(peer.clone(), options, before.map(|pool| &**pool), own, timeouts))
             };
             kept(peer).or_else(new).map(|pool| (peer.name.clone(), pool))
         };
-        let peers = config.peers.values().filter_map(pool).collect();
+        let peers: BTreeMap<String, Arc<Pool>> = config.peers.values().filter_map(pool).collect();
+        peers.values().for_each(|pool| pool.set_idle_burst(idle_burst));
         let per_source = limits.sessions_per_source.map_or(sessions.div_ceil(2), |n| n.get());
         let buffer = config.buffer().unwrap_or_else(|| Host::read().buffer_max());
         let [lookups, from_one] = [limits.lookups, limits.lookups_per_source].map(|n| n.get() as usize);

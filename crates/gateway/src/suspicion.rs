@@ -226,7 +226,7 @@ impl Suspicion {
 /// then.
 async fn shows(shown: &mut watch::Receiver<Shown>, reset: &Reset) -> Verdict {
     let Lost { instance, number, security } = reset.beacon;
-    let says = |shown: &Shown| instance != 0 && shown.instance != 0 && is_believed(shown.by, security);
+    let says = |shown: &Shown| instance != 0 && shown.instance != 0 && is_believed(shown.security, security);
     let newer = |shown: &Shown| shown.counts[usize::from(reset.is_own)] > number;
     // The pool lives as long as `reset`.
     let shown = shown.wait_for(|shown| says(shown) && (shown.instance != instance || newer(shown))).await;

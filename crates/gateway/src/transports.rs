@@ -97,12 +97,12 @@ impl Transports {
     }
 
     /// The transports to reach `peer`, in the order of its configuration.
-    pub(crate) fn ways(&self, peer: &Peer) -> Option<Vec<TransportOption>> {
-        let way = |allowed: &Allowed| {
+    pub(crate) fn options_for(&self, peer: &Peer) -> Option<Vec<TransportOption>> {
+        let option = |allowed: &Allowed| {
             let over = self.get(&allowed.transport, security_by(peer, &allowed.transport))?;
             Some(TransportOption::new(&allowed.transport, over, allowed.port))
         };
-        peer.allowed.iter().map(way).collect()
+        peer.allowed.iter().map(option).collect()
     }
 
     /// The transport of the beacon to `peer`, if any of its transports needs one: the kernel resets only TCP

@@ -206,11 +206,11 @@ mod text {
     use super::{BitRate, ByteSize, Probability, Span};
     use serde::{
         Deserialize, Deserializer, Serialize, Serializer,
-        de::{Error, Visitor},
+        de::{Error, Unexpected, Visitor},
     };
     use std::fmt;
 
-    /// Expects a string; the field is an example of one, for the error message.
+    /// Expects a string; the field is an example of one, for the error message. A zero needs no unit.
     struct Text(&'static str);
 
     impl Visitor<'_> for Text {
@@ -223,6 +223,13 @@ mod text {
         fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
             Ok(text.to_owned())
         }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<String, E> {
+            match number {
+                0 => Ok("0".to_owned()),
+                _ => Err(E::invalid_type(Unexpected::Signed(number), &self)),
+            }
+        }
     }
 
     macro_rules! as_text {
@@ -234,7 +241,7 @@ mod text {
             }
             impl<'de> Deserialize<'de> for $unit {
                 fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    deserializer.deserialize_str(Text($example))?.parse().map_err(D::Error::custom)
+                    deserializer.deserialize_any(Text($example))?.parse().map_err(D::Error::custom)
                 }
             }
         )*};
@@ -245,6 +252,33 @@ mod text {
         BitRate, "100mbit";
         Probability, "0.1%";
     }
+}
+
+/// An error of a deserializer in words of users, who do not know the types of Rust.
+pub fn in_words(message: &str) -> String {
+    const TYPES: [(&str, &str); 12] = [
+        ("a nonzero u16", "a whole number from 1 to 65535"),
+        ("a nonzero u32", "a whole number from 1 to 4294967295"),
+        ("a nonzero u64", "a whole number from 1 on"),
+        ("usize", "a whole number"),
+        ("u64", "a whole number"),
+        ("u32", "a whole number up to 4294967295"),
+        ("u16", "a whole number up to 65535"),
+        ("u8", "a whole number up to 255"),
+        ("i64", "a whole number"),
+        ("f64", "a number"),
+        ("a boolean", "true or false"),
+        ("struct GivenPool", "a table such as { min = 1, max = 8 }"),
+    ];
+    // What was expected ends a line.
+    let one = |line: &str| {
+        let told = TYPES.iter().find_map(|(name, meaning)| {
+            let rest = line.strip_suffix(name)?.strip_suffix("expected ")?;
+            Some(format!("{rest}expected {meaning}"))
+        });
+        told.unwrap_or_else(|| line.to_owned())
+    };
+    message.split('\n').map(one).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -278,6 +312,14 @@ mod tests {
         for text in ["101%", "1.5", "-0.1", "NaN"] {
             assert!(text.parse::<Probability>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn types_are_told_in_words() {
+        let told = in_words("invalid type: string \"8\", expected usize");
+        assert_eq!(told, "invalid type: string \"8\", expected a whole number");
+        assert_eq!(in_words("expected u16\nin port"), "expected a whole number up to 65535\nin port");
+        assert_eq!(in_words("expected usize of it"), "expected usize of it");
     }
 
     proptest! {

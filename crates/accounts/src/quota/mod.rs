@@ -24,7 +24,9 @@ use counted::counted;
 use fill::{QuotaDraft, QuotaEdit};
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
-use phoebus_files::store::{Attributes, Begun, Bounded, Draft, Fallible, Listing, Meta, Object, Spec, Store, Time};
+use phoebus_files::store::{
+    Attributes, Begun, Bounded, Boxed, Draft, Fallible, Listing, Meta, Object, Spec, Store, ThreadStore, Time,
+};
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, ErrorKind, draft_of};
 use phoebus_proto::units::ByteSize;
@@ -387,8 +389,30 @@ impl Store for Limited {
         self.0.store.is_for_drafts(dir)
     }
 
+    fn stat_to_write<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.0.store.stat_to_write(key)
+    }
+
+    fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
+        Some(Arc::new(self.at(self.0.store.here(), self.0.base.clone())))
+    }
+
+    fn note_draft_dir(&self, dir: &Key) {
+        self.0.store.note_draft_dir(dir);
+    }
+
+    fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
+        self.0.store.remove_draft_dirs()
+    }
+
     fn settle(&self) -> Fallible<'_, ()> {
         self.0.store.settle()
+    }
+}
+
+impl ThreadStore for Limited {
+    fn sync_drafts(&self) -> bool {
+        self.0.store.sync_drafts()
     }
 }
 

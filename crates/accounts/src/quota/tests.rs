@@ -1,6 +1,7 @@
 use super::*;
 use phoebus_files::Links;
 use phoebus_files::block::Block;
+use phoebus_files::store::{OnThread, together};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -332,4 +333,31 @@ async fn another_directory_in_the_place_of_the_root_is_counted_anew() {
     fs::rename(&root, top.path().join("old")).unwrap();
     fs::create_dir(&root).unwrap();
     new(Some(&store)).room(100).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_on_one_thread_keep_within_the_quota() {
+    let root = tempfile::tempdir().unwrap();
+    let quota = Quota { bytes: Some(ByteSize(500)), files: Some(8) };
+    let store = Limited::new(Local::new(root.path(), Links::Beneath).unwrap(), root.path(), quota, None);
+    let runtime = tokio::runtime::Handle::current();
+    let (_wanted, still) = tokio::sync::watch::channel(());
+    let done = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            let here = store.at(store.0.store.here(), store.0.base.clone());
+            let one = |n: usize| {
+                let store = here.clone();
+                Box::pin(async move { put(&store, &format!("f{n}"), 10 * n, None).await }) as OnThread<_>
+            };
+            let done = together((1..=10).map(one).collect(), 4, Some(&here), still).await;
+            (done, bytes(&store))
+        })
+    });
+    let (done, left) = done.await.unwrap();
+    let stored = done.iter().filter(|one| matches!(one, Some(Ok(())))).count();
+    // The root counts as no file.
+    assert!(done.iter().all(Option::is_some) && (7..=8).contains(&stored), "{done:?}");
+    let there: Vec<_> =
+        std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
+    assert_eq!((there.iter().sum::<u64>(), there.len()), (left.0, stored));
 }

@@ -55,7 +55,7 @@ pub enum Event<'a> {
     },
     /// Something that cannot be carried was left out.
     Left {
-        /// Path from the top of the tree.
+        /// At the source.
         key: &'a Key,
         /// Its kind.
         kind: Kind,

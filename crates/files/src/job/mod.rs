@@ -9,6 +9,7 @@ mod contents;
 mod delete;
 mod dirs;
 mod events;
+mod halt;
 mod kept;
 mod look;
 mod one;
@@ -17,6 +18,7 @@ mod tree;
 pub use alike::{common_form, keeps_apart};
 pub use compare::{Comparison, Difference, Finding};
 pub use events::{Event, Quiet, Report, Watcher};
+pub use halt::Halt;
 
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
@@ -71,6 +73,8 @@ pub struct Job {
     pub short: usize,
     /// Retry policy.
     pub retry: Retry,
+    /// Whether it goes on after failures that affect everything.
+    pub halt: Halt,
     /// Receiver of events.
     pub watcher: Arc<dyn Watcher>,
 }
@@ -92,6 +96,7 @@ impl Job {
             files: 4,
             short: 4,
             retry: Retry::default(),
+            halt: Halt::default(),
             watcher: Arc::new(Quiet),
         }
     }
@@ -325,9 +330,13 @@ impl Run<'_> {
     }
 
     fn failed(&mut self, key: Key, error: Error) {
+        if matches!(error, Error::Stopped { .. }) {
+            // It has not failed, and is not complete.
+            self.report.stopped = true;
+            return;
+        }
         self.job.watcher.saw(&Event::Failed { key: &key, error: &error });
-        // A lack of space affects all others, and a request to stop does too.
-        self.report.stopped |= error.kind() == ErrorKind::NoSpace || matches!(error, Error::Stopped { .. });
+        self.report.stopped |= error.kind() == ErrorKind::NoSpace || self.job.halt.is_halted();
         self.report.note(key, error);
     }
 

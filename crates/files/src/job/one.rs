@@ -269,16 +269,29 @@ impl Job {
         to: &Key,
         work: impl Fn() -> F,
     ) -> Result<T, Error> {
+        let stopped = || Err(Error::Stopped { name: shown(&*self.dest, to) });
+        if self.halt.is_halted() {
+            return stopped();
+        }
         let mut attempt = 1;
         loop {
             match work().await {
                 Err(error) if error.may_pass() && attempt < self.retry.attempts => {
+                    if self.how.stop.is_asked() {
+                        return stopped();
+                    }
                     let wait = self.retry.wait(attempt);
                     self.watcher.saw(&Event::Again { to, error: &error, wait });
-                    tokio::time::sleep(wait).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.how.stop.asked() => return stopped(),
+                    }
                     attempt += 1;
                 }
-                other => return other,
+                done => {
+                    self.halt.ended(done.as_ref().err());
+                    return done;
+                }
             }
         }
     }

@@ -76,7 +76,9 @@ impl Run<'_> {
                 Err(error) => self.failed(top.clone(), error),
                 Ok(Found::Other(key, kind)) => {
                     self.report.left += 1;
-                    let leads = async { self.job.source.stat(&top.beneath(&key).ok()?).await.ok() };
+                    // A name that is too long for a key is told without its tree.
+                    let key = top.beneath(&key).unwrap_or(key);
+                    let leads = async { self.job.source.stat(&key).await.ok() };
                     let to_dir = kind == Kind::Link && leads.await.is_some_and(|meta| meta.kind == Kind::Dir);
                     self.job.watcher.saw(&Event::Left { key: &key, kind, to_dir });
                 }

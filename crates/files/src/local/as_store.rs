@@ -1,6 +1,5 @@
 //! A local directory as a store.
 
-use super::calls::Calls;
 use super::draft::LocalDraft;
 use super::listing::LocalListing;
 use super::read::LocalObject;
@@ -223,7 +222,7 @@ impl Store for Local {
     }
 
     fn on_this_thread(&self) -> Option<Arc<dyn ThreadStore>> {
-        Some(Arc::new(Self(self.0.clone(), Calls::here())))
+        Some(Arc::new(self.here()))
     }
 
     fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {

@@ -29,7 +29,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
-pub use turns::{STEP as CHECKSUM_STEP, Share, Turns, at_once as checksums_at_once};
+pub use turns::{STEP as CHECKSUM_STEP, Share, Turn, Turns, at_once as checksums_at_once};
 
 /// Default limit of concurrent system calls: enough for many short files, whose opening and syncing waits for the disk,
 /// and far below the runtime's threads (512).
@@ -123,6 +123,16 @@ impl Local {
     /// The same, acting as `identity`. The process itself has opened the root.
     pub fn acting_as(self, identity: Identity) -> Self {
         self.with(|inner| inner.identity = Some(Arc::new(identity)))
+    }
+
+    /// The same for work on the current thread ([`Store::on_this_thread`](crate::store::Store::on_this_thread)).
+    pub fn here(&self) -> Self {
+        Self(self.0.clone(), Calls::here())
+    }
+
+    /// The share of the checksum scheduler.
+    pub fn checksums(&self) -> &Share {
+        &self.0.checksums
     }
 
     /// The same, with this share of the checksum scheduler.

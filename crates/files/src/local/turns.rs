@@ -1,5 +1,5 @@
 //! Schedules steps of checksums: reading and hashing a large file takes a thread and a processor for long, and anybody
-//! who may read it can ask for it without limit.
+//! who may read it can ask for it without limit. Servers schedule other work of their users in the same way.
 //!
 //! Turns go round between owners, and within an owner to the longest waiting request, so one owner's requests do not
 //! delay others. An owner who holds the most turns allowed is passed over: its files may be on a disk that hangs.
@@ -53,13 +53,18 @@ pub struct Share {
 
 /// A turn. Dropping it returns it.
 #[derive(Debug)]
-pub(super) struct Turn(Share);
+pub struct Turn(Share);
 
 impl Turns {
     /// `most` turns at a time, of which one owner has at most `of_one`, for steps of `step` bytes.
     pub fn new(at_once: usize, of_one: usize, step: u64) -> Self {
         let (at_once, of_one, step) = (at_once.max(1), of_one.max(1), step.max(1));
         Self(Arc::new(Shared { at_once, of_one, step, state: Mutex::default() }))
+    }
+
+    /// The share of the one who has `share` of others.
+    pub fn of_same(&self, share: &Share) -> Share {
+        Share { turns: self.clone(), owner: share.owner.clone() }
     }
 
     /// The share of `owner`.
@@ -122,8 +127,8 @@ impl Share {
         self.turns.0.step
     }
 
-    /// Waits for a turn. Dropping the future takes none.
-    pub(super) async fn turn(&self) -> Option<Turn> {
+    /// Waits for a turn. Dropping the future takes none. `None` never happens while the scheduler exists.
+    pub async fn turn(&self) -> Option<Turn> {
         let (sender, turn) = oneshot::channel();
         self.turns.after(|state| {
             let owner = state.owners.entry(self.owner.clone()).or_default();

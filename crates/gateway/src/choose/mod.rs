@@ -66,7 +66,7 @@ pub(crate) struct Decision {
     /// The rule that applies.
     pub(crate) rule: &'static Rule,
     /// Index into the candidates.
-    pub(crate) way: usize,
+    pub(crate) candidate: usize,
     pub(crate) control: CongestionControl,
     /// Connections of one hop.
     pub(crate) streams: u16,
@@ -79,7 +79,7 @@ pub(crate) struct Decision {
 pub(crate) fn choose(situation: &Situation, held: Option<usize>) -> Decision {
     let fits = |rule: usize, margin: f64, all: bool| {
         let holds = RULES[rule].when.iter().all(|when| when.holds(situation, margin));
-        if holds { situation.way(RULES[rule].carry, all).map(|way| (rule, way)) } else { None }
+        if holds { situation.candidate_for(RULES[rule].carry, all).map(|index| (rule, index)) } else { None }
     };
     let kept = held.and_then(|held| fits(held, MARGIN, true));
     // The last rule has no conditions, and accepts any transport.
@@ -93,24 +93,24 @@ pub(crate) fn choose(situation: &Situation, held: Option<usize>) -> Decision {
         }
         None => (0..RULES.len()).find_map(|rule| fits(rule, 1.0, true)).unwrap_or(last),
     };
-    let (rule, way) = (wished.0..RULES.len()).find_map(|rule| fits(rule, MARGIN, false)).unwrap_or(last);
-    situation.decision(wished, &RULES[rule], way)
+    let (rule, index) = (wished.0..RULES.len()).find_map(|rule| fits(rule, MARGIN, false)).unwrap_or(last);
+    situation.decision(wished, &RULES[rule], index)
 }
 
 /// The first available candidate, whatever was measured.
 pub(crate) fn in_order(situation: &Situation) -> Decision {
-    let way = situation.way(PREFERRED.carry, false).unwrap_or(0);
-    situation.decision((RULES.len() - 1, 0), &PREFERRED, way)
+    let index = situation.candidate_for(PREFERRED.carry, false).unwrap_or(0);
+    situation.decision((RULES.len() - 1, 0), &PREFERRED, index)
 }
 
 impl Situation<'_> {
-    /// The decision for `rule` and the candidate at `way`.
-    fn decision(&self, wished: (usize, usize), rule: &'static Rule, way: usize) -> Decision {
-        let transport = self.candidates.get(way).map_or("", |candidate| candidate.transport);
+    /// The decision for `rule` and the candidate at `index`.
+    fn decision(&self, wished: (usize, usize), rule: &'static Rule, index: usize) -> Decision {
+        let transport = self.candidates.get(index).map_or("", |candidate| candidate.transport);
         Decision {
             wished,
             rule,
-            way,
+            candidate: index,
             control: match (self.control, rule.carry) {
                 (CongestionControl::Auto, _) if transport != "tcp" => CongestionControl::Model,
                 (CongestionControl::Auto, Carry::Tcp(control)) if control != CongestionControl::Auto => control,
@@ -128,7 +128,7 @@ impl Situation<'_> {
     }
 
     /// The first candidate that suits `carry`, among `all` or the available ones.
-    fn way(&self, carry: Carry, all: bool) -> Option<usize> {
+    fn candidate_for(&self, carry: Carry, all: bool) -> Option<usize> {
         let suits = |transport: &str| match carry {
             Carry::Whatever => true,
             Carry::Tcp(_) => transport == "tcp",

@@ -39,7 +39,7 @@ impl Path {
             candidates: &candidates,
         };
         let decision = choose(&situation, held);
-        let transport = ALL[decision.way];
+        let transport = ALL[decision.candidate];
         (decision, transport)
     }
 
@@ -86,7 +86,7 @@ fn preference_decides_before_measurement() {
         candidates: &candidates,
     };
     let decision = choose(&situation, None);
-    assert_eq!((decision.rule.name, decision.way), ("unmeasured", 0));
+    assert_eq!((decision.rule.name, decision.candidate), ("unmeasured", 0));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn in_order_takes_first_available_transport_on_every_path() {
             transports.into_iter().zip(can).map(|(transport, can)| Candidate { transport, can }).collect();
         let control = CongestionControl::Auto;
         let decision = in_order(&Situation { figures, capacity: None, bbr, control, candidates: &candidates });
-        (decision.wished.1, transports[decision.way], decision.control, decision.streams)
+        (decision.wished.1, transports[decision.candidate], decision.control, decision.streams)
     };
     let near = Figures { round_trip: Some(Duration::from_micros(100)), loss: Some(0.0), rate: Some(1e9) };
     let far = Figures { round_trip: Some(Duration::from_millis(200)), loss: Some(0.01), rate: Some(1e7) };

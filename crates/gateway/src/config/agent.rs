@@ -30,7 +30,7 @@ pub struct Agent {
     /// The transports that may carry the hop, the preferred one first; at least one. All are encrypted. A single one is
     /// never replaced. Of several, the first available one carries new sessions; those before it are tried again from
     /// time to time.
-    pub ways: Vec<Allowed>,
+    pub allowed: Vec<Allowed>,
     /// The congestion control of the hop.
     pub congestion_control: CongestionControl,
     /// The authorities that the agent trusts, and its user's certificate.
@@ -49,7 +49,7 @@ impl Config {
     /// The configuration of an agent. It listens on loopback, on ports that the kernel chooses; accepts sessions from
     /// programs that know the secret; passes all of them to its gateway; and connects to no destination itself.
     pub fn agent(agent: Agent) -> Self {
-        let Agent { gateway, port, ways, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
+        let Agent { gateway, port, allowed, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
         // Loopback has no path to model, and pacing only costs time there.
         let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
@@ -64,7 +64,7 @@ impl Config {
         };
         let four = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let six = ipv6.then(|| SocketAddr::from((Ipv6Addr::LOCALHOST, 0)));
-        let transport = match &ways[..] {
+        let transport = match &allowed[..] {
             [only] => only.transport.clone(),
             _ => AUTO.to_owned(),
         };
@@ -72,7 +72,7 @@ impl Config {
             name: name.clone(),
             address: Endpoint { host: gateway.host.clone(), port },
             transport,
-            allowed: ways,
+            allowed,
             in_order: true,
             security: Security::Encrypt,
             profile,

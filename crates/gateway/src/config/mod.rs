@@ -35,7 +35,7 @@ use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::text::{self, TextError};
-use phoebus_proto::units::BitRate;
+use phoebus_proto::units::{BitRate, in_words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -230,7 +230,7 @@ impl Config {
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         let raw: raw::File = toml::from_str(text).map_err(|error| match error.span() {
             Some(span) => {
-                let said = reader::one_line(error.message());
+                let said = reader::one_line(&in_words(error.message()));
                 let value = text.get(span.clone()).unwrap_or_default();
                 let said = match said.strip_suffix("expected a sequence") {
                     // A value that is not in brackets.
@@ -239,7 +239,7 @@ impl Config {
                 };
                 ConfigError::at(file, text, span, said)
             }
-            None => ConfigError::new(file, reader::one_line(error.message())),
+            None => ConfigError::new(file, reader::one_line(&in_words(error.message()))),
         })?;
         reader::Reader { file, text }.config(raw)
     }

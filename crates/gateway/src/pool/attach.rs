@@ -19,13 +19,14 @@ impl Pool {
     /// Adds connections in the background, up to `streams` together with the first one, `opened`. Omits those that
     /// cannot be made.
     pub(crate) fn attach(self: &Arc<Self>, opened: &PooledConnection, streams: u16) -> Option<Arc<BundleMembers>> {
-        let by = opened.by.clone();
+        let selection = opened.selection.clone();
         let opened = opened.opened().filter(|_| streams > 1)?;
         let token: Arc<[u8]> = opened.token.into();
         let members = BundleMembers::new(streams - 1);
         for index in 1..streams {
             let (pool, members) = (self.clone(), members.clone());
-            let place = JoinRequest { session: opened.session, token: token.clone(), index, by: by.clone() };
+            let place =
+                JoinRequest { session: opened.session, token: token.clone(), index, selection: selection.clone() };
             tokio::spawn(async move {
                 let limit = pool.limits.greeting;
                 let why = match timeout(limit, pool.attach_one(&place, &members)).await {
@@ -42,26 +43,26 @@ impl Pool {
 
     async fn attach_one(self: &Arc<Self>, place: &JoinRequest, members: &Arc<BundleMembers>) -> Result<(), Refusal> {
         let late = || Refusal::new(phoebus_proto::session::Code::NoSession, "the session was over before");
-        if self.chosen().is_like(&place.by)
-            && let Some(mut warm) = self.take()
+        if self.chosen().is_like(&place.selection)
+            && let Some(mut connection) = self.take()
         {
             let Some(seat) = members.seat() else {
-                self.keep(warm);
+                self.keep(connection);
                 return Err(late());
             };
-            let padding = warm.manner(JoinRequest::STREAMS).padding;
-            warm.asking.attach(&place.attach(padding)).map_err(|e| self.cannot_ask(&e))?;
-            match self.hear(&mut warm, Duration::MAX).await {
+            let padding = connection.manner(JoinRequest::STREAMS).padding;
+            connection.asking.attach(&place.attach(padding)).map_err(|e| self.cannot_ask(&e))?;
+            match self.hear(&mut connection, Duration::MAX).await {
                 Ok(()) => {
                     self.counts.reused.fetch_add(1, Ordering::Relaxed);
-                    return self.joined(warm).map(|newcomer| seat.take(newcomer));
+                    return self.joined(connection).map(|newcomer| seat.take(newcomer));
                 }
                 Err(unheard) if !unheard.dead => return Err(unheard.refusal),
                 Err(_) => self.counts.stale.fetch_add(1, Ordering::Relaxed),
             };
         }
         let in_use = self.demand.begin();
-        let stream = self.dial(&place.by, Duration::MAX).await?;
+        let stream = self.dial(&place.selection, Duration::MAX).await?;
         let Some(seat) = members.seat() else {
             // Without a greeting, the connection is of no use to another session.
             stream.close();
@@ -70,23 +71,23 @@ impl Pool {
         let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
         let asking = Asking::join(Vec::new(), Vec::new(), &hello, auth.as_ref(), &attach);
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
-        let mut warm = PooledConnection::new(stream, asking, Mode::Framed, place.by.clone()).lent(in_use);
-        self.hear(&mut warm, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
-        self.joined(warm).map(|newcomer| seat.take(newcomer))
+        let mut connection = PooledConnection::new(stream, asking, Mode::Framed, place.selection.clone()).lent(in_use);
+        self.hear(&mut connection, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
+        self.joined(connection).map(|newcomer| seat.take(newcomer))
     }
 
     /// Handles the answer to ATTACH.
-    fn joined(self: &Arc<Self>, warm: PooledConnection) -> Result<JoinedConnection, Refusal> {
-        if warm.asking.state() != State::Opened {
-            let refusal = self.refused(&warm);
-            if warm.asking.state() == State::Refused && super::stays_usable(refusal.code) {
-                self.keep(warm);
+    fn joined(self: &Arc<Self>, connection: PooledConnection) -> Result<JoinedConnection, Refusal> {
+        if connection.asking.state() != State::Opened {
+            let refusal = self.refused(&connection);
+            if connection.asking.state() == State::Refused && super::stays_usable(refusal.code) {
+                self.keep(connection);
             }
             return Err(refusal);
         }
         // What follows belongs to the stream.
-        warm.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
-        let (stream, detached) = warm.parts();
+        connection.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
+        let (stream, detached) = connection.parts();
         let pool = self.clone();
         let give_back = move |stream| pool.put_back(detached.plug(stream));
         Ok(JoinedConnection { stream, lender: ReturnHandle::new(give_back) })
@@ -99,7 +100,7 @@ struct JoinRequest {
     token: Arc<[u8]>,
     index: u16,
     /// The settings of the first connection.
-    by: Arc<Selection>,
+    selection: Arc<Selection>,
 }
 
 impl JoinRequest {

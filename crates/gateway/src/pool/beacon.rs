@@ -64,7 +64,7 @@ pub(crate) struct Shown {
     /// 0 if there was no beacon yet, or the peer does not say.
     pub(crate) instance: u64,
     /// The protection of the beacon.
-    pub(crate) by: Security,
+    pub(crate) security: Security,
     /// When a beacon first showed that process.
     pub(crate) since: Instant,
     /// Beacons so far: those opened by the peer, and those opened here.
@@ -103,7 +103,7 @@ impl Pool {
         let mut chosen = self.chosen.subscribe();
         // Once needed, the beacon stays: sessions may continue over a transport that is no longer current.
         tokio::select! {
-            _ = chosen.wait_for(|chosen| !shows_death(&self.way(chosen).transport)) => {}
+            _ = chosen.wait_for(|chosen| !shows_death(&self.transport_option(chosen).transport)) => {}
             () = self.ended.notified() => return,
         }
         while !self.closed.load(Ordering::Relaxed) {
@@ -178,37 +178,38 @@ impl Pool {
     /// Drops idle connections that are among the `dead`: a beacon with this protection has shown that the peer has
     /// died.
     pub(crate) fn give_up(&self, beacon: Security, dead: &DeadConnections<'_>) {
-        let is_dead = |warm: &super::PooledConnection| dead.has(&warm.stream, warm.since);
-        lock(&self.idle).retain(|warm| !is_dead(warm) || !is_believed(beacon, warm.stream.security()));
+        let is_dead = |connection: &super::PooledConnection| dead.has(&connection.stream, connection.since);
+        lock(&self.idle)
+            .retain(|connection| !is_dead(connection) || !is_believed(beacon, connection.stream.security()));
     }
 
     /// The pulses of idle or shared connections with the peer for which a beacon with this protection is believed.
     pub(crate) fn pulses(&self, beacon: Security) -> Vec<Box<dyn Pulse>> {
         let idle = lock(&self.idle);
-        let idle = idle.iter().filter(|warm| is_believed(beacon, warm.stream.security()));
-        let mut pulses: Vec<_> = idle.filter_map(|warm| warm.stream.pulse()).collect();
+        let idle = idle.iter().filter(|connection| is_believed(beacon, connection.stream.security()));
+        let mut pulses: Vec<_> = idle.filter_map(|connection| connection.stream.pulse()).collect();
         // All shared connections are encrypted: they are QUIC's.
         if is_believed(beacon, Security::Encrypt) {
-            pulses.extend(self.ways.iter().flat_map(|way| way.over.pulses(&self.peer.name)));
+            pulses.extend(self.transports.iter().flat_map(|option| option.over.pulses(&self.peer.name)));
         }
         pulses
     }
 
     /// Records that the peer's process `instance` has opened a beacon here, or has answered one opened here. Returns
     /// the number of that beacon.
-    pub(crate) fn shows_itself(&self, instance: u64, by: Security, is_own: bool) -> u64 {
+    pub(crate) fn shows_itself(&self, instance: u64, security: Security, is_own: bool) -> u64 {
         let mut number = 0;
         // Before `shown` wakes its waiters: a suspicion then reports more about the death.
         let was = self.shown.borrow().instance;
         if ![0, instance].contains(&was) && instance != 0 {
-            self.report_death(None, by);
+            self.report_death(None, security);
         }
         self.shown.send_modify(|shown| {
             let since = if shown.instance == instance { shown.since } else { Instant::now() };
             let mut counts = shown.counts;
             counts[usize::from(is_own)] += 1;
             number = counts[usize::from(is_own)];
-            *shown = Shown { instance, by, since, counts };
+            *shown = Shown { instance, security, since, counts };
         });
         number
     }
@@ -234,12 +235,12 @@ impl Pool {
     }
 
     async fn light(&self, beside: &TransportOption) -> Result<Beacon, Unlit> {
-        let by = self.chosen();
+        let selection = self.chosen();
         let unreached = |error: Error| Unlit { is_refused: error.is_refused(), ..self.unreached(&error).into() };
         let stream = self.reach(beside, &self.profile_beside(), self.limits.greeting).await.map_err(unreached)?;
         let hello = Hello { beacon: true, ..self.own.hello() };
-        let warm = self.greet_on(stream, &by, &hello).await?;
-        Ok(Beacon { instance: warm.asking.hello().map_or(0, |hello| hello.instance), stream: warm.stream })
+        let connection = self.greet_on(stream, &selection, &hello).await?;
+        Ok(Beacon { instance: connection.asking.hello().map_or(0, |hello| hello.instance), stream: connection.stream })
     }
 
     /// The settings of TCP connections beside hops with the peer's profile, whose congestion control TCP may lack.
@@ -249,8 +250,9 @@ impl Pool {
 
     /// The transports that need the beacon.
     pub(super) fn hidden(&self) -> String {
-        let ways = self.ways.iter().map(|way| &*way.transport).filter(|transport| !shows_death(transport));
-        ways.collect::<Vec<_>>().join(" and ")
+        let transports =
+            self.transports.iter().map(|option| &*option.transport).filter(|transport| !shows_death(transport));
+        transports.collect::<Vec<_>>().join(" and ")
     }
 
     /// Handles the end of a beacon. Returns the pause before the next attempt.

@@ -53,43 +53,44 @@ impl Pool {
         self.chosen.borrow().clone()
     }
 
-    pub(super) fn way(&self, chosen: &Selection) -> &TransportOption {
-        // Every selection indexes `ways`.
-        &self.ways[chosen.way]
+    pub(super) fn transport_option(&self, chosen: &Selection) -> &TransportOption {
+        // Every selection indexes `transports`.
+        &self.transports[chosen.transport_index]
     }
 
     /// The transport of this connection.
-    pub(crate) fn transport_of(&self, warm: &PooledConnection) -> &str {
-        &self.way(&warm.by).transport
+    pub(crate) fn transport_of(&self, connection: &PooledConnection) -> &str {
+        &self.transport_option(&connection.selection).transport
     }
 
     /// How long each transport may take while there is another.
     pub(super) fn time_limit(&self) -> Option<Duration> {
-        (self.ways.len() > 1).then_some(self.limits.transport)
+        (self.transports.len() > 1).then_some(self.limits.transport)
     }
 
     /// Applies the rules now. Of the transports that have failed, it considers those whose retry is due if the result
     /// is to be `tried`, and else none.
     fn decide(&self, tried: bool) -> Selection {
         let now = Instant::now();
-        self.decide_among(|way| match tried {
-            true => self.metrics.may_try(&way.transport, now),
-            false => self.metrics.failure(&way.transport).is_none(),
+        self.decide_among(|option| match tried {
+            true => self.metrics.may_try(&option.transport, now),
+            false => self.metrics.failure(&option.transport).is_none(),
         })
     }
 
     /// The current selection, or the next one if its transport is among those that have `failed`.
     pub(super) fn selection_after(&self, failed: &[(String, String)]) -> Arc<Selection> {
-        let is_left = |way: &TransportOption| failed.iter().all(|(transport, _)| **transport != *way.transport);
+        let is_left = |option: &TransportOption| failed.iter().all(|(transport, _)| **transport != *option.transport);
         let chosen = self.chosen();
-        if is_left(self.way(&chosen)) { chosen } else { self.decide_among(is_left).into() }
+        if is_left(self.transport_option(&chosen)) { chosen } else { self.decide_among(is_left).into() }
     }
 
     /// Applies the rules where the transports that satisfy `can` are available.
     fn decide_among(&self, can: impl Fn(&TransportOption) -> bool) -> Selection {
         let now = Instant::now();
-        let ways = self.ways.iter();
-        let candidates: Vec<_> = ways.map(|way| Candidate { transport: &way.transport, can: can(way) }).collect();
+        let transports = self.transports.iter();
+        let candidates: Vec<_> =
+            transports.map(|option| Candidate { transport: &option.transport, can: can(option) }).collect();
         let base = &self.peer.profile;
         let situation = Situation {
             figures: self.metrics.figures(now),
@@ -112,7 +113,7 @@ impl Pool {
         // The profile's settings for one connection are divided among all connections of the hop.
         let profile = if streams > base.streams { profile.divided() } else { profile };
         Selection {
-            way: decision.way,
+            transport_index: decision.candidate,
             profile: profile.into(),
             note: self.note(&decision).map(Into::into),
             decision: Some(decision),
@@ -123,10 +124,10 @@ impl Pool {
     /// The note about a decision: which transports it replaces and why, or else its reason, unless that is just the
     /// order.
     fn note(&self, decision: &Decision) -> Option<String> {
-        let transport = &self.ways[decision.way].transport;
+        let transport = &self.transports[decision.candidate].transport;
         let wished = match self.peer.in_order {
-            true => &self.ways[..decision.way],
-            false => &self.ways[decision.wished.1..=decision.wished.1],
+            true => &self.transports[..decision.candidate],
+            false => &self.transports[decision.wished.1..=decision.wished.1],
         };
         let failed = wished.iter().filter(|wished| wished.transport != *transport).filter_map(|wished| {
             let why = self.metrics.failure(&wished.transport)?;
@@ -146,40 +147,40 @@ impl Pool {
             return;
         }
         // Each failure leaves one transport fewer to try.
-        for _ in &self.ways {
+        for _ in &self.transports {
             let (held, next) = (self.chosen(), self.decide(true));
-            if next.way == held.way {
+            if next.transport_index == held.transport_index {
                 return self.adopt(next);
             }
-            let by = Arc::new(next);
-            match self.greet_in_background(&by).await {
-                Ok(warm) => {
+            let selection = Arc::new(next);
+            match self.greet_in_background(&selection).await {
+                Ok(connection) => {
                     // Decide again, with figures that include the new connection's.
                     let next = self.decide(true);
-                    if next.way == by.way {
+                    if next.transport_index == selection.transport_index {
                         self.adopt(next);
                     }
-                    return self.keep(warm);
+                    return self.keep(connection);
                 }
-                Err(refusal) => self.record_failure(self.way(&by), &refusal),
+                Err(refusal) => self.record_failure(self.transport_option(&selection), &refusal),
             }
         }
     }
 
     /// Checks whether the current transport still reaches the peer, and measures its round trip.
     pub(super) async fn prove(&self) {
-        let by = self.chosen();
-        match self.greet_in_background(&by).await {
+        let selection = self.chosen();
+        match self.greet_in_background(&selection).await {
             // The idle connections stay, for their congestion windows.
-            Ok(warm) => warm.stream.disarm(),
-            Err(refusal) => self.fall_back(&by, &refusal),
+            Ok(connection) => connection.stream.disarm(),
+            Err(refusal) => self.fall_back(&selection, &refusal),
         }
     }
 
     /// Makes a greeted connection in the background, within the time limit of a transport.
-    async fn greet_in_background(&self, by: &Arc<Selection>) -> Result<PooledConnection, Refusal> {
+    async fn greet_in_background(&self, selection: &Arc<Selection>) -> Result<PooledConnection, Refusal> {
         let limit = self.limits.transport;
-        match timeout(limit, self.greet(by, limit)).await {
+        match timeout(limit, self.greet(selection, limit)).await {
             Ok(result) => result,
             Err(_) => Err(self.unanswered(limit)),
         }
@@ -190,15 +191,15 @@ impl Pool {
         Refusal::at(&self.peer.name, Code::TimedOut, reason)
     }
 
-    /// Handles the failure of transport `by`: switches to the next one, if `by` was still in use. If none is left, the
-    /// others have failed earlier and may work again by now, so they are tried before `by` is.
-    pub(super) fn fall_back(&self, by: &Arc<Selection>, refusal: &Refusal) {
-        if !self.is_auto() || self.ways.len() < 2 || self.chosen().way != by.way {
+    /// Handles the failure of transport `selection`: switches to the next one, if `selection` was still in use. If none is left, the
+    /// others have failed earlier and may work again by now, so they are tried before `selection` is.
+    pub(super) fn fall_back(&self, selection: &Arc<Selection>, refusal: &Refusal) {
+        if !self.is_auto() || self.transports.len() < 2 || self.chosen().transport_index != selection.transport_index {
             return;
         }
-        self.record_failure(self.way(by), refusal);
-        if self.ways.iter().all(|way| self.metrics.failure(&way.transport).is_some()) {
-            self.metrics.clear_other_failures(&self.way(by).transport);
+        self.record_failure(self.transport_option(selection), refusal);
+        if self.transports.iter().all(|option| self.metrics.failure(&option.transport).is_some()) {
+            self.metrics.clear_other_failures(&self.transport_option(selection).transport);
         }
         self.adopt(self.decide(false));
         self.wanted.notify_one();
@@ -207,7 +208,7 @@ impl Pool {
     /// Handles the failure of all transports in a row: the peer is down, and no transport is to blame, so the rules
     /// decide again.
     pub(super) fn nowhere(&self) {
-        if self.is_auto() && self.ways.len() > 1 {
+        if self.is_auto() && self.transports.len() > 1 {
             debug!(peer = self.peer.name, "the peer answers over no transport");
             self.metrics.clear_failures();
             self.adopt(self.decide(false));
@@ -215,12 +216,12 @@ impl Pool {
         }
     }
 
-    fn record_failure(&self, way: &TransportOption, refusal: &Refusal) {
+    fn record_failure(&self, option: &TransportOption, refusal: &Refusal) {
         let pause = if refusal.code == Code::Refused { REFUSED_PAUSE } else { self.limits.retry };
-        let pause = self.metrics.record_failure(&way.transport, &refusal.reason, Instant::now(), pause);
+        let pause = self.metrics.record_failure(&option.transport, &refusal.reason, Instant::now(), pause);
         warn!(
             peer = self.peer.name,
-            transport = &*way.transport,
+            transport = &*option.transport,
             retry_s = pause.0.as_secs(),
             "the transport is not available: {}",
             refusal.reason
@@ -234,7 +235,7 @@ impl Pool {
         let words = |chosen: &Selection, decision: &Decision| {
             let streams = chosen.profile.streams;
             let streams = if streams > 1 { format!(" × {streams}") } else { String::new() };
-            format!("{} ({}){streams}", self.way(chosen).transport, decision.control)
+            format!("{} ({}){streams}", self.transport_option(chosen).transport, decision.control)
         };
         let old = held.decision.as_ref().map(|decision| words(&held, decision));
         let new = words(&next, decision);
@@ -254,8 +255,9 @@ impl Pool {
         self.chosen.send_replace(Arc::new(Selection { since, ..next }));
         if !is_like {
             let chosen = self.chosen();
-            let old: Vec<_> = lock(&self.idle).extract_if(.., |warm| !warm.by.is_like(&chosen)).collect();
-            old.iter().for_each(|warm| warm.stream.disarm());
+            let old: Vec<_> =
+                lock(&self.idle).extract_if(.., |connection| !connection.selection.is_like(&chosen)).collect();
+            old.iter().for_each(|connection| connection.stream.disarm());
             self.wanted.notify_one();
         }
     }
@@ -274,7 +276,7 @@ impl Pool {
     /// Reports doubt that `transport` still reaches the peer.
     pub(crate) fn doubt(&self, transport: &str) {
         if self.is_auto()
-            && *self.way(&self.chosen()).transport == *transport
+            && *self.transport_option(&self.chosen()).transport == *transport
             && !self.doubted.swap(true, Ordering::Relaxed)
         {
             self.wanted.notify_one();
@@ -294,27 +296,28 @@ impl Pool {
         }
     }
 
-    /// What a session report says about the transport of `warm`.
-    pub(crate) fn note_of(&self, warm: &PooledConnection) -> String {
-        let unwatched = self.unwatched().filter(|_| !shows_death(self.transport_of(warm)));
+    /// What a session report says about the transport of `connection`.
+    pub(crate) fn note_of(&self, connection: &PooledConnection) -> String {
+        let unwatched = self.unwatched().filter(|_| !shows_death(self.transport_of(connection)));
         // The reason may have changed since the connection was made.
         let now = self.chosen();
-        let by = if now.is_like(&warm.by) { &now } else { &warm.by };
-        let notes = [warm.stream.note(), unwatched, by.note.as_deref()];
+        let selection = if now.is_like(&connection.selection) { &now } else { &connection.selection };
+        let notes = [connection.stream.note(), unwatched, selection.note.as_deref()];
         notes.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
     pub(super) fn choice(&self) -> Option<ChoiceStatus> {
         let chosen = self.chosen();
         let decision = chosen.decision.as_ref()?;
-        let failure = |way: &TransportOption| Some((way.transport.to_string(), self.metrics.failure(&way.transport)?));
+        let failure =
+            |option: &TransportOption| Some((option.transport.to_string(), self.metrics.failure(&option.transport)?));
         Some(ChoiceStatus {
             rule: decision.rule.name.to_owned(),
             because: decision.rule.why.to_owned(),
             congestion_control: decision.control.to_string(),
             streams: chosen.profile.streams,
             since_s: chosen.since.elapsed().as_secs_f64(),
-            failed: self.ways.iter().filter_map(failure).collect(),
+            failed: self.transports.iter().filter_map(failure).collect(),
         })
     }
 

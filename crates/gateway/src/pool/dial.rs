@@ -47,18 +47,18 @@ impl Pool {
     }
 
     /// Connects for sessions, within `limit`.
-    pub(super) async fn dial(&self, by: &Selection, limit: Duration) -> Result<Stream, Refusal> {
-        let way = self.way(by);
+    pub(super) async fn dial(&self, selection: &Selection, limit: Duration) -> Result<Stream, Refusal> {
+        let option = self.transport_option(selection);
         let mut deaths = self.deaths();
-        let reach = || self.reach(way, &by.profile, limit);
+        let reach = || self.reach(option, &selection.profile, limit);
         let reached = tokio::select! {
             biased;
             // An attempt begun with the process that has died would fail.
-            _ = deaths.changed(), if !shows_death(&way.transport) => reach().await,
+            _ = deaths.changed(), if !shows_death(&option.transport) => reach().await,
             reached = reach() => reached,
         };
         let stream = reached.map_err(|error| self.unreached(&error))?;
-        let _ = way.has_streams.set(stream.has_authenticated_close());
+        let _ = option.has_streams.set(stream.has_authenticated_close());
         self.counts.dialled.fetch_add(1, Ordering::Relaxed);
         if let Some(note) = stream.note() {
             debug!(peer = self.peer.name, "{note}");
@@ -66,10 +66,10 @@ impl Pool {
         Ok(stream)
     }
 
-    /// Connects to the peer by `way`, within `limit`.
+    /// Connects to the peer by `option`, within `limit`.
     pub(super) async fn reach(
         &self,
-        way: &TransportOption,
+        option: &TransportOption,
         profile: &Profile,
         limit: Duration,
     ) -> Result<Stream, Error> {
@@ -77,7 +77,7 @@ impl Pool {
         if addresses.is_empty() {
             addresses = self.resolve().await?;
         }
-        if let Some(port) = way.port {
+        if let Some(port) = option.port {
             addresses.iter_mut().for_each(|addr| addr.set_port(port));
         }
         let limit = limit.min(self.limits.greeting);
@@ -85,9 +85,9 @@ impl Pool {
             // Sending the greeting early is possible only where there is no other address to fall back to.
             [only] => {
                 let target = Target { addr: only, name: self.target.clone(), early: true };
-                way.over.connect(&target, profile, limit).await
+                option.over.connect(&target, profile, limit).await
             }
-            _ => dial::connect_by(&way.over, &self.target, &addresses, profile, limit).await,
+            _ => dial::connect_by(&option.over, &self.target, &addresses, profile, limit).await,
         }
     }
 
@@ -99,53 +99,53 @@ impl Pool {
     }
 
     /// A connection that is ready for sessions, reached within `limit`.
-    pub(super) async fn greet(&self, by: &Arc<Selection>, limit: Duration) -> Result<PooledConnection, Refusal> {
+    pub(super) async fn greet(&self, selection: &Arc<Selection>, limit: Duration) -> Result<PooledConnection, Refusal> {
         let hello = self.own.hello();
         let deaths = self.deaths();
-        let warm = match self.greet_on(self.dial(by, limit).await?, by, &hello).await {
+        let connection = match self.greet_on(self.dial(selection, limit).await?, selection, &hello).await {
             // Retry on a new connection: the old one accepts no more streams, or the process at its other end has died.
             Err(refusal)
                 if (refusal.code == Code::AuthRequired && self.has_streams())
                     || deaths.has_changed().unwrap_or(false) =>
             {
-                self.greet_on(self.dial(by, limit).await?, by, &hello).await?
+                self.greet_on(self.dial(selection, limit).await?, selection, &hello).await?
             }
             greeted => greeted?,
         };
-        self.metrics.record_success(self.transport_of(&warm));
-        if let Ok(stats) = warm.stream.stats() {
+        self.metrics.record_success(self.transport_of(&connection));
+        if let Ok(stats) = connection.stream.stats() {
             self.metrics.record_stats(&stats, Instant::now());
         }
-        self.look_at(&warm);
-        Ok(warm)
+        self.look_at(&connection);
+        Ok(connection)
     }
 
     /// Sends `hello` on a new connection, and receives the peer's.
     pub(super) async fn greet_on(
         &self,
         stream: Stream,
-        by: &Arc<Selection>,
+        selection: &Arc<Selection>,
         hello: &Hello<'_>,
     ) -> Result<PooledConnection, Refusal> {
         let asking = Asking::greet(Vec::new(), Vec::new(), hello, self.auth().as_ref());
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
-        let mut warm = PooledConnection::new(stream, asking, mode, by.clone());
+        let mut connection = PooledConnection::new(stream, asking, mode, selection.clone());
         // A beacon uses TCP, whatever the hop beside it uses.
-        let is_hidden = !hello.beacon && !shows_death(self.transport_of(&warm));
-        let (stream, since) = (warm.stream.clone(), warm.since);
+        let is_hidden = !hello.beacon && !shows_death(self.transport_of(&connection));
+        let (stream, since) = (connection.stream.clone(), connection.since);
         let mut heard = false;
         let answered = tokio::select! {
             biased;
-            answered = answer(&stream, &mut warm.asking, &mut heard) => answered,
+            answered = answer(&stream, &mut connection.asking, &mut heard) => answered,
             () = self.peer_process_died(&stream, is_hidden, since) => Err(HandshakeError::Closed),
         };
         if let Err(error) = answered {
-            warm.retire_if_unauthenticated(&error);
+            connection.retire_if_unauthenticated(&error);
             return Err(self.failed(&error));
         }
         drop(stream);
-        if let Some(hello) = warm.asking.hello()
+        if let Some(hello) = connection.asking.hello()
             && hello.name != self.peer.name
             // An agent knows its gateway by the name that its user gave.
             && self.own.name != AGENT
@@ -154,14 +154,14 @@ impl Pool {
             let calls = hello.name;
             warn!(peer = self.peer.name, "it calls itself \"{calls}\"; where names differ, loops are found late");
         }
-        match warm.asking.state() {
-            State::Ready => Ok(warm),
-            _ => Err(self.refused(&warm)),
+        match connection.asking.state() {
+            State::Ready => Ok(connection),
+            _ => Err(self.refused(&connection)),
         }
     }
 
-    pub(super) fn refused(&self, warm: &PooledConnection) -> Refusal {
-        match (warm.asking.refused(), warm.asking.state()) {
+    pub(super) fn refused(&self, connection: &PooledConnection) -> Refusal {
+        match (connection.asking.refused(), connection.asking.state()) {
             (Some(refused), _) => Refusal::passed_on(&refused),
             (None, State::Challenged) => {
                 let reason = format!("{} wants authentication, for which nothing is configured here", self.peer.name);
@@ -194,16 +194,16 @@ impl Pool {
     }
 
     /// Logs once what the host's settings cost on the path to this peer.
-    pub(super) fn look_at(&self, warm: &PooledConnection) {
+    pub(super) fn look_at(&self, connection: &PooledConnection) {
         if self.advised.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Ok(stats) = warm.stream.stats() {
+        if let Ok(stats) = connection.stream.stats() {
             for advice in Host::read().advice_for_peer(&self.peer.profile, &stats) {
                 warn!(peer = self.peer.name, "{advice}");
             }
         }
-        if let Some(note) = warm.stream.note() {
+        if let Some(note) = connection.stream.note() {
             warn!(peer = self.peer.name, "{note}");
         }
     }

@@ -3,6 +3,7 @@
 //! starts at full speed.
 
 mod attach;
+mod backoff;
 mod beacon;
 mod choosing;
 mod death;
@@ -15,7 +16,7 @@ mod selection;
 
 pub(crate) use beacon::{Lost, Shown, is_reset};
 pub use choosing::ChoiceStatus;
-pub(crate) use keep::MOMENTARY;
+pub(crate) use keep::IDLE_BURST_MAX;
 pub(crate) use pooled::PooledConnection;
 
 use crate::config::Peer;
@@ -35,7 +36,7 @@ use phoebus_proto::session::message::{Auth, Hello};
 use selection::Selection;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -47,7 +48,7 @@ use tracing::debug;
 pub(crate) struct Pool {
     pub(crate) peer: Peer,
     /// The transports to the peer; at least one, the preferred one first.
-    ways: Vec<TransportOption>,
+    transports: Vec<TransportOption>,
     /// The settings of new connections.
     chosen: watch::Sender<Arc<Selection>>,
     /// What was measured of the segment.
@@ -75,9 +76,11 @@ pub(crate) struct Pool {
     /// In the order in which they became idle.
     idle: Mutex<Vec<PooledConnection>>,
     demand: Arc<Demand>,
+    /// How many times `pool.max` connections may be idle for a moment.
+    idle_burst: AtomicU32,
     /// Whether the peer has closed a connection shortly after its greeting, and whether it has opened a session, since
     /// [`Pool::maintain`] has looked.
-    short_lived: AtomicBool,
+    closed_early: AtomicBool,
     has_opened: AtomicBool,
     /// The peer's addresses, as last resolved.
     addresses: Mutex<Vec<SocketAddr>>,
@@ -166,12 +169,12 @@ impl Pool {
     /// differ.
     pub(crate) fn new(
         peer: Peer,
-        (ways, beside): (Vec<TransportOption>, Option<TransportOption>),
+        (transports, beside): (Vec<TransportOption>, Option<TransportOption>),
         before: Option<&Self>,
         own: LocalIdentity,
         limits: Timeouts,
     ) -> Arc<Self> {
-        let shown = || Shown { instance: 0, by: Security::None, since: Instant::now(), counts: [0; 2] };
+        let shown = || Shown { instance: 0, security: Security::None, since: Instant::now(), counts: [0; 2] };
         let pool = Arc::new(Self {
             metrics: before.map(|pool| pool.metrics.clone()).unwrap_or_default(),
             shown: before.map_or_else(|| Arc::new(watch::Sender::new(shown())), |pool| pool.shown.clone()),
@@ -179,7 +182,7 @@ impl Pool {
             target: peer.name.as_str().into(),
             chosen: watch::Sender::new(Arc::new(Selection::configured(peer.profile.clone()))),
             peer,
-            ways,
+            transports,
             may_bbr: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
             beside,
@@ -191,7 +194,8 @@ impl Pool {
             limits,
             idle: Mutex::default(),
             demand: Demand::new(Instant::now()),
-            short_lived: AtomicBool::new(false),
+            idle_burst: AtomicU32::new(1),
+            closed_early: AtomicBool::new(false),
             has_opened: AtomicBool::new(false),
             addresses: Mutex::default(),
             wanted: Notify::new(),
@@ -230,14 +234,14 @@ impl Pool {
     /// Tries the current transport. If it does not reach the peer, tries the others, even if all have failed before.
     async fn open_without_limit(&self, request: &Request, streams: u16) -> Result<PooledConnection, Refusal> {
         let (mut first, mut failed): (Option<Refusal>, _) = (None, Vec::new());
-        for left in (0..self.ways.len()).rev() {
-            let by = self.selection_after(&failed);
+        for left in (0..self.transports.len()).rev() {
+            let selection = self.selection_after(&failed);
             let time_limit = self.time_limit().filter(|_| left > 0).unwrap_or(Duration::MAX);
-            match self.open_over(&by, time_limit, request, streams).await {
-                Ok(warm) => return Ok(warm),
+            match self.open_over(&selection, time_limit, request, streams).await {
+                Ok(connection) => return Ok(connection),
                 Err(Unheard { refusal, dead: true, .. }) => {
-                    self.fall_back(&by, &refusal);
-                    failed.push((self.way(&by).transport.to_string(), refusal.reason.clone()));
+                    self.fall_back(&selection, &refusal);
+                    failed.push((self.transport_option(&selection).transport.to_string(), refusal.reason.clone()));
                     first.get_or_insert(refusal);
                 }
                 Err(unheard) => return Err(unheard.refusal),
@@ -250,20 +254,20 @@ impl Pool {
     /// Tries one transport, over which the peer must acknowledge within `time_limit`.
     async fn open_over(
         &self,
-        by: &Arc<Selection>,
+        selection: &Arc<Selection>,
         time_limit: Duration,
         request: &Request,
         streams: u16,
     ) -> Result<PooledConnection, Unheard> {
         let (name, mut is_repeated) = (&self.own.name, false);
-        if let Some(mut warm) = self.take() {
-            let manner = warm.manner(streams);
-            let asked = request.onward(name, manner, |open| warm.asking.open(open));
+        if let Some(mut connection) = self.take() {
+            let manner = connection.manner(streams);
+            let asked = request.onward(name, manner, |open| connection.asking.open(open));
             asked.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-            match self.hear(&mut warm, time_limit).await {
+            match self.hear(&mut connection, time_limit).await {
                 Ok(()) => {
                     self.counts.reused.fetch_add(1, Ordering::Relaxed);
-                    return self.answered(warm, request, manner).await.map_err(Unheard::heard);
+                    return self.answered(connection, request, manner).await.map_err(Unheard::heard);
                 }
                 Err(unheard) if !unheard.dead || unheard.silent => return Err(unheard),
                 Err(_) => debug!(peer = self.peer.name, "a connection that seemed ready was dead; asking on a new one"),
@@ -272,19 +276,19 @@ impl Pool {
             is_repeated = true;
         }
         let deaths = self.deaths();
-        let (mut warm, mut manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
-        let mut heard = self.hear(&mut warm, time_limit).await;
-        let is_old = warm.is_multiplexed() || deaths.has_changed().unwrap_or(false);
+        let (mut connection, mut manner) = self.ask_on_new_connection(selection, time_limit, request, streams).await?;
+        let mut heard = self.hear(&mut connection, time_limit).await;
+        let is_old = connection.is_multiplexed() || deaths.has_changed().unwrap_or(false);
         if matches!(heard, Err(Unheard { dead: true, silent: false, .. })) && is_old {
             // The underlying connection had died unnoticed or accepts no more streams, or the process at its other end
             // has died.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
             is_repeated = true;
-            (warm, manner) = self.ask_on_new_connection(by, time_limit, request, streams).await?;
-            heard = self.hear(&mut warm, time_limit).await;
+            (connection, manner) = self.ask_on_new_connection(selection, time_limit, request, streams).await?;
+            heard = self.hear(&mut connection, time_limit).await;
         }
         heard?;
-        let answered = self.answered(warm, request, manner).await;
+        let answered = self.answered(connection, request, manner).await;
         answered.map_err(|refusal| match refusal.code {
             // The peer did receive the request before its connection broke. The client may ask for a new session.
             Code::Duplicate if is_repeated => Unheard::heard(self.failed(&HandshakeError::Closed)),
@@ -294,10 +298,10 @@ impl Pool {
 
     /// Waits for the peer's answer. The peer must acknowledge what was sent within `time_limit`; the answer itself may
     /// take as long as the destination takes.
-    async fn hear(&self, warm: &mut PooledConnection, time_limit: Duration) -> Result<(), Unheard> {
+    async fn hear(&self, connection: &mut PooledConnection, time_limit: Duration) -> Result<(), Unheard> {
         let mut heard = false;
-        let (stream, since) = (warm.stream.clone(), warm.since);
-        let is_hidden = !shows_death(self.transport_of(warm));
+        let (stream, since) = (connection.stream.clone(), connection.since);
+        let is_hidden = !shows_death(self.transport_of(connection));
         // For a connection over TCP, the kernel reports whether the peer is there.
         let gone = async {
             match stream.pulse() {
@@ -307,8 +311,8 @@ impl Pool {
         };
         tokio::select! {
             biased;
-            result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| {
-                warm.retire_if_unauthenticated(&error);
+            result = answer(&stream, &mut connection.asking, &mut heard) => result.map_err(|error| {
+                connection.retire_if_unauthenticated(&error);
                 let dead = !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_)) && !drains(&error);
                 Unheard { refusal: self.failed(&error), dead, silent: false }
             }),
@@ -323,7 +327,7 @@ impl Pool {
     /// Makes a new connection, whose request follows the greeting immediately.
     async fn ask_on_new_connection(
         &self,
-        by: &Arc<Selection>,
+        selection: &Arc<Selection>,
         time_limit: Duration,
         request: &Request,
         streams: u16,
@@ -331,7 +335,7 @@ impl Pool {
         let in_use = self.demand.begin();
         let stream = tokio::select! {
             biased;
-            stream = self.dial(by, time_limit) => stream.map_err(Unheard::dead)?,
+            stream = self.dial(selection, time_limit) => stream.map_err(Unheard::dead)?,
             refusal = self.no_gateway_running(None) => return Err(Unheard::heard(refusal)),
         };
         let manner = HopOptions { mode: pooled::mode_on(&stream, streams), streams, padding: 0 };
@@ -340,30 +344,30 @@ impl Pool {
             Asking::connect(Vec::new(), Vec::new(), &hello, self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-        Ok((PooledConnection::new(stream, asking, manner.mode, by.clone()).lent(in_use), manner))
+        Ok((PooledConnection::new(stream, asking, manner.mode, selection.clone()).lent(in_use), manner))
     }
 
     /// Takes back a connection whose session is over on both sides.
-    pub(crate) fn put_back(&self, mut warm: PooledConnection) {
-        if warm.stream.security() == Security::Auth {
+    pub(crate) fn put_back(&self, mut connection: PooledConnection) {
+        if connection.stream.security() == Security::Auth {
             // The next request would be unprotected.
-            return warm.stream.disarm();
+            return connection.stream.disarm();
         }
-        if warm.asking.next_session().is_err() {
+        if connection.asking.next_session().is_err() {
             return;
         }
-        warm.sessions += 1;
-        self.spare(warm);
+        connection.sessions += 1;
+        self.spare(connection);
     }
 
     /// Keeps an unused connection for the next session.
-    fn spare(&self, warm: PooledConnection) {
-        if warm.is_multiplexed() {
+    fn spare(&self, connection: PooledConnection) {
+        if connection.is_multiplexed() {
             // Another stream costs nothing. This one is closed once the peer has received everything and has closed it
             // too.
-            tokio::spawn(timeout(self.limits.greeting, warm.leave()));
+            tokio::spawn(timeout(self.limits.greeting, connection.leave()));
         } else {
-            self.keep(warm);
+            self.keep(connection);
         }
     }
 
@@ -374,7 +378,7 @@ impl Pool {
 
     /// Sends all new sessions with the peer over new connections, because its settings have changed.
     pub(crate) fn retire(&self) {
-        self.ways.iter().for_each(|way| way.over.retire(&self.peer.name));
+        self.transports.iter().for_each(|option| option.over.retire(&self.peer.name));
     }
 
     /// Closes idle connections, and from now on those that are returned.
@@ -382,7 +386,7 @@ impl Pool {
         self.closed.store(true, Ordering::Relaxed);
         self.wanted.notify_one();
         self.ended.notify_one();
-        lock(&self.idle).drain(..).for_each(|warm| warm.stream.disarm());
+        lock(&self.idle).drain(..).for_each(|connection| connection.stream.disarm());
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
@@ -391,7 +395,7 @@ impl Pool {
         PoolStatus {
             peer: self.peer.name.clone(),
             address: self.peer.address.to_string(),
-            transport: self.way(&self.chosen()).transport.to_string(),
+            transport: self.transport_option(&self.chosen()).transport.to_string(),
             choice: self.choice(),
             segment: self.metrics.status(Instant::now()),
             security: self.peer.security.name().to_owned(),
@@ -400,40 +404,42 @@ impl Pool {
             reused: get(&self.counts.reused),
             stale: get(&self.counts.stale),
             failed: get(&self.counts.failed),
-            rtt_us: idle.last().and_then(|warm| warm.stream.stats().ok()).map_or(0, |stats| stats.rtt_us),
+            rtt_us: idle.last().and_then(|connection| connection.stream.stats().ok()).map_or(0, |stats| stats.rtt_us),
         }
     }
 
     /// Handles the answer to OPEN.
     async fn answered(
         &self,
-        mut warm: PooledConnection,
+        mut connection: PooledConnection,
         request: &Request,
         manner: HopOptions,
     ) -> Result<PooledConnection, Refusal> {
-        if warm.asking.state() == State::Challenged
+        if connection.asking.state() == State::Challenged
             && let Some(auth) = self.auth()
-            && warm.asking.challenge().is_some_and(|c| c.mechanisms.iter().any(|name| name == Auth::ANONYMOUS))
+            && connection.asking.challenge().is_some_and(|c| c.mechanisms.iter().any(|name| name == Auth::ANONYMOUS))
         {
             let manner = HopOptions { padding: 0, ..manner };
             request
-                .onward(&self.own.name, manner, |open| warm.asking.authenticate(&auth, open))
+                .onward(&self.own.name, manner, |open| connection.asking.authenticate(&auth, open))
                 .map_err(|e| self.cannot_ask(&e))?;
-            answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
+            answer(&connection.stream, &mut connection.asking, &mut false)
+                .await
+                .map_err(|error| self.failed(&error))?;
         }
-        match warm.asking.state() {
+        match connection.asking.state() {
             State::Opened => {
                 // What follows belongs to the stream.
-                warm.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
+                connection.stream.unprotect().map_err(|error| self.failed(&error.into()))?;
                 self.has_opened.store(true, Ordering::Relaxed);
-                self.look_at(&warm);
-                Ok(warm)
+                self.look_at(&connection);
+                Ok(connection)
             }
             _ => {
-                let refusal = self.refused(&warm);
+                let refusal = self.refused(&connection);
                 // The refusal leaves the connection usable.
-                if warm.asking.state() == State::Refused && stays_usable(refusal.code) {
-                    self.spare(warm);
+                if connection.asking.state() == State::Refused && stays_usable(refusal.code) {
+                    self.spare(connection);
                 }
                 Err(refusal)
             }

@@ -22,7 +22,7 @@ pub(crate) struct PooledConnection {
     /// The mode of the session that was requested last.
     mode: Mode,
     /// The settings with which it was made.
-    pub(super) by: Arc<Selection>,
+    pub(super) selection: Arc<Selection>,
     /// How many sessions it has carried.
     pub(crate) sessions: u32,
     pub(super) since: Instant,
@@ -34,9 +34,18 @@ pub(crate) struct PooledConnection {
 
 impl PooledConnection {
     /// A new connection, on the caller's runtime.
-    pub(super) fn new(stream: Stream, asking: Asking, mode: Mode, by: Arc<Selection>) -> Self {
+    pub(super) fn new(stream: Stream, asking: Asking, mode: Mode, selection: Arc<Selection>) -> Self {
         let home = Handle::current().id();
-        Self { stream: Arc::new(stream), asking, mode, by, sessions: 0, since: Instant::now(), home, in_use: None }
+        Self {
+            stream: Arc::new(stream),
+            asking,
+            mode,
+            selection,
+            sessions: 0,
+            since: Instant::now(),
+            home,
+            in_use: None,
+        }
     }
 
     /// The same, lent to a session.
@@ -67,7 +76,7 @@ impl PooledConnection {
 
     /// How long the peer may leave sent data unacknowledged.
     pub(crate) fn user_timeout(&self) -> Duration {
-        self.by.profile.user_timeout.0
+        self.selection.profile.user_timeout.0
     }
 
     /// The mode of its session.
@@ -131,8 +140,8 @@ impl PooledConnection {
 
     /// The stream, and everything else.
     pub(super) fn parts(self) -> (Arc<Stream>, DetachedState) {
-        let Self { stream, asking, mode, by, sessions, home, in_use, .. } = self;
-        (stream, DetachedState { asking, mode, by, sessions, home, in_use })
+        let Self { stream, asking, mode, selection, sessions, home, in_use, .. } = self;
+        (stream, DetachedState { asking, mode, selection, sessions, home, in_use })
     }
 
     /// The peer's OPENED.
@@ -151,7 +160,7 @@ impl PooledConnection {
 pub(crate) struct DetachedState {
     asking: Asking,
     mode: Mode,
-    by: Arc<Selection>,
+    selection: Arc<Selection>,
     sessions: u32,
     home: Id,
     in_use: Option<InUse>,
@@ -160,8 +169,8 @@ pub(crate) struct DetachedState {
 impl DetachedState {
     /// Adds the stream again.
     pub(crate) fn plug(self, stream: Arc<Stream>) -> PooledConnection {
-        let Self { asking, mode, by, sessions, home, in_use } = self;
-        PooledConnection { stream, asking, mode, by, sessions, since: Instant::now(), home, in_use }
+        let Self { asking, mode, selection, sessions, home, in_use } = self;
+        PooledConnection { stream, asking, mode, selection, sessions, since: Instant::now(), home, in_use }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! On a path of 1 Gbit/s the kernel hands over some 60 KB at a time, and such a wake-up costs as much as the bytes. So
 //! the connection is told how many bytes must wait before it becomes readable: as many as the flow brings in the
-//! configured time. They wait for [`Coalescing::patience`] at most; then one byte suffices again.
+//! configured time. They wait for [`Coalescing::longest_wait`] at most; then one byte suffices again.
 //!
 //! Short and slow flows are never coalesced. A flow that pauses has to be bulk again for a while before it is, and for
 //! twice as long after each pause: a sender that waits for answers to its requests loses a small part of its time. Each
@@ -21,17 +21,17 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 /// Bytes after which a direction is watched at all: most sessions have fewer, and pay nothing.
-const SHORT: u64 = 1 << 20;
+const WATCHED_FROM: u64 = 1 << 20;
 /// How many times the configured time one measurement of the rate lasts: long enough to contain several batches of a
 /// link, short enough to follow a flow that slows down.
 const WINDOW: u32 = 4;
 /// Windows in a row in which a flow must be bulk before it is coalesced, at first and at most: 32 ms and 33 s if the
 /// configured time is 2 ms.
-const STEADY: [u32; 2] = [4, 4096];
+const REQUIRED_WINDOWS: [u32; 2] = [4, 4096];
 /// The smallest number of bytes worth waiting for: less than a link delivers at a time.
-const LEAST: u64 = 16 << 10;
+const THRESHOLD_MIN: u64 = 16 << 10;
 /// The largest number: more gains little.
-const MOST: u64 = 1 << 20;
+const THRESHOLD_MAX: u64 = 1 << 20;
 
 /// Applies [`Coalescing`] to the connection that one direction of a relay reads.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Coalescer {
     /// # Errors
     /// When the threshold cannot be lowered, because the connection has failed.
     pub(super) fn wait(&mut self, stream: &Stream, delay: Duration, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.is_unsupported || delay.is_zero() || (self.active.is_none() && self.bytes < SHORT) {
+        if self.is_unsupported || delay.is_zero() || (self.active.is_none() && self.bytes < WATCHED_FROM) {
             return Ok(());
         }
         let now = Instant::now();
@@ -87,11 +87,11 @@ impl Coalescer {
                 (self.is_unsupported, self.active) = (true, None);
                 return if is_unsupported { Ok(()) } else { Err(error) };
             }
-            if let Some(patience) = active.coalescing.patience() {
-                active.deadline.as_mut().reset((now + patience).into());
+            if let Some(longest) = active.coalescing.longest_wait() {
+                active.deadline.as_mut().reset((now + longest).into());
             }
         }
-        self.lower_if_late(stream, cx)
+        self.end_overdue_wait(stream, cx)
     }
 
     /// Makes readable what has waited for too long. To be called, too, when nothing is read from `stream` because the
@@ -99,20 +99,21 @@ impl Coalescer {
     ///
     /// # Errors
     /// As [`Coalescer::wait`].
-    pub(super) fn lower_if_late(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
+    pub(super) fn end_overdue_wait(&mut self, stream: &Stream, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(active) = &mut self.active
-            && active.coalescing.patience().is_some()
+            && active.coalescing.longest_wait().is_some()
             && active.deadline.as_mut().poll(cx).is_ready()
         {
             stream.set(Change::ReadThreshold(ReadThreshold::NONE))?;
-            active.coalescing.late(Instant::now());
+            // If bytes have come since the last wait, it is the receiver who is slow, and the sender has not paused.
+            active.coalescing.overdue(Instant::now(), !active.has_received);
         }
         Ok(())
     }
 
     /// Makes `stream` readable by a single byte again, for other readers.
     pub(super) fn end(&mut self, stream: &Stream) {
-        if self.active.take().is_some_and(|active| active.coalescing.patience().is_some()) {
+        if self.active.take().is_some_and(|active| active.coalescing.longest_wait().is_some()) {
             // A connection that has failed needs no threshold.
             let _ = stream.set(Change::ReadThreshold(ReadThreshold::NONE));
         }
@@ -131,18 +132,26 @@ struct Coalescing {
     since: Instant,
     bytes: u64,
     /// The number of bulk windows in a row, and how many there must be.
-    steady: u32,
-    needed: u32,
+    bulk_windows: u32,
+    required_windows: u32,
     /// The number of bytes that must wait before the connection becomes readable.
     threshold: u64,
     /// The number of windows in which it was coalesced, since the last pause.
-    coalesced: u32,
+    coalesced_windows: u32,
 }
 
 impl Coalescing {
     /// For a flow that begins at `now`, and whose bytes may gather for `delay`.
     fn new(delay: Duration, now: Instant) -> Self {
-        Self { delay, since: now, bytes: 0, steady: 0, needed: STEADY[0], threshold: 1, coalesced: 0 }
+        Self {
+            delay,
+            since: now,
+            bytes: 0,
+            bulk_windows: 0,
+            required_windows: REQUIRED_WINDOWS[0],
+            threshold: 1,
+            coalesced_windows: 0,
+        }
     }
 
     /// Counts `n` bytes that were read.
@@ -158,13 +167,14 @@ impl Coalescing {
         }
         let expected = (self.bytes as f64 * self.delay.as_secs_f64() / elapsed.as_secs_f64()) as u64;
         (self.since, self.bytes) = (now, 0);
-        self.coalesced += u32::from(self.threshold > 1);
-        let is_trusted = self.coalesced >= self.needed;
+        self.coalesced_windows += u32::from(self.threshold > 1);
+        let is_trusted = self.coalesced_windows >= self.required_windows;
         if is_trusted {
-            (self.needed, self.coalesced) = ((self.needed / 2).max(STEADY[0]), 0);
+            (self.required_windows, self.coalesced_windows) = ((self.required_windows / 2).max(REQUIRED_WINDOWS[0]), 0);
         }
-        self.steady = if expected < LEAST { 0 } else { (self.steady + 1).min(self.needed) };
-        let wanted = if self.steady < self.needed { 1 } else { expected.min(MOST) };
+        self.bulk_windows =
+            if expected < THRESHOLD_MIN { 0 } else { (self.bulk_windows + 1).min(self.required_windows) };
+        let wanted = if self.bulk_windows < self.required_windows { 1 } else { expected.min(THRESHOLD_MAX) };
         if is_trusted && wanted > 1 {
             // Set again even if it is the same: the transport takes no more than a part of its buffer, which grows.
             self.threshold = wanted;
@@ -180,15 +190,17 @@ impl Coalescing {
     }
 
     /// How long bytes may wait from now on, if they have to wait: somewhat longer than they usually take.
-    fn patience(&self) -> Option<Duration> {
+    fn longest_wait(&self) -> Option<Duration> {
         (self.threshold > 1).then(|| self.delay * 3 / 2)
     }
 
-    /// To be called when the threshold was lowered to a byte at `now`, because too few bytes have come within
-    /// [`Coalescing::patience`].
-    fn late(&mut self, now: Instant) {
-        (self.steady, self.threshold, self.coalesced) = (0, 1, 0);
-        self.needed = (self.needed * 2).min(STEADY[1]);
+    /// To be called when the threshold was lowered to a byte at `now`, because fewer bytes were read within
+    /// [`Coalescing::longest_wait`]; `has_paused` says whether the sender is the cause.
+    fn overdue(&mut self, now: Instant, has_paused: bool) {
+        (self.bulk_windows, self.threshold, self.coalesced_windows) = (0, 1, 0);
+        if has_paused {
+            self.required_windows = (self.required_windows * 2).min(REQUIRED_WINDOWS[1]);
+        }
         (self.since, self.bytes) = (now, 0);
     }
 }
@@ -228,12 +240,12 @@ mod tests {
     fn bulk_flow_waits_for_what_it_brings_in_the_time() {
         let mut flow = Flow::new();
         assert_eq!(flow.deliver(125_000, 31), NONE, "a transfer of 4 MB is short");
-        assert_eq!(flow.coalescing.patience(), None);
+        assert_eq!(flow.coalescing.longest_wait(), None);
         assert_eq!(flow.deliver(125_000, 16), [250_000], "small changes change nothing");
         assert_eq!(flow.deliver(125_000, 24), [250_000], "the buffer may have grown");
-        assert_eq!(flow.coalescing.patience(), Some(3 * MILLISECOND));
+        assert_eq!(flow.coalescing.longest_wait(), Some(3 * MILLISECOND));
         assert_eq!(flow.deliver(250_000, 16), [500_000]);
-        assert_eq!(flow.deliver(10_000_000, 8), [MOST]);
+        assert_eq!(flow.deliver(10_000_000, 8), [THRESHOLD_MAX]);
     }
 
     #[test]
@@ -243,17 +255,27 @@ mod tests {
         // A fast one that becomes slow stops waiting.
         assert_eq!(flow.deliver(125_000, 200).first(), Some(&250_000));
         assert_eq!(flow.deliver(1000, 20).last(), Some(&1));
-        assert_eq!(flow.coalescing.patience(), None);
+        assert_eq!(flow.coalescing.longest_wait(), None);
     }
 
     #[test]
     fn pause_ends_the_waiting() {
         let mut flow = Flow::new();
         flow.deliver(125_000, 100);
-        flow.coalescing.late(flow.now);
+        flow.coalescing.overdue(flow.now, true);
         flow.now += Duration::from_millis(80);
         assert_eq!(flow.deliver(125_000, 63), NONE, "bursts of 7 MB are short now");
         assert_eq!(flow.deliver(125_000, 16), [250_000]);
+    }
+
+    #[test]
+    fn slow_receiver_is_no_pause_of_the_sender() {
+        let mut flow = Flow::new();
+        flow.deliver(125_000, 100);
+        flow.coalescing.overdue(flow.now, false);
+        assert_eq!(flow.coalescing.longest_wait(), None);
+        assert_eq!(flow.deliver(125_000, 31), NONE);
+        assert_eq!(flow.deliver(125_000, 8), [250_000]);
     }
 
     #[test]
@@ -261,13 +283,13 @@ mod tests {
         let mut flow = Flow::new();
         flow.deliver(125_000, 100);
         for _ in 0..5 {
-            flow.coalescing.late(flow.now);
+            flow.coalescing.overdue(flow.now, true);
         }
-        assert_eq!(flow.coalescing.needed, 128);
+        assert_eq!(flow.coalescing.required_windows, 128);
         // It has to be bulk for a second. While it is coalesced, each second without a pause halves that. The batches are
         // smaller than the threshold here, which makes no difference.
         flow.deliver(62_500, 4 * 1024);
-        assert_eq!((flow.coalescing.needed, flow.coalescing.threshold), (4, 125_000));
+        assert_eq!((flow.coalescing.required_windows, flow.coalescing.threshold), (4, 125_000));
     }
 
     #[test]
@@ -277,9 +299,9 @@ mod tests {
         let (began, mut lost) = (flow.now, Duration::ZERO);
         while flow.now - began < end {
             flow.deliver(125_000, 32);
-            if let Some(patience) = flow.coalescing.patience() {
-                (flow.now, lost) = (flow.now + patience, lost + patience);
-                flow.coalescing.late(flow.now);
+            if let Some(longest) = flow.coalescing.longest_wait() {
+                (flow.now, lost) = (flow.now + longest, lost + longest);
+                flow.coalescing.overdue(flow.now, true);
             }
         }
         assert!(lost > Duration::ZERO && lost < end / 1000, "{lost:?}");
@@ -294,9 +316,9 @@ mod tests {
             flow.now += MILLISECOND / 2;
             flow.coalescing.received(65_536);
             flow.coalescing.drained(flow.now);
-            if let Some(patience) = flow.coalescing.patience() {
-                (flow.now, lost) = (flow.now + patience, lost + patience);
-                flow.coalescing.late(flow.now);
+            if let Some(longest) = flow.coalescing.longest_wait() {
+                (flow.now, lost) = (flow.now + longest, lost + longest);
+                flow.coalescing.overdue(flow.now, true);
             }
         }
         assert!(lost > Duration::ZERO && lost < end / 1000, "{lost:?}");

@@ -274,7 +274,7 @@ impl Direction {
         let on = |side| move |failure| Broken { side: Some(side), failure };
         for _ in 0..TURNS {
             let Poll::Ready(given) = to.poll_send(cx, &mut self.carrier, &mut count) else {
-                let waits = self.coalescer.lower_if_late(&from.stream, cx);
+                let waits = self.coalescer.end_overdue_wait(&from.stream, cx);
                 waits.map_err(|error| on(from_side)(error.into()))?;
                 return Poll::Pending;
             };

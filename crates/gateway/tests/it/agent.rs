@@ -53,7 +53,7 @@ fn config(gateway: &Pg, port: u16, ways: Vec<Allowed>, credentials: Credentials)
     Config::agent(Agent {
         gateway: gateway.addr.into(),
         port,
-        ways,
+        allowed: ways,
         congestion_control: CongestionControl::Auto,
         credentials,
         contact: None,

@@ -257,7 +257,11 @@ fn unreached(name: &str, error: &phoebus_net::Error) -> Error {
         Code::NameNotFound if error.is_unknown_name() => ErrorKind::Other,
         _ => ErrorKind::Passing,
     };
-    Error::Store { name, reason: error.to_string(), kind }
+    let reason = error.to_string();
+    match kind {
+        ErrorKind::Passing => Error::Unreached { name, reason },
+        kind => Error::Store { name, reason, kind },
+    }
 }
 
 async fn greeting(session: &mut Session, options: &Options) -> Result<(), Error> {

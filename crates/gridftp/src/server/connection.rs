@@ -64,7 +64,8 @@ impl Connection {
         shutdown: watch::Receiver<Shutdown>,
     ) {
         let Ok(local) = link.local_addr() else { return };
-        let (session, greeting) = Session::new(rules, peer, local);
+        let (mut session, greeting) = Session::new(rules, peer, local);
+        session.charge_names(server.memory.held(peer.ip()));
         let worker = Worker {
             server: server.clone(),
             held: server.memory.held(peer.ip()),

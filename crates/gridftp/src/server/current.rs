@@ -14,11 +14,11 @@ use phoebus_accounts::count::Counts;
 use phoebus_accounts::logins::Checks;
 use phoebus_accounts::memory::Memory;
 use phoebus_files::key::Key;
+use phoebus_files::local::Turns;
 use phoebus_proto::endpoint::Endpoint;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) drivers: Arc<Drivers>,
     pub(super) io_threads: IoThreads,
     /// Batches of short files that have files open.
-    pub(super) batches: Arc<Semaphore>,
+    pub(super) batches: Turns,
     /// Memory for the chunks of objects.
     pub(super) object_memory: ObjectMemory,
     /// Memory that clients take.
@@ -74,6 +74,11 @@ impl Current {
         gateways: Option<Arc<dyn Gateways>>,
         before: Option<&Shared>,
     ) -> Result<Self, ConfigError> {
+        let origin = config.origin.clone();
+        Self::load(config, gateways, before).map_err(|error| origin.locate(error))
+    }
+
+    fn load(config: Config, gateways: Option<Arc<dyn Gateways>>, before: Option<&Shared>) -> Result<Self, ConfigError> {
         let made = LoadedConfig::of(&config, gateways, before.map(|before| &before.users))?;
         let name = config.name.clone().unwrap_or_else(host_name);
         let secret = made.secret;
@@ -109,14 +114,15 @@ impl Current {
         let per_address = if config.data_node { u64::MAX } else { limits.memory_per_address.0 };
         let kept = (limits.memory_per_address.0, limits.memory.0);
         let memory = old.filter(|(_, old)| (old.memory_per_address.0, old.memory.0) == kept);
+        let [at_once, of_one] = limits.batch_turns();
         let threads = (data.threads, data.turn.0);
         let io_threads = before.filter(|before| (before.config.data.threads, before.config.data.turn.0) == threads);
         let shared = Shared {
             io_threads: io_threads
                 .map_or_else(|| IoThreads::new(threads.0, threads.1), |before| before.io_threads.clone()),
             batches: old
-                .filter(|(_, old)| old.batches == limits.batches)
-                .map_or_else(|| Arc::new(Semaphore::new(limits.batches)), |(before, _)| before.batches.clone()),
+                .filter(|(_, old)| old.batch_turns() == limits.batch_turns())
+                .map_or_else(|| Turns::new(at_once, of_one, 1), |(before, _)| before.batches.clone()),
             object_memory: before
                 .filter(|before| before.config.data.object_memory.0 == data.object_memory.0)
                 .map_or_else(|| ObjectMemory::new(data.object_memory.0), |before| before.object_memory.clone()),

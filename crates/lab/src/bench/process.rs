@@ -171,6 +171,15 @@ pub(crate) fn user_and_system_seconds(pid: u32) -> anyhow::Result<[f64; 2]> {
     Ok(ticks.map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
+/// The processor time of a process and of its ended children, in seconds, and whether the process has ended.
+pub(crate) fn spent(pid: u32) -> anyhow::Result<(f64, bool)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let ticks: u64 = fields.iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    Ok((ticks as f64 / rustix::param::clock_ticks_per_second() as f64, fields.first() == Some(&"Z")))
+}
+
 /// How often the present threads of a process have given up a processor: to wait, and because others had their turn.
 pub(crate) fn context_switches(pid: u32) -> anyhow::Result<[u64; 2]> {
     let mut all = [0; 2];
@@ -349,6 +358,12 @@ mod tests {
         }
         assert!(cpu_seconds(me).unwrap() > before);
         assert_eq!(used_ticks("7 (a) b) S 1 1 1 0 -1 0 0 0 0 0 250 50 0 0"), Some([250, 50]));
+    }
+
+    #[test]
+    fn spent_includes_ended_children() {
+        let (used, ended) = spent(std::process::id()).unwrap();
+        assert!(used >= 0.0 && !ended);
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub(super) struct Gathering(Mutex<Streams>);
 struct Streams {
     next: u64,
     allowed: BTreeMap<u64, ReadThreshold>,
-    /// Bytes in the smallest receive buffer of a socket.
-    buffer: u64,
+    /// Bytes in the receive buffers of the sockets.
+    buffers: BTreeMap<u64, u64>,
     time: Duration,
 }
 
@@ -46,10 +46,17 @@ pub(super) struct Permission {
     number: u64,
 }
 
+/// A socket that the threads serve. Dropping it says that they no longer do.
+#[derive(Debug)]
+pub(super) struct ServedSocket {
+    gathering: Arc<Gathering>,
+    number: u64,
+}
+
 impl Default for Gathering {
     fn default() -> Self {
-        let streams = Streams { next: 0, allowed: BTreeMap::new(), buffer: u64::MAX, time: Duration::ZERO };
-        Self(Mutex::new(streams))
+        let (allowed, buffers) = (BTreeMap::new(), BTreeMap::new());
+        Self(Mutex::new(Streams { next: 0, allowed, buffers, time: Duration::ZERO }))
     }
 }
 
@@ -57,18 +64,19 @@ impl Gathering {
     /// Lets the packets of one more stream gather as `threshold` says.
     pub(super) fn allow(self: &Arc<Self>, threshold: ReadThreshold) -> Permission {
         let mut streams = lock(&self.0);
-        let number = streams.next;
-        streams.next += 1;
+        let number = streams.number();
         streams.allowed.insert(number, threshold);
         streams.update();
         Permission { gathering: self.clone(), number }
     }
 
     /// The threads serve another socket, whose receive buffer has so many bytes.
-    pub(super) fn opened(&self, buffer: u64) {
+    pub(super) fn opened(self: &Arc<Self>, buffer: u64) -> ServedSocket {
         let mut streams = lock(&self.0);
-        streams.buffer = streams.buffer.min(buffer);
+        let number = streams.number();
+        streams.buffers.insert(number, buffer);
         streams.update();
+        ServedSocket { gathering: self.clone(), number }
     }
 
     /// To be called before a thread waits for events.
@@ -87,11 +95,17 @@ impl Gathering {
 }
 
 impl Streams {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     fn update(&mut self) {
         let least = self.allowed.values().map(|threshold| threshold.within).min().unwrap_or_default().min(MOST);
         let rate = |threshold: &ReadThreshold| threshold.bytes as f64 / threshold.within.as_secs_f64().max(1e-6);
         let all: f64 = self.allowed.values().map(rate).sum();
-        let fits = Duration::try_from_secs_f64(self.buffer as f64 * OF_BUFFER / all.max(1.0)).unwrap_or(MOST);
+        let buffer = self.buffers.values().copied().min().unwrap_or(u64::MAX);
+        let fits = Duration::try_from_secs_f64(buffer as f64 * OF_BUFFER / all.max(1.0)).unwrap_or(MOST);
         self.time = least.min(fits);
     }
 }
@@ -100,6 +114,14 @@ impl Drop for Permission {
     fn drop(&mut self) {
         let mut streams = lock(&self.gathering.0);
         streams.allowed.remove(&self.number);
+        streams.update();
+    }
+}
+
+impl Drop for ServedSocket {
+    fn drop(&mut self) {
+        let mut streams = lock(&self.gathering.0);
+        streams.buffers.remove(&self.number);
         streams.update();
     }
 }
@@ -137,13 +159,15 @@ mod tests {
     #[test]
     fn bytes_of_all_streams_fit_into_the_smallest_buffer() {
         let gathering = Arc::<Gathering>::default();
-        gathering.opened(8 << 20);
-        gathering.opened(200_000);
+        let _large = gathering.opened(8 << 20);
+        let small = gathering.opened(200_000);
         // 1 Gbit/s each; an eighth of the buffer is 25 KB.
         let one = gathering.allow(threshold(250_000, 2000));
         assert_eq!(gathering.time(), Duration::from_micros(200));
         let two = gathering.allow(threshold(250_000, 2000));
         assert_eq!(gathering.time(), Duration::from_micros(100));
+        drop(small);
+        assert_eq!(gathering.time(), MOST);
         drop((one, two));
     }
 }

@@ -108,7 +108,7 @@ pub(super) fn listen(
         }
         None => {
             let (socket, note) = socket::open(addr, PAYLOAD_MAX)?;
-            threads.gathering().opened(socket.receive_buffer());
+            socket.serve_by(threads.gathering());
             let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
             let mut config = key.endpoint();
             config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;

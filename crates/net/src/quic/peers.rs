@@ -185,7 +185,7 @@ impl Peers {
         let any: IpAddr = if like.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let _on = self.threads.handle().enter();
         let (socket, note) = socket::open(SocketAddr::new(any, 0), PAYLOAD_MAX)?;
-        self.threads.gathering().opened(socket.receive_buffer());
+        socket.serve_by(self.threads.gathering());
         Ok((socket, note))
     }
 

@@ -7,7 +7,7 @@
 
 use super::batch::Batch;
 use super::bell::lock;
-use super::gathering;
+use super::gathering::{self, Gathering, ServedSocket};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -45,6 +45,7 @@ pub(super) struct Socket {
     waiting: Arc<Notify>,
     /// Size of the kernel's receive buffer, in bytes.
     receive_buffer: u64,
+    served: OnceLock<ServedSocket>,
 }
 
 /// Opens a socket on `addr`, registered with the caller's runtime, for datagrams of at most `payload` bytes.
@@ -65,8 +66,8 @@ pub(super) fn open(addr: SocketAddr, payload: u16) -> io::Result<(Arc<Socket>, O
     let state = UdpSocketState::new((&io).into())?;
     let segments = COALESCED.div_ceil(payload.into()).min(state.gro_segments());
     let waiting = Arc::new(Notify::new());
-    let socket =
-        Arc::new(Socket { io, state, segments, batch: Mutex::default(), waiting: waiting.clone(), receive_buffer });
+    let (batch, served) = (Mutex::default(), OnceLock::new());
+    let socket = Arc::new(Socket { io, state, segments, batch, waiting: waiting.clone(), receive_buffer, served });
     tokio::spawn(flush(Arc::downgrade(&socket), waiting));
     Ok((socket, note))
 }
@@ -86,9 +87,9 @@ async fn flush(socket: Weak<Socket>, waiting: Arc<Notify>) {
 }
 
 impl Socket {
-    /// Size of the kernel's receive buffer, in bytes.
-    pub(super) fn receive_buffer(&self) -> u64 {
-        self.receive_buffer
+    /// Records that the threads of `gathering` serve this socket.
+    pub(super) fn serve_by(&self, gathering: &Arc<Gathering>) {
+        self.served.get_or_init(|| gathering.opened(self.receive_buffer));
     }
 
     /// Most bytes that the kernel accepts at a time in datagrams of size `segment`.

@@ -192,7 +192,7 @@ impl Plan {
 
     fn configuration(&self, secret: Secret) -> Config {
         let port = self.port();
-        let ways: &[(By, Option<u16>)] = match self.first_hop.by {
+        let transports: &[(By, Option<u16>)] = match self.first_hop.by {
             // QUIC uses the session port, over UDP.
             By::Auto => &[(By::Quic, None), (By::Udt, Some(port.saturating_add(1))), (By::Tls, None)],
             by => &[(by, None)],
@@ -209,7 +209,7 @@ impl Plan {
         Config::agent(Agent {
             gateway: self.gateway.clone(),
             port,
-            ways: ways.iter().map(allowed).collect(),
+            allowed: transports.iter().map(allowed).collect(),
             congestion_control,
             credentials: self.credentials.clone(),
             contact: self.settings.user.clone(),

@@ -143,8 +143,6 @@ fn tell_of(outcome: &Outcome, code: u8, args: &Args, watch: &Watch) {
     watch.log(|| outcome.to_string());
     match args.style() {
         Style::Json => watch::out(&outcome.json(code).to_string()),
-        // Of an interrupted copy everything has been said.
-        _ if outcome.interrupted => {}
         Style::Text | Style::Bar => watch::tell(&outcome.to_string()),
         Style::Quiet => {}
     }

@@ -152,6 +152,8 @@ impl Outcome {
             return code;
         }
         match codes.first() {
+            // A server is gone.
+            Some(first) if report.stopped && *first == exit::PASSING => *first,
             _ if report.carried + report.skipped > 0 => exit::PARTIAL,
             Some(first) if report.left == 0 && codes.iter().all(|code| code == first) => *first,
             None => exit::PARTIAL,

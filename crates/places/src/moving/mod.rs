@@ -92,8 +92,7 @@ pub async fn move_by_copy(
             kind => kind.described(),
         };
         let reason = format!("{what} cannot be copied, and stays where it is");
-        // Keys of remaining names are relative to the top of the tree.
-        let name = shown(&**source, &from.beneath(&key).unwrap_or(key));
+        let name = shown(&**source, &key);
         outcomes.check::<()>(Err(Error::Store { name, reason, kind: ErrorKind::Request }));
     }
     let State { moved, failed, gone, unlisted, .. } = std::mem::take(&mut *noted.state());

@@ -148,7 +148,7 @@ fn flooding_program_does_not_delay_agent() {
     let mut config = Config::agent(Agent {
         gateway: addr.into(),
         port: addr.port(),
-        ways: vec![Allowed { transport: "tcp".to_owned(), port: None }],
+        allowed: vec![Allowed { transport: "tcp".to_owned(), port: None }],
         congestion_control: CongestionControl::Auto,
         credentials: Credentials::trusting(file.as_ref()).unwrap(),
         contact: None,

@@ -120,11 +120,16 @@ async fn send(remote: &Remote, session: &mut Session, name: &str, queue: Queue, 
     }
 }
 
+/// How the last reply to SITE MPUT begins if files were not stored.
+const NOT_STORED: &str = "Not stored: ";
+
 /// The numbers of the files that the reply to SITE MPUT says were not stored. `None` if it contradicts itself, or says
 /// something else.
 fn not_stored(reply: &Reply, files: usize) -> Option<HashSet<usize>> {
-    let [first, lines @ .., _] = &reply.lines[..] else { return Some(HashSet::new()) };
-    let announced = str::from_utf8(first).ok()?.strip_prefix("Not stored: ")?.split(' ').next()?.parse().ok();
+    let [first, lines @ .., _] = &reply.lines[..] else {
+        return (!reply.text().starts_with(NOT_STORED)).then(HashSet::new);
+    };
+    let announced = str::from_utf8(first).ok()?.strip_prefix(NOT_STORED)?.split(' ').next()?.parse().ok();
     let number = |line: &Vec<u8>| {
         let mut words = str::from_utf8(line).ok()?.split_whitespace();
         let (number, _code) = (words.next()?.parse().ok()?, words.next()?.parse::<u16>().ok()?);
@@ -258,6 +263,7 @@ mod tests {
     fn answer_names_what_was_not_stored() {
         let reply = |lines: &[&str]| Reply::of_lines(226, lines.iter().map(|line| line.as_bytes().to_vec()));
         assert_eq!(not_stored(&Reply::new(226, "done"), 3), Some(HashSet::new()));
+        assert_eq!(not_stored(&Reply::new(226, "Not stored: 3 files"), 3), None);
         let two = ["Not stored: 2 files", " 0 550", " 2 452", "End"];
         assert_eq!(not_stored(&reply(&two), 3), Some(HashSet::from([0, 2])));
         for wrong in [" 3 550", " 0", " x 550", "", " 0 550 x"] {

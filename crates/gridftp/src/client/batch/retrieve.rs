@@ -13,17 +13,20 @@ use super::MOST_BYTES;
 use super::pipelined::{ask_in_order, ends};
 use crate::data::{self, Mode};
 use bytes::Bytes;
+use phoebus_files::Error;
 use phoebus_files::job::SHORT;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Kind, Meta, ShortObject};
 use phoebus_files::sum::{Algorithm, Sum};
-use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::reply::Reply;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
+/// Replies of a server that has not reached this end (RFC 959, section 4.2.2).
+const CANNOT_CONNECT: u16 = 425;
+const CONNECTION_CLOSED: u16 = 426;
 /// How long the server may take to connect, at least, and in round trips.
 const REACH: Duration = Duration::from_secs(5);
 const REACH_TRIPS: u32 = 50;
@@ -51,7 +54,7 @@ pub(super) async fn get(
     }
     let some: Vec<&Key> = usable.iter().map(|at| &keys[*at]).collect();
     let got = retrieve_all(remote, &some, algorithm).await;
-    state.note(begun, !got.as_ref().is_err_and(|error| error.kind() == ErrorKind::Passing));
+    state.note(begun, got.is_ok());
     match got {
         Ok(got) => usable.into_iter().zip(got).for_each(|(at, object)| objects[at] = object),
         Err(error) => tracing::debug!(server = %remote.0.name, %error, "a batch of short files was not retrieved"),
@@ -90,8 +93,8 @@ async fn retrieve_all(remote: &Remote, keys: &[&Key], algorithm: Algorithm) -> R
         }
         None if reply.is_success() => Ok(()),
         None => {
-            // The server may read the file, so it could not connect, whatever code it has for that.
-            if !is_connected.load(Ordering::Relaxed) {
+            // Other codes may also mean that. If so, batches fail until they are given up.
+            if matches!(reply.code, CANNOT_CONNECT | CONNECTION_CLOSED) && !is_connected.load(Ordering::Relaxed) {
                 unreached();
             }
             Err(ends(remote, &lines[number], &reply))

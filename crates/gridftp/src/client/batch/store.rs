@@ -15,10 +15,10 @@ use super::pipelined::{ask_in_order, ends};
 use super::queue::Queue;
 use super::{BLOCK, SETTLE};
 use crate::data;
+use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::store::{ShortObject, Spec, Store};
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{Error, ErrorKind};
 use phoebus_proto::gridftp::block::{Ending, Header};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
@@ -66,7 +66,9 @@ pub(super) async fn put(remote: &Remote, objects: &[ShortObject], algorithm: Alg
         return Ok(vec![false; objects.len()]);
     }
     let stored = store_all(remote, &mut used, algorithm).await;
-    remote.0.pipelining.note(begun, !stored.as_ref().is_err_and(|error| error.kind() == ErrorKind::Passing));
+    // A refusal of one file ends a batch; those that end before any file is stored are worth nothing.
+    let is_useful = stored.is_ok() || used.iter().any(|draft| draft.state == State::Published);
+    remote.0.pipelining.note(begun, is_useful);
     if let Err(error) = stored {
         tracing::debug!(server = %remote.0.name, %error, "a batch of short files was not stored");
         let left = used.iter().filter(|draft| draft.state != State::Published).map(|draft| draft.part.clone());

@@ -103,6 +103,14 @@ impl Config {
         if self.limits.password_checks == 0 {
             return value("limits.password_checks: at least 1 was expected: nobody could log in");
         }
+        let counts = [
+            (self.limits.connections, "connections"),
+            (self.limits.per_address, "per_address"),
+            (self.limits.per_user, "per_user"),
+        ];
+        if let Some((_, name)) = counts.iter().find(|(count, _)| *count == 0) {
+            return value(&format!("limits.{name}: at least 1 was expected: nobody could connect"));
+        }
         if !(1..=256).contains(&self.limits.checksums) {
             return value("limits.checksums: 1 to 256 were expected");
         }
@@ -111,6 +119,9 @@ impl Config {
         }
         if !(1..=64).contains(&self.limits.batches) {
             return value("limits.batches: 1 to 64 were expected");
+        }
+        if self.limits.batches_per_user.is_some_and(|most| !(1..=self.limits.batches).contains(&most)) {
+            return value("limits.batches_per_user: at least 1 was expected, and no more than limits.batches");
         }
         if !((1 << 20)..=(1 << 40)).contains(&self.data.object_memory.0) {
             return value("data.object_memory: 1MiB to 1TiB were expected");
@@ -229,6 +240,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 2\nchecksums_per_user = 3", "limits.checksums_per_user"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksum_step = \"1KiB\"", "limits.checksum_step"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nbatches = 0", "limits.batches: 1 to 64"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\nbatches = 2\nbatches_per_user = 3", "limits.batches_per_user"),
             ("[anonymous]\nroot = \"/\"\n[data]\nobject_memory = \"4KiB\"", "data.object_memory: 1MiB to 1TiB"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),

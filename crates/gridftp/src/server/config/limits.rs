@@ -43,6 +43,9 @@ pub struct Limits {
     /// Batches of short files (SITE MPUT, SITE MGET) that have files open at a time, each up to 32 of them and a
     /// thread that waits for the disk. 8 by default: more keep a disk no busier, and short ones take their turn soon.
     pub batches: usize,
+    /// Of these, for one user, or for one address of anonymous users. Half by default, so that others continue while
+    /// one user's disk hangs.
+    pub batches_per_user: Option<usize>,
     /// Longest wait for the system to resolve a user's `account`. 30 s by default: more than directories over the
     /// network need.
     pub accounts: Span,
@@ -73,6 +76,11 @@ impl Limits {
         Delays::new(self.failure_delay.0, self.failure_delay_max.map(|most| most.0), self.login.0)
     }
 
+    /// Batches at a time, and how many of these one user has.
+    pub(in super::super) fn batch_turns(&self) -> [usize; 2] {
+        [self.batches, self.batches_per_user.unwrap_or_else(|| self.batches.div_ceil(2))]
+    }
+
     /// The scheduler of checksums.
     pub(super) fn checksum_turns(&self) -> ChecksumTurns {
         let of_one = self.checksums_per_user.unwrap_or_else(|| self.checksums.div_ceil(2));
@@ -94,6 +102,7 @@ impl Default for Limits {
             checksums_per_user: None,
             checksum_step: ByteSize(CHECKSUM_STEP),
             batches: 8,
+            batches_per_user: None,
             accounts: Span(Duration::from_secs(30)),
             login: Span(LOGIN_TIMEOUT),
             idle: Span(Duration::from_secs(600)),

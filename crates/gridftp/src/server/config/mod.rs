@@ -10,6 +10,7 @@ mod check;
 mod data;
 mod drafts;
 mod limits;
+mod origin;
 mod reach;
 mod security;
 mod stripes;
@@ -18,12 +19,14 @@ pub use data::{Data, DriverLibrary, Sessions};
 pub use drafts::Drafts;
 pub(super) use limits::FILES_OF_BATCH;
 pub use limits::Limits;
+pub use origin::Origin;
 pub use phoebus_accounts::config::{Anonymous, Trusted, User};
 pub use reach::Reach;
 pub use security::{Gsi, Kerberos, Tls};
 pub use stripes::Stripes;
 
 use phoebus_accounts::{Unusable, UsersConfig};
+use phoebus_proto::units::in_words;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -69,6 +72,9 @@ pub struct Config {
     /// The user of a server that was started for one control connection and does not listen.
     #[serde(skip)]
     pub trusted: Option<Trusted>,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub origin: Origin,
 }
 
 /// Logging of the serving program.
@@ -130,7 +136,7 @@ fn told(line: &str, message: &str) -> String {
         "invalid socket address syntax" => "expected an address and port such as 127.0.0.1:2811 or [::]:2811",
         message => message,
     };
-    let message = &message.replace("a sequence", "a list: [\"…\"], or [[…]] for tables");
+    let message = &in_words(message).replace("a sequence", "a list: [\"…\"], or [[…]] for tables");
     let header = line.trim().trim_start_matches('[').trim_end_matches(']');
     if ["unknown field", "missing field", "invalid type: map"].iter().any(|kind| message.starts_with(kind))
         && [format!("[{header}]"), format!("[[{header}]]")].contains(&line.trim().to_owned())
@@ -177,6 +183,7 @@ impl Config {
             let message = told(text.lines().nth(line - 1).unwrap_or_default(), source.message());
             ConfigError::Parse { path: path.to_owned(), line, column, message }
         })?;
+        config.origin = Origin::new(path, &text);
         let beside = path.parent().unwrap_or(Path::new("."));
         let roots = config.users.iter_mut().map(|user| &mut user.root);
         let roots = roots.chain(config.anonymous.iter_mut().map(|all| &mut all.root));

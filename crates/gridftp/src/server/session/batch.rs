@@ -4,6 +4,7 @@
 use super::task::{DataEndpoint, Operation};
 use super::{Session, Step};
 use crate::data::Mode;
+use phoebus_accounts::memory::Held;
 use phoebus_files::key::Key;
 use phoebus_proto::gridftp::batch::{MAX_FILES, MAX_WANTED};
 use phoebus_proto::gridftp::marker::Restart;
@@ -13,9 +14,30 @@ use phoebus_proto::gridftp::marker::Restart;
 pub(super) struct BatchRequest {
     keys: Vec<Key>,
     bytes: usize,
+    /// The memory that they take, if somebody counts it.
+    held: Option<Held>,
+}
+
+/// Bytes of memory that a key takes besides its path.
+const KEY: u64 = 64;
+
+impl BatchRequest {
+    /// Takes the files off the list.
+    pub(super) fn take(&mut self) -> Vec<Key> {
+        self.bytes = 0;
+        if let Some(held) = &mut self.held {
+            held.clear();
+        }
+        std::mem::take(&mut self.keys)
+    }
 }
 
 impl Session {
+    /// Charges the names of files that the client wants to `held`.
+    pub(crate) fn charge_names(&mut self, held: Held) {
+        self.wanted.held = Some(held);
+    }
+
     pub(super) fn want(&mut self, paths: &[Vec<u8>]) -> Step {
         let bytes = paths.iter().map(Vec::len).sum::<usize>();
         if self.wanted.keys.len() + paths.len() > MAX_FILES || self.wanted.bytes + bytes > MAX_WANTED {
@@ -30,6 +52,10 @@ impl Session {
                 Err(refusal) => return refusal,
             }
         }
+        let memory = bytes as u64 + KEY * paths.len() as u64;
+        if self.wanted.held.as_mut().is_some_and(|held| !held.try_add(memory)) {
+            return Step::say(452, "the server has no memory for more names now; SITE MGET gets those that it has");
+        }
         self.wanted.keys.append(&mut keys);
         self.wanted.bytes += bytes;
         Step::say(250, format!("files that are wanted: {}", self.wanted.keys.len()))
@@ -42,7 +68,7 @@ impl Session {
         if let Some(refusal) = self.no_batch() {
             return refusal;
         }
-        let keys = std::mem::take(&mut self.wanted).keys;
+        let keys = self.wanted.take();
         self.transfer(b".", |_| Operation::SendBatch { keys })
     }
 

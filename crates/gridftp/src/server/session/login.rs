@@ -1,6 +1,5 @@
 //! USER, PASS, REIN: logins (RFC 959, section 4.1.1).
 
-use super::batch::BatchRequest;
 use super::task::{DataEndpoint, Task};
 use super::{Login, Session, Settings, Step};
 use phoebus_accounts::Account;
@@ -62,7 +61,8 @@ impl Session {
         self.aim = DataEndpoint::None;
         self.generation += 1;
         self.delegated = None;
-        (self.restart, self.allocated, self.epsv_only, self.wanted) = (None, None, false, BatchRequest::default());
+        (self.restart, self.allocated, self.epsv_only) = (None, None, false);
+        self.wanted.take();
         Step::Say(Reply::new(220, &self.rules.greeting))
     }
 }

@@ -14,6 +14,7 @@ use crate::data::{Channel, Intake, Mode};
 use bytes::Bytes;
 use phoebus_files::block::{Block, Body};
 use phoebus_files::key::Key;
+use phoebus_files::local::Turn;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{
     Attributes, Fallible, Flow, Kind, OnThread, ShortObject, Store, Time, on_this_thread, together,
@@ -24,7 +25,7 @@ use phoebus_proto::gridftp::batch::{BatchError, Decoder, Encoder, File, MAX_SIZE
 use phoebus_proto::gridftp::reply::Reply;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 /// Most bytes that are stored together, so that a session's memory is bounded.
 const STORED: usize = 1 << 20;
@@ -145,7 +146,7 @@ impl Worker {
         &self,
         store: &Arc<dyn Store>,
         files: Vec<(usize, File)>,
-        permit: OwnedSemaphorePermit,
+        permit: Turn,
     ) -> Result<Vec<Stored>, Failure> {
         let named: Vec<_> = files.iter().map(|(number, file)| (*number, key(&file.path), file.bytes.len())).collect();
         let work = |store: Arc<dyn Store>| {
@@ -163,16 +164,16 @@ impl Worker {
     }
 
     /// Waits until this batch may have files open.
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        // The semaphore is never closed.
-        self.server.batches.clone().acquire_owned().await.map_err(|_| lost())
+    async fn turn(&self) -> Result<Turn, Failure> {
+        let share = self.served.as_ref().map(|served| served.share_of(&self.server.batches)).ok_or_else(lost)?;
+        share.turn().await.ok_or_else(lost)
     }
 
     /// Does `work` in `store`, on a thread of the pool if the store can be used there.
     async fn on_one_thread<T: Send + 'static>(
         store: &Arc<dyn Store>,
         work: impl FnOnce(Arc<dyn Store>) -> Vec<OnThread<Result<T, Failure>>> + Send + 'static,
-        permit: OwnedSemaphorePermit,
+        permit: Turn,
     ) -> Result<Vec<Result<T, Failure>>, Failure> {
         let (store, runtime) = (store.clone(), Handle::current());
         let (wanted, still) = watch::channel(());

@@ -2,13 +2,12 @@
 //! GCT's client with our server.
 
 use super::super::flows::{GOODPUT, STEADY, cpu};
-use super::super::process::{Background, cpu_seconds};
+use super::super::process::{Background, cpu_seconds, spent};
 use super::super::results::{Metric, Reading};
 use super::super::sc09::programs::stack_was_taken;
 use super::super::sc09::site::Grid;
 use super::super::transfer::{Client, Receiver, SET_UP, watch};
 use super::hosts::{Hosts, PORT};
-use super::timed::spent;
 use anyhow::{Context, bail};
 use std::fs;
 use std::path::PathBuf;
@@ -61,8 +60,7 @@ impl DataTransport {
     fn drivers(self) -> &'static [&'static str] {
         match self {
             Self::Tcp(_) => &[],
-            Self::Udt => &["udt"],
-            Self::UdtTls => &["udt", "tls"],
+            Self::Udt | Self::UdtTls => &["udt"],
             Self::Quic => &["quic"],
             Self::Object | Self::ObjectClear => &["object"],
         }

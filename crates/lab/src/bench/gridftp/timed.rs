@@ -1,5 +1,6 @@
 //! One complete transfer over a path, with set-up and transfer timed separately (R8).
 
+use super::super::process::spent;
 use super::super::results::{Metric, Reading};
 use super::super::transfer::{Client, Receiver, SET_UP};
 use super::carried;
@@ -113,15 +114,6 @@ impl Transfer {
     }
 }
 
-/// The processor time of a process and of its ended children, in seconds, and whether the process has ended.
-pub(super) fn spent(pid: u32) -> anyhow::Result<(f64, bool)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
-    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let ticks: u64 = fields.iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    Ok((ticks as f64 / rustix::param::clock_ticks_per_second() as f64, fields.first() == Some(&"Z")))
-}
-
 /// Writes `bytes` bytes that cannot be compressed or left out.
 pub(super) fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
     let mut block = Vec::new();
@@ -141,12 +133,6 @@ pub(super) fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spent_includes_ended_children() {
-        let (used, ended) = spent(std::process::id()).unwrap();
-        assert!(used >= 0.0 && !ended);
-    }
 
     #[test]
     fn fill_writes_the_requested_length() {

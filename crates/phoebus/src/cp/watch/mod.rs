@@ -421,9 +421,10 @@ impl Watcher for JobWatcher {
                     Kind::Link => "a symbolic link that leads to no file",
                     kind => kind.described(),
                 };
+                let name = name(&self.from, key);
                 watch.warn(
-                    || json!({ "event": "left", "name": key.to_string(), "reason": what }),
-                    || format!("{} is {what}, and was left out", name(&self.from, key)),
+                    || json!({ "event": "left", "name": name, "reason": what }),
+                    || format!("{name} is {what}, and was left out"),
                 );
             }
             Event::Gone { key } => {

@@ -64,6 +64,11 @@ impl Holes {
         self.reordering.found(gap);
     }
 
+    /// Records packets that have arrived and had no room. They are reported at once, and tell nothing of reordering.
+    pub(super) fn refused(&mut self, now: Duration, first: Seq, last: Seq) {
+        self.reported.push_front(Hole { first, last, due: now, reports: 0 });
+    }
+
     /// Records that a packet has arrived in a gap.
     pub(super) fn filled(&mut self, now: Duration, seq: Seq, rtt: &Rtt) {
         self.reordering.filled(now, seq, rtt);

@@ -39,8 +39,10 @@ pub(super) struct Receiver {
     /// The number after the highest packet that had no room, until all packets before it are expected again. A peer sends
     /// such packets while it does not know yet how little room there is.
     refused_end: Option<Seq>,
+    /// The number after the highest packet that has arrived and had room.
+    arrived_end: Seq,
     /// The largest room that the peer was told, in packets.
-    offered: u32,
+    advertised_max: u32,
     pub(super) counters: ReceiveCounters,
 }
 
@@ -71,14 +73,15 @@ impl Receiver {
             full_len,
             advertised_room: limit,
             refused_end: None,
-            offered: limit,
+            arrived_end: first,
+            advertised_max: limit,
             counters: ReceiveCounters::default(),
         }
     }
 
     /// Records that the handshake has offered room for this many packets, which may be more than there is at first.
     pub(super) fn offered(&mut self, window: u32) {
-        self.offered = self.offered.max(window);
+        self.advertised_max = self.advertised_max.max(window);
     }
 
     /// Processes a data packet.
@@ -100,7 +103,7 @@ impl Receiver {
             Inserted::Duplicate => self.counters.duplicates += 1,
             Inserted::TooLong => self.counters.no_room += 1,
             // No sender that keeps to what it was told sends what lies further ahead.
-            Inserted::NoRoom if seq.since(self.ring.next()) >= self.offered as i32 => self.counters.no_room += 1,
+            Inserted::NoRoom if seq.since(self.ring.next()) >= self.advertised_max as i32 => self.counters.no_room += 1,
             Inserted::NoRoom => {
                 self.counters.no_room += 1;
                 let end = self.refused_end.filter(|end| seq.is_before(*end)).unwrap_or_else(|| seq.plus(1));
@@ -109,6 +112,9 @@ impl Receiver {
             }
             Inserted::New(gap) => {
                 self.counters.bytes += payload.len() as u64;
+                if self.arrived_end.is_before(seq.plus(1)) {
+                    self.arrived_end = seq.plus(1);
+                }
                 if let Some((first, last)) = gap {
                     self.counters.lost += last.since(first) as u64 + 1;
                     self.holes.found(now, first, last);
@@ -162,7 +168,7 @@ impl Receiver {
     pub(super) fn widen(&mut self, limit: u32) {
         if limit > self.ring.limit() {
             self.ring.widen(limit);
-            self.offered = self.offered.max(limit);
+            self.advertised_max = self.advertised_max.max(limit);
             self.advertised_room = self.ring.room();
             self.acks.request();
         }
@@ -194,7 +200,9 @@ impl Receiver {
         if self.acks.due()? > now {
             return None;
         }
-        let (next, end) = (self.ring.next(), self.ring.end());
+        let next = self.ring.next();
+        // Packets may have been given up beyond what has arrived.
+        let end = if self.arrived_end.is_before(next) { next } else { self.arrived_end };
         let form = self.acks.poll(now, next, end, rtt)?;
         self.counters.acks += 1;
         Some(match form {
@@ -303,7 +311,7 @@ impl Receiver {
         let Some(end) = self.refused_end else { return };
         if let Some((first, last)) = self.ring.expect(end) {
             self.counters.lost += last.since(first) as u64 + 1;
-            self.holes.found(now, first, last);
+            self.holes.refused(now, first, last);
         }
         self.refused_end = Some(end).filter(|end| self.ring.end().is_before(*end));
     }

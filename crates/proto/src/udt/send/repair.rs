@@ -38,8 +38,8 @@ impl Sender {
             looked_at += range.len() as u32;
             let is_due = |packet: &Outgoing| !packet.resent || packet.snapshot.sent_at + min_age <= now;
             outcome.lost += self.mark_lost(range.start as u32, range.end as u32, is_due);
-            // The packet after the gap has arrived: it revealed the gap. (Not if a receiver reports what it had no room for:
-            // then one packet counts as delivered early, and is repaired all the same.)
+            // The packet after the gap has arrived: it revealed the gap. A receiver that reports what it had no room for is
+            // the exception: then one packet counts as delivered early, and is repaired all the same.
             let seen = self.mark_seen(now, self.first.plus((to as u32 + 2).min(self.sent)));
             outcome.arrived += seen.arrived;
             outcome.sample = seen.sample.or(outcome.sample);
