@@ -369,6 +369,7 @@ impl Store for Limited {
             if from == to {
                 return self.0.store.rename(from, to, replace).await;
             }
+            let to = &self.0.store.renamed_to(from, to).await?;
             let (_from, touched) = (self.0.touch(from), self.0.touch(to));
             let replaced = self.0.there(to).await;
             self.0.store.rename(from, to, replace).await?;

@@ -11,8 +11,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Smallest share of holes in a file from which they are preserved.
+/// Holes of at least this size are made at a time, by writing zeros where the file system has none.
 pub(super) const HOLE: u64 = 1 << 20;
+/// A file that takes so much less space than it has bytes has holes.
+const SPARSE: u64 = 64 << 10;
 
 /// An open file of this machine.
 #[derive(Debug, Clone)]
@@ -126,7 +128,7 @@ pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
         modified: Time { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
         changed: Time { seconds: stat.st_ctime, nanos: u32::try_from(stat.st_ctime_nsec).unwrap_or(0) },
         mode: stat.st_mode & 0o7777,
-        sparse: size >= HOLE && stored <= size - HOLE,
+        sparse: size >= SPARSE && stored <= size - SPARSE,
         id: stat.st_ino,
         device: stat.st_dev,
         links: stat.st_nlink,

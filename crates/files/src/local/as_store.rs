@@ -180,6 +180,7 @@ impl Store for Local {
 
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
+            let to = &self.renamed_to(from, to).await?;
             let (new, mask) = (to.clone(), self.0.mask);
             let renamed = self.call(from, "rename", move |disk, from| {
                 // A user who can rename beside a client's draft could have another file published in its place.

@@ -15,7 +15,7 @@ mod turns;
 mod unsynced;
 
 use crate::disk::{Disk, Links, Linux, LinuxFile, Stat};
-use crate::draft::{JOURNAL_FROM, draft_home, hash};
+use crate::draft::{JOURNAL_FROM, draft_home, hash, is_part};
 use crate::error::{Error, ErrorKind};
 pub use crate::identity::Identity;
 use crate::key::Key;
@@ -125,7 +125,7 @@ impl Local {
         self.with(|inner| inner.identity = Some(Arc::new(identity)))
     }
 
-    /// The same for work on the current thread ([`Store::on_this_thread`](crate::store::Store::on_this_thread)).
+    /// The same for work on the current thread ([`Store::on_this_thread`]).
     pub fn here(&self) -> Self {
         Self(self.0.clone(), Calls::here())
     }
@@ -171,6 +171,25 @@ impl Local {
             Ok(None) => Err(lost("a symbolic link that leads out of the directory that is written to")),
             Err(Error::NotFound { .. }) => Err(lost("a symbolic link that leads nowhere")),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The name that a rename of `from` to `to` gives. If `from` is the draft of a client, this publishes it: then a link at
+    /// `to` stays, as when the store itself publishes a draft.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`], or `to` is neither a file nor such a link.
+    pub async fn renamed_to(&self, from: &Key, to: &Key) -> Result<Key, Error> {
+        let is_draft = is_part(from.name()) && !is_part(to.name());
+        if !is_draft || self.itself(from).await?.is_none_or(|meta| meta.kind != Kind::File) {
+            return Ok(to.clone());
+        }
+        match self.itself(to).await? {
+            Some(Meta { kind: Kind::Link, .. }) => self.resolve(to).await,
+            Some(Meta { kind: kind @ (Kind::Other | Kind::Device), .. }) => {
+                Err(Error::Kind { name: self.label(to), is: kind.described(), expected: "a file" })
+            }
+            _ => Ok(to.clone()),
         }
     }
 

@@ -179,6 +179,33 @@ impl<F> std::fmt::Debug for Hook<F> {
 }
 
 #[test]
+fn links_at_the_server_stay_whether_files_go_in_batches_or_alone() {
+    let (serve, from) = (Serve::writable(), tempdir().unwrap());
+    // Too long for a batch, and short.
+    for (name, len) in [("long", 2 << 20), ("short", 10), ("other", 20)] {
+        fs::write(from.path().join(name), bytes(len)).unwrap();
+        fs::write(serve.path(&format!("target-{name}")), "old").unwrap();
+        std::os::unix::fs::symlink(format!("target-{name}"), serve.path(name)).unwrap();
+    }
+    // These two are refused however they come.
+    for name in ["dangling", "pipe"] {
+        fs::write(from.path().join(name), "new").unwrap();
+    }
+    std::os::unix::fs::symlink("nowhere", serve.path("dangling")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, serve.path("pipe"), rustix::fs::Mode::RUSR).unwrap();
+    runtime().block_on(async {
+        let (report, _) = put(from.path(), &connected(&serve).await, "").await;
+        assert_eq!((report.carried, report.failed), (3, 2), "{report:?}");
+    });
+    for (name, len) in [("long", 2 << 20), ("short", 10), ("other", 20)] {
+        assert!(fs::symlink_metadata(serve.path(name)).unwrap().is_symlink(), "{name}");
+        assert_eq!(fs::read(serve.path(&format!("target-{name}"))).unwrap(), bytes(len), "{name}");
+    }
+    assert!(!serve.path("nowhere").exists() && fs::metadata(serve.path("pipe")).unwrap().len() == 0);
+    assert!(serve.hidden().is_empty());
+}
+
+#[test]
 fn what_is_no_batch_is_refused() {
     let serve = Serve::writable();
     fs::write(serve.path("there"), "old").unwrap();
