@@ -70,7 +70,7 @@ enum BenchCommand {
     Short(short::ShortArgs),
     /// Connect and one-byte echo, with and without delay.
     Latency(latency::LatencyArgs),
-    /// One gateway on loopback beside HAProxy: processor time, sessions a second, memory.
+    /// One gateway on loopback beside HAProxy, or with --wan two on a long path: processor time, sessions a second, memory.
     Relay(relay::RelayArgs),
     /// The transports on loopback: UDT beside libudt, QUIC beside quinn's perf tool.
     Udt(loopback::UdtArgs),
@@ -88,7 +88,7 @@ enum BenchCommand {
     Gridftp(gridftp::GridftpArgs),
     /// Files as objects over a long path, beside UDT, QUIC and other projects' programs.
     Objects(gridftp::ObjectsArgs),
-    /// 10 000 files of 10 KB over 50 ms: phoebus cp beside globus-url-copy and scp.
+    /// Many short files on one machine, and to and from a server at several round trips, beside globus-url-copy, rsync, rclone and scp.
     Small(gridftp_small::SmallArgs),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),

@@ -371,9 +371,17 @@ fn verdicts(results: &Results) -> Vec<Verdict> {
             verdicts.push(Verdict { target, measured: ours / theirs, bound: Bound::AtMost(1.1) });
         }
     }
-    if let Some(measured) = median("idle", "phoebus", MEMORY) {
-        let target = "memory of the gateway per idle session, KiB".into();
-        verdicts.push(Verdict { target, measured, bound: Bound::AtMost(64.0) });
+    if let (Some(ours), Some(theirs)) = (median("opening", "phoebus", OPENED), median("opening", "haproxy", OPENED)) {
+        let target = "sessions opened a second to HAProxy's".into();
+        verdicts.push(Verdict { target, measured: ours / theirs, bound: Bound::AtLeast(0.8) });
+    }
+    let alone = [
+        ("opening", "phoebus-pair", OPENED, "sessions opened a second by two gateways", Bound::AtLeast(5000.0)),
+        ("idle", "phoebus", MEMORY, "memory of the gateway per idle session, KiB", Bound::AtMost(64.0)),
+        ("idle", "phoebus-pair", MEMORY, "memory of two gateways per idle session, KiB", Bound::AtMost(12.0)),
+    ];
+    for (point, row, metric, target, bound) in alone {
+        verdicts.extend(median(point, row, metric).map(|measured| Verdict { target: target.into(), measured, bound }));
     }
     verdicts
 }

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Addresses to listen on, instead of those of the configuration [default: 127.0.0.1:2811]
     #[arg(long, value_name = "ADDR", value_parser = listener)]
     listen: Vec<SocketAddr>,
-    /// Accept the users anonymous and ftp with any password
+    /// Accept the users anonymous and ftp with any password; they may change files, unless --read-only is given
     #[arg(long)]
     anonymous: bool,
     /// Refuse all changes
