@@ -113,7 +113,9 @@ impl<'a> DataPlan<'a> {
         };
         let (reply_timeout, stall_timeout) = (self.options.reply_timeout, self.options.stall_timeout);
         let ports = self.options.ports.clone();
-        let mut settings = Settings { from, security, ports, reply_timeout, stall_timeout, ..Settings::default() };
+        let known_paths = self.options.known_paths.clone();
+        let mut settings =
+            Settings { from, security, ports, known_paths, reply_timeout, stall_timeout, ..Settings::default() };
         if let Some(transport) = &session.data {
             settings.transport = transport.clone();
         }

@@ -3,7 +3,7 @@
 use super::inside::Inside;
 use super::route::Route;
 use super::stack::NetStack;
-use crate::data::Protection;
+use crate::data::{KnownPaths, Protection};
 use phoebus_files::key::Key;
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_proto::endpoint::Endpoint;
@@ -61,6 +61,8 @@ pub struct Options {
     pub reply_timeout: Duration,
     /// Longest time without progress of data. 60 s by default.
     pub stall_timeout: Duration,
+    /// What is known of paths to other hosts, for files as objects.
+    pub known_paths: KnownPaths,
     /// How long a private upload waits for the server's preliminary reply and for a second control connection that
     /// makes the file private; longer with a distant server. 5 s by default. Without them, two round trips more are
     /// needed.
@@ -95,6 +97,7 @@ impl Options {
             ports: None,
             reply_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(60),
+            known_paths: KnownPaths::default(),
             beside: Duration::from_secs(5),
         }
     }

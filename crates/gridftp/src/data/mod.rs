@@ -34,6 +34,7 @@ pub(crate) mod inside;
 mod intake;
 #[cfg(feature = "kerberos")]
 pub(crate) mod kerberos;
+mod known_paths;
 mod losses;
 mod mode;
 mod object_memory;
@@ -53,6 +54,7 @@ mod write;
 pub use channel::Channel;
 pub use error::Error;
 pub use intake::Intake;
+pub use known_paths::KnownPaths;
 pub use losses::{Losses, ObjectTotals};
 pub use mode::Sharing;
 pub use object_memory::{MemoryShare, ObjectMemory};

@@ -1,6 +1,6 @@
 //! Settings of object transfers.
 
-use phoebus_proto::control::{AtMost, Factory, Fixed, Model};
+use phoebus_proto::control::{AtMost, Factory, Fixed, KnownPath, Model, Resumed};
 use phoebus_proto::object::Seal;
 use phoebus_proto::units::BitRate;
 
@@ -71,12 +71,14 @@ impl Objects {
         Ok(Self { rate, ..self })
     }
 
-    /// The control of the rate.
-    pub(super) fn factory(&self) -> Box<dyn Factory> {
-        match (self.control, self.rate.map(|rate| rate.0)) {
-            (RateControl::Fixed, Some(bits_per_second)) => Box::new(Fixed { bits_per_second }),
-            (_, Some(bits_per_second)) => Box::new(AtMost { control: Model, bits_per_second }),
-            (_, None) => Box::new(Model),
+    /// The control of the rate, on a path of which something may be `known`.
+    pub(super) fn factory(&self, known: Option<KnownPath>) -> Box<dyn Factory> {
+        match (self.control, self.rate.map(|rate| rate.0), known) {
+            (RateControl::Fixed, Some(bits_per_second), _) => Box::new(Fixed { bits_per_second }),
+            (_, Some(bits_per_second), None) => Box::new(AtMost { control: Model, bits_per_second }),
+            (_, Some(bits_per_second), Some(known)) => Box::new(AtMost { control: Resumed { known }, bits_per_second }),
+            (_, None, Some(known)) => Box::new(Resumed { known }),
+            (_, None, None) => Box::new(Model),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Settings of data connections.
 
+use super::known_paths::KnownPaths;
 use super::object_memory::ObjectMemory;
 use super::objects::Objects;
 use super::security::ChannelSecurity;
@@ -53,6 +54,8 @@ pub struct Settings {
     pub objects: Option<Objects>,
     /// The memory that chunks of received objects take their part of. `None`: as much as the settings of objects say.
     pub object_memory: Option<ObjectMemory>,
+    /// What is known of paths to other hosts, for objects.
+    pub known_paths: KnownPaths,
     /// Buffers, congestion control and the like. The kernel chooses buffers unless they are set (U16).
     pub profile: Profile,
     /// Most connections on which extended blocks are received. 256 by default: more gain nothing, and each has a
@@ -79,6 +82,7 @@ impl Default for Settings {
             transport: Arc::new(Tcp),
             objects: None,
             object_memory: None,
+            known_paths: KnownPaths::default(),
             profile: Profile::default(),
             most: 256,
             ports: None,

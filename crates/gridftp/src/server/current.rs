@@ -8,7 +8,7 @@ use super::identity::IdentityMap;
 use super::loaded::LoadedConfig;
 use super::node_auth::Secret;
 use super::session::Rules;
-use crate::data::{IoThreads, ObjectMemory};
+use crate::data::{IoThreads, KnownPaths, ObjectMemory};
 use phoebus_accounts::Users;
 use phoebus_accounts::count::Counts;
 use phoebus_accounts::logins::Checks;
@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) batches: Turns,
     /// Memory for the chunks of objects.
     pub(super) object_memory: ObjectMemory,
+    /// What is known of paths to other hosts.
+    pub(super) known_paths: KnownPaths,
     /// Memory that clients take.
     pub(super) memory: Arc<Memory>,
     /// Password checks in progress, and failed logins.
@@ -126,6 +128,7 @@ impl Current {
             object_memory: before
                 .filter(|before| before.config.data.object_memory.0 == data.object_memory.0)
                 .map_or_else(|| ObjectMemory::new(data.object_memory.0), |before| before.object_memory.clone()),
+            known_paths: before.map(|before| before.known_paths.clone()).unwrap_or_default(),
             checks,
             memory: memory.map_or_else(|| Memory::new(per_address, kept.1), |(before, _)| before.memory.clone()),
             users: made.users,

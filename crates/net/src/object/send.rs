@@ -4,7 +4,7 @@ use super::port::{Inbox, Port};
 use super::seal::{End, Sealer, Secret};
 use crate::datagram::Sent;
 use bytes::Bytes;
-use phoebus_proto::control::Factory;
+use phoebus_proto::control::{Factory, KnownPath};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
 use phoebus_proto::object::{Ack, ReplayWindow, Seal, SendConfig, SendCounters, Sender, Shape};
 use std::collections::VecDeque;
@@ -183,6 +183,11 @@ impl Sending {
     /// Counters.
     pub fn counters(&self) -> SendCounters {
         self.shared.state().sender.counters()
+    }
+
+    /// What the transfer has found out about the path, if it was long enough for that.
+    pub fn known_path(&self) -> Option<KnownPath> {
+        self.shared.state().sender.known_path()
     }
 
     /// The round-trip time, if it was measured, and the rate in force, in bits per second.

@@ -51,6 +51,10 @@ impl Controller for Control {
         let Pace { interval, window } = self.inner.pace();
         Pace { interval: interval.max(self.least), window }
     }
+
+    fn path_rate(&self) -> Option<f64> {
+        self.inner.path_rate()
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //!   of the rate.
 //! - [`Fixed`]: a fixed rate, independent of loss.
 //! - [`AtMost`]: another one within a rate.
-//! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue.
+//! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue. [`Resumed`] begins it on a known path.
 
 mod at_most;
 mod delivery;
@@ -21,7 +21,7 @@ mod pacer;
 pub use at_most::AtMost;
 pub use delivery::{Delivery, Snapshot};
 pub use fixed::Fixed;
-pub use model::Model;
+pub use model::{KnownPath, Model, Resumed};
 pub use native::Native;
 pub use pacer::Pacer;
 
@@ -70,6 +70,11 @@ pub trait Controller: Debug + Send {
 
     /// The pace after the last event.
     fn pace(&self) -> Pace;
+
+    /// The rate of the path, in packets per second, once it was found out.
+    fn path_rate(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// Pacing interval and congestion window.

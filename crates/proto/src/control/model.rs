@@ -12,12 +12,29 @@
 //! the path ([`Control::packets_with_standing_queue`]), so that this flow keeps its share beside them. Little more than
 //! that is kept in flight, because any excess overflows the queue and costs the other flows packets, too.
 
-use super::{Ack, Acknowledgements, Controller, Factory, Loss, Pace, Path};
+use super::{Ack, Acknowledgements, Controller, Factory, Loss, Pace, Path, packet_bits};
 use std::time::Duration;
 
 /// Model-based control.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Model;
+
+/// The same for a path that has carried a known rate lately. It begins with a part of that rate, once the first round trip
+/// has shown that the path is like the known one, and falls back to the usual start if that loses (RFC 9959).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// The path.
+    pub known: KnownPath,
+}
+
+/// What is known of a path from an earlier transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownPath {
+    /// Its rate, in bits per second with IP headers.
+    pub bits_per_second: u64,
+    /// Its smallest round-trip time.
+    pub rtt: Duration,
+}
 
 /// Fraction of loss in one round, above the loss of most rounds, that is tolerated even with a queue.
 const LOSS_TOLERATED: f64 = 0.02;
@@ -30,8 +47,38 @@ impl Factory for Model {
     }
 
     fn build(&self, now: Duration, path: &Path) -> Box<dyn Controller> {
+        Box::new(Control::new(now, path, None))
+    }
+}
+
+impl Factory for Resumed {
+    fn name(&self) -> &'static str {
+        "model"
+    }
+
+    fn build(&self, now: Duration, path: &Path) -> Box<dyn Controller> {
+        Box::new(Control::new(now, path, Some(self.known)))
+    }
+}
+
+/// A jump to a part of a known path's rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Jump {
+    /// The first measured round-trip time decides about it.
+    Possible(KnownPath),
+    /// It takes the place of a measured rate, in packets per second, for so many rounds: until what was sent at this rate is
+    /// acknowledged.
+    Tried {
+        rate: f64,
+        rounds: u32,
+    },
+    None,
+}
+
+impl Control {
+    fn new(now: Duration, path: &Path, known: Option<KnownPath>) -> Self {
         let min_rtt = path.rtt.max(Duration::from_micros(100));
-        let mut control = Control {
+        let mut control = Self {
             phase: Phase::Startup,
             rate: MaxFilter::default(),
             min_rtt,
@@ -51,9 +98,10 @@ impl Factory for Model {
             random: path.seed,
             window_max: path.window_max,
             pace: Pace { interval: 0.0, window: 0 },
+            jump: known.map_or(Jump::None, Jump::Possible),
         };
         control.update_pace(path);
-        Box::new(control)
+        control
     }
 }
 
@@ -90,6 +138,7 @@ struct Control {
     random: u64,
     window_max: u32,
     pace: Pace,
+    jump: Jump,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -168,9 +217,34 @@ impl Control {
     const QUEUED_MIN: Duration = Duration::from_millis(2);
     const QUEUED_MAX: Duration = Duration::from_millis(5);
 
+    /// The part of a known path's rate that a jump takes for measured. With the gains of startup, half of what the path
+    /// holds is then in flight after a round trip, which RFC 9959 allows at most.
+    const JUMP: f64 = 0.25;
+    /// A path is like the known one if its round-trip time is at least this part of it, and at most so many times as long.
+    const JUMP_RTT: [f64; 2] = [0.5, 10.0];
+
+    /// The rate of the path, in packets per second.
+    fn rate(&self) -> f64 {
+        match self.jump {
+            Jump::Tried { rate, .. } => rate.max(self.rate.get()),
+            _ => self.rate.get(),
+        }
+    }
+
     /// Packets on the path without a queue: the bandwidth-delay product.
     fn path_packets(&self) -> f64 {
-        self.rate.get() * self.min_rtt.as_secs_f64()
+        self.rate() * self.min_rtt.as_secs_f64()
+    }
+
+    /// Decides about a jump, by the first measured round-trip time.
+    fn consider_jump(&mut self, path: &Path, rtt: Option<Duration>) {
+        let (Jump::Possible(known), Some(rtt)) = (self.jump, rtt) else { return };
+        let [shortest, longest] = Self::JUMP_RTT.map(|part| known.rtt.mul_f64(part));
+        let is_like = self.phase == Phase::Startup && (shortest..=longest).contains(&rtt);
+        // A shorter path than the known one holds less.
+        let packets = known.bits_per_second as f64 / packet_bits(path.mss)
+            * (rtt.as_secs_f64() / known.rtt.as_secs_f64()).min(1.0);
+        self.jump = if is_like { Jump::Tried { rate: packets * Self::JUMP, rounds: 2 } } else { Jump::None };
     }
 
     /// Packets on the path including the standing queue of competing flows. This flow's own queue drains when it
@@ -179,7 +253,7 @@ impl Control {
         // Rounds without a measurement do not count.
         let min = self.min_rtts.iter().copied().min().filter(|min| *min < Duration::MAX).unwrap_or(self.min_rtt);
         let product = self.path_packets();
-        (self.rate.get() * min.as_secs_f64()).clamp(product, Self::STANDING_MAX * product)
+        (self.rate() * min.as_secs_f64()).clamp(product, Self::STANDING_MAX * product)
     }
 
     /// The fraction of loss of the path itself: the median of the last rounds, because a queue overflows in fewer than
@@ -235,6 +309,11 @@ impl Control {
         self.losses.rotate_right(1);
         self.losses[0] = loss;
         (self.lost, self.acked) = (0, 0);
+        self.jump = match self.jump {
+            Jump::Tried { rate, rounds: rounds @ 2.. } => Jump::Tried { rate, rounds: rounds - 1 },
+            Jump::Tried { .. } => Jump::None,
+            other => other,
+        };
         // If the application limits the rate, a plateau says nothing about the path.
         if self.phase == Phase::Startup && !self.is_app_limited {
             let rate = self.rate.get();
@@ -283,7 +362,7 @@ impl Control {
 
     fn update_pace(&mut self, path: &Path) {
         let initial = Self::WINDOW_INITIAL / self.min_rtt.as_secs_f64();
-        let rate = self.rate.get();
+        let rate = self.rate();
         if rate <= 0.0 {
             // Before the first sample: pace the initial window over one round trip.
             self.pace = Pace { interval: 1e9 / initial, window: Self::WINDOW_INITIAL as u32 };
@@ -320,6 +399,7 @@ impl Control {
 impl Controller for Control {
     fn on_ack(&mut self, now: Duration, path: &Path, ack: &Ack) {
         self.update_rtt(now, path, ack.rtt);
+        self.consider_jump(path, ack.rtt);
         self.acked += u64::from(ack.count);
         if let Some(sample) = &ack.sample {
             if sample.delivered_before >= self.round_ends {
@@ -352,6 +432,11 @@ impl Controller for Control {
         // In startup, do not wait for the end of the round: every round trip beyond the bottleneck's rate would lose as
         // many packets as the path holds.
         let is_high = self.lost as f64 > Self::LOSS_MAX * f64::from(path.in_flight);
+        if is_high && matches!(self.jump, Jump::Tried { .. }) {
+            // The path carries less than it did.
+            self.jump = Jump::None;
+            self.update_pace(path);
+        }
         if self.phase == Phase::Startup && is_high && self.is_queued(path) {
             self.on_overflow(path);
             self.update_pace(path);
@@ -360,5 +445,9 @@ impl Controller for Control {
 
     fn pace(&self) -> Pace {
         self.pace
+    }
+
+    fn path_rate(&self) -> Option<f64> {
+        (self.phase != Phase::Startup).then(|| self.rate.get())
     }
 }

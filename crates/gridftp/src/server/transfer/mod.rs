@@ -185,6 +185,7 @@ impl Worker {
             transport: stack.transport(connects.is_some(), &profile),
             objects: stack.objects(),
             object_memory: Some(self.server.object_memory.clone()),
+            known_paths: self.server.known_paths.clone(),
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),

@@ -17,7 +17,9 @@ use super::ack::{Ack, Sections};
 use super::config::Shape;
 use super::packet::{HEADER_LEN, Header, Kind, PacketNumber, TRANSMISSION_END};
 use super::rtt::Rtt;
-use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, Loss, Pace, Pacer, Path, Snapshot};
+use crate::control::{
+    self, Acknowledgements, Controller, Delivery, Factory, KnownPath, Loss, Pace, Pacer, Path, Snapshot,
+};
 use std::time::Duration;
 
 /// Settings of the sending half, which the peer does not need to know.
@@ -243,6 +245,12 @@ impl Sender {
     /// The rate in force, in bits per second, with all headers.
     pub fn rate(&self) -> f64 {
         control::packet_bits(self.mss()) * 1e9 / self.control.pace().interval.max(1e-3)
+    }
+
+    /// What the transfer has found out about the path. `None` if it was too short for that.
+    pub fn known_path(&self) -> Option<KnownPath> {
+        let rate = self.control.path_rate()? * control::packet_bits(self.mss());
+        Some(KnownPath { bits_per_second: rate as u64, rtt: self.rtt.min()? })
     }
 
     /// The next packet to send at `now`, if one is due.

@@ -4,7 +4,7 @@
 
 use super::host::{Host, Pair};
 use super::{SHAPE, link};
-use phoebus_proto::control::{Factory, Fixed, Model};
+use phoebus_proto::control::{Factory, Fixed, KnownPath, Model, Resumed};
 use phoebus_proto::object::{Choice, Circular, NewestFirst, OldestFirst, SendConfig};
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const PAYLOAD: f64 = 1438.0 / 1500.0;
 
 #[test]
 fn figures_match_the_reviewed_table() {
-    let parts: [fn(&mut String); 5] = [rates, gigabit, choices, tails, short];
+    let parts: [fn(&mut String); 6] = [rates, gigabit, choices, tails, short, resumed];
     // Each part takes seconds of processor time, and none depends on another.
     let parts = std::thread::scope(|scope| {
         let running = parts.map(|part| {
@@ -151,6 +151,27 @@ fn short(table: &mut String) {
     for loss in ["0%", "0.1%", "1%"] {
         let cells = SIZES.map(|size| finished(pair(size, SendConfig::default(), &Model, (100, "1gbit", loss, "16MB"))));
         writeln!(table, "{loss:>6} {}", cells.concat()).unwrap();
+    }
+}
+
+fn resumed(table: &mut String) {
+    const SIZES: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
+    table.push_str("\nThe same where 1 Gbit/s and 100 ms are known from before, by what the path really is\n\n");
+    writeln!(table, "{:24} {}", "path", SIZES.map(|size| format!("{:>16}", size / 1000)).concat()).unwrap();
+    let known = KnownPath { bits_per_second: 1_000_000_000, rtt: Duration::from_millis(100) };
+    let row = |name: &str, control: &dyn Factory, path| {
+        let cells = SIZES.map(|size| finished(pair(size, SendConfig::default(), control, path)));
+        format!("{name:24} {}\n", cells.concat())
+    };
+    for (name, path) in [
+        ("the same", (100, "1gbit", "0%", "16MB")),
+        ("the same, loss 1 %", (100, "1gbit", "1%", "16MB")),
+        ("30 ms", (30, "1gbit", "0%", "16MB")),
+        ("100 Mbit/s", (100, "100mbit", "0%", "1MB")),
+        ("100 Mbit/s, queue 100 kB", (100, "100mbit", "0%", "100kB")),
+    ] {
+        table.push_str(&row(name, &Resumed { known }, path));
+        table.push_str(&row("  not known", &Model, path));
     }
 }
 

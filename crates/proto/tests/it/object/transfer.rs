@@ -2,14 +2,16 @@
 
 use super::host::{Faults, Host, Pair};
 use super::{SHAPE, link};
-use phoebus_proto::control::{Factory, Fixed, Model};
+use phoebus_proto::control::{Factory, Fixed, KnownPath, Model, Resumed};
 use phoebus_proto::object::SendConfig;
 use std::time::Duration;
 
 #[test]
 fn transfers_complete_under_loss() {
     for (seed, loss) in ["0%", "0.1%", "1%", "5%", "10%", "30%"].into_iter().enumerate() {
-        let controls: [&dyn Factory; 2] = [&Model, &Fixed { bits_per_second: 90_000_000 }];
+        // What is known of the path is wrong by a factor of ten.
+        let known = KnownPath { bits_per_second: 1_000_000_000, rtt: Duration::from_millis(100) };
+        let controls: [&dyn Factory; 3] = [&Model, &Fixed { bits_per_second: 90_000_000 }, &Resumed { known }];
         for control in controls {
             let bytes = 20_000_000;
             let sender =

@@ -68,7 +68,7 @@ async fn run(
                 Message::Credit(credit) => sending.raise_credit(credit),
                 // It may overtake the last acknowledgement.
                 Message::Done if let Some((bytes, _)) = sent && sending.has_sent_all() => {
-                    record(inner, &sending);
+                    record(inner, &sending, (to, &objects));
                     return Ok(bytes);
                 }
                 other => return Err(unexpected(&other, "CREDIT")),
@@ -96,7 +96,11 @@ async fn run(
 }
 
 /// Records what the transfer has cost.
-fn record(inner: &Inner, sending: &Sending) {
+fn record(inner: &Inner, sending: &Sending, (to, objects): (SocketAddr, &Objects)) {
+    // What a rate of the user's says of the path is too little.
+    if let Some(path) = sending.known_path().filter(|_| objects.rate.is_none()) {
+        inner.settings.known_paths.learn(to.ip(), path);
+    }
     let (SendCounters { needed, sent, repairs, repeats, lost, drops, .. }, (rtt, rate)) =
         (sending.counters(), sending.pace());
     let rtt = rtt.map_or(0.0, |rtt| rtt.as_secs_f64());
@@ -164,7 +168,8 @@ async fn agree(
     // Before the user's own time-out, which could not say why nothing moves.
     let options =
         SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout * 3 / 4 };
-    let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*objects.factory(), options)?;
+    let factory = objects.factory(inner.settings.known_paths.get(to.ip()));
+    let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*factory, options)?;
     sending.raise_credit(credit);
     Ok((sending, shape))
 }
