@@ -3,7 +3,7 @@
 //!
 //! Reading a file may wait for a disk, so this work does not belong on a runtime's own threads. A thread that
 //! waits for a slow connection is lost to other work. So each call here waits for the connection itself, but
-//! only for [`PATIENCE`], and then returns `WouldBlock`: the thread is released, and the runtime waits for
+//! only for [`WAIT_MAX`], and then returns `WouldBlock`: the thread is released, and the runtime waits for
 //! readiness ([`Bulk::into_stream`]).
 //!
 //! No runtime watches the connection meanwhile. Each segment and each acknowledgement would otherwise wake
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Longest wait for the connection before a call releases its thread. A peer on the same machine or in the
 /// same room answers far sooner, and a cancelled transfer is still noticed without a visible delay.
-pub const PATIENCE: Duration = Duration::from_millis(10);
+pub const WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// Pause before polling for input, in which arriving segments gather. A receiver that is faster than the sender
 /// would otherwise be woken for each segment, and the sender's side pays for each wake-up. The pause begins
@@ -83,7 +83,7 @@ impl Bulk {
     /// Reads what has arrived; 0 at the end of the peer's stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing arrived within [`PATIENCE`]; otherwise the connection has failed.
+    /// `WouldBlock` when nothing arrived within [`WAIT_MAX`]; otherwise the connection has failed.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let room = buffer.len();
         let receive = || Ok(rustix::net::recv(&self.plain, &mut *buffer, RecvFlags::DONTWAIT)?.0);
@@ -94,7 +94,7 @@ impl Bulk {
     /// follow.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing fitted within [`PATIENCE`]; otherwise the connection has failed.
+    /// `WouldBlock` when nothing fitted within [`WAIT_MAX`]; otherwise the connection has failed.
     pub fn write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | if more { SendFlags::MORE } else { SendFlags::empty() };
         self.patiently(PollFlags::OUT, &Cell::new(false), || rustix::net::send(&self.plain, bytes, flags))
@@ -105,7 +105,7 @@ impl Bulk {
     /// sent.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing fitted within [`PATIENCE`]; otherwise the connection or the file has failed.
+    /// `WouldBlock` when nothing fitted within [`WAIT_MAX`]; otherwise the connection or the file has failed.
     pub fn send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
         self.patiently(PollFlags::OUT, &Cell::new(false), || {
             rustix::fs::sendfile(&self.plain, file, Some(&mut { at }), len)
@@ -149,12 +149,12 @@ impl Bulk {
         }
     }
 
-    /// Waits up to [`PATIENCE`] for readiness, and returns whether the socket became ready.
+    /// Waits up to [`WAIT_MAX`] for readiness, and returns whether the socket became ready.
     fn wait(&self, ready: PollFlags) -> io::Result<bool> {
         if ready == PollFlags::IN {
             std::thread::sleep(self.gathering.get());
         }
-        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
+        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(WAIT_MAX.subsec_nanos()) };
         match rustix::event::poll(&mut [PollFd::new(&self.plain, ready)], Some(&limit)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(true),

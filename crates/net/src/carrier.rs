@@ -8,7 +8,7 @@
 //! A carrier is filled only when it is empty. A pipe has a limited number of slots and one short segment
 //! occupies a whole slot, so `EAGAIN` on a pipe that is not empty could mean that either end is not ready.
 
-use crate::memory::{PageOffset, Placed};
+use crate::memory::{PageOffset, PageOffsetBuffer};
 use crate::stream::Stream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -33,7 +33,7 @@ const PIPE_MIN: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct PipePool {
     idle: Mutex<Vec<Pipe>>,
-    buffers: Mutex<Vec<Placed>>,
+    buffers: Mutex<Vec<PageOffsetBuffer>>,
     existing: AtomicUsize,
     max: usize,
     capacity: usize,
@@ -56,15 +56,15 @@ impl PipePool {
     pub fn carrier(self: &Arc<Self>, from: &Stream, to: &Stream) -> Carrier {
         if from.socket().is_none() || to.socket().is_none() {
             let idle = lock(&self.buffers).pop();
-            return self.copying(idle.unwrap_or_else(|| Placed::new(COPY_SIZE, PageOffset::Carried)));
+            return self.copying(idle.unwrap_or_else(|| PageOffsetBuffer::new(COPY_SIZE, PageOffset::Carried)));
         }
         match self.take() {
             Some(pipe) => Carrier { kind: Kind::Pipe { pipe: Some(pipe), len: 0 }, pool: self.clone() },
-            None => self.copying(Placed::new(SPARE_SIZE, PageOffset::Carried)),
+            None => self.copying(PageOffsetBuffer::new(SPARE_SIZE, PageOffset::Carried)),
         }
     }
 
-    fn copying(self: &Arc<Self>, buffer: Placed) -> Carrier {
+    fn copying(self: &Arc<Self>, buffer: PageOffsetBuffer) -> Carrier {
         Carrier { kind: Kind::Copy { buffer, start: 0, end: 0 }, pool: self.clone() }
     }
 
@@ -124,7 +124,7 @@ enum Kind {
         len: usize,
     },
     Copy {
-        buffer: Placed,
+        buffer: PageOffsetBuffer,
         start: usize,
         end: usize,
     },

@@ -20,12 +20,12 @@ pub(crate) enum PageOffset {
 
 /// A buffer of fixed length, filled with zeros, that begins at a certain place of a page. The default is empty.
 #[derive(Debug, Default)]
-pub(crate) struct Placed {
+pub(crate) struct PageOffsetBuffer {
     memory: Box<[u8]>,
     start: usize,
 }
 
-impl Placed {
+impl PageOffsetBuffer {
     /// A buffer of `len` bytes.
     pub(crate) fn new(len: usize, place: PageOffset) -> Self {
         let memory: Box<[u8]> = vec![0; len + PAGE - 1].into();
@@ -34,7 +34,7 @@ impl Placed {
     }
 }
 
-impl Deref for Placed {
+impl Deref for PageOffsetBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -43,7 +43,7 @@ impl Deref for Placed {
     }
 }
 
-impl DerefMut for Placed {
+impl DerefMut for PageOffsetBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let end = self.memory.len().saturating_sub(PAGE - 1) + self.start;
         &mut self.memory[self.start..end]
@@ -58,7 +58,7 @@ mod tests {
     fn buffers_begin_at_their_places() {
         for place in [PageOffset::Carried, PageOffset::Records] {
             for len in [1, 4095, 4096, 100_000] {
-                let mut buffer = Placed::new(len, place);
+                let mut buffer = PageOffsetBuffer::new(len, place);
                 assert_eq!((buffer.len(), buffer.as_ptr().addr() % PAGE), (len, place as usize));
                 buffer.fill(7);
                 // A move of the owner does not move the memory.
@@ -66,6 +66,6 @@ mod tests {
                 assert_eq!((moved[len - 1], moved.as_ptr().addr() % PAGE), (7, place as usize));
             }
         }
-        assert!(Placed::default().is_empty());
+        assert!(PageOffsetBuffer::default().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use phoebus_files::Links;
 use phoebus_files::block::Block;
-use phoebus_files::store::{OnThread, together};
+use phoebus_files::store::{OnThread, run_on_this_thread};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -349,7 +349,7 @@ async fn batches_on_one_thread_keep_within_the_quota() {
                 let store = here.clone();
                 Box::pin(async move { put(&store, &format!("f{n}"), 10 * n, None).await }) as OnThread<_>
             };
-            let done = together((1..=10).map(one).collect(), 4, Some(&here), still).await;
+            let done = run_on_this_thread((1..=10).map(one).collect(), 4, Some(&here), still).await;
             (done, bytes(&store))
         })
     });

@@ -5,7 +5,7 @@
 //! renamed relative to their opened parent.
 
 use super::file::{changed_mode, modified_at, stat_of};
-use super::together::FileSystem;
+use super::file_system::FileSystem;
 use super::walk::{self, Links};
 use super::{Disk, DiskFile, LinuxFile, Stat, owned};
 use crate::key::Key;

@@ -6,11 +6,11 @@
 
 mod append;
 mod file;
+mod file_system;
 mod linux;
 mod owned;
 #[cfg(test)]
 pub(crate) mod sim;
-mod together;
 mod walk;
 
 pub use append::append_to;

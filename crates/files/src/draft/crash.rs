@@ -180,8 +180,8 @@ fn story_of_a_batch(seed: u64, steps: u64, power: bool, lie: Option<Lie>) -> boo
     keys.iter().take(2).for_each(|key| disk.put(key, &old));
     disk.lie(lie);
     let attempt = || {
-        let together = Together::default();
-        together.open(&*disk);
+        let batch_sync = BatchSync::default();
+        batch_sync.open(&*disk);
         if seed % 2 == 1 {
             // Then each file is synced alone.
             disk.fail_together();
@@ -193,7 +193,7 @@ fn story_of_a_batch(seed: u64, steps: u64, power: bool, lie: Option<Lie>) -> boo
             let work: Arc<Work<Sim>> = Arc::from(work);
             work.write(&Block::new(0, new.clone()))?;
             work.prepare(SIZE)?;
-            together.wait(&work).await?;
+            batch_sync.wait(&work).await?;
             work.give_name()
         };
         let mut under_way = keys.each_ref().map(|key| Box::pin(carry(key)));
@@ -204,7 +204,7 @@ fn story_of_a_batch(seed: u64, steps: u64, power: bool, lie: Option<Lie>) -> boo
         let mut ended: Vec<_> = poll().into_iter().filter(std::task::Poll::is_ready).collect();
         // Those that have failed wait for nothing.
         if ended.is_empty() {
-            assert!(together.sync(&*disk));
+            assert!(batch_sync.sync(&*disk));
             ended = poll().into();
         }
         let results = ended.into_iter().map(|one| match one {

@@ -10,25 +10,25 @@
 //! 3. *Publish*: everything is synced, then the draft is renamed, then the directory synced, then the journal removed.
 //!    A journal without a draft, whose inode now has the destination's name, shows that this has happened.
 //!
-//! Short objects are published together: after the attributes of all are set, one call syncs them ([`Together`]), and then
+//! Short objects are published together: after the attributes of all are set, one call syncs them ([`BatchSync`]), and then
 //! each is renamed.
 //!
 //! The writer holds a lock on the draft. After a failed sync, later syncs may falsely succeed (the kernel reports such
 //! errors once), so the draft accepts nothing more, and the next attempt resumes at the last checkpoint.
 
+mod batch_sync;
 mod begin;
 #[cfg(test)]
 mod crash;
 mod names;
-mod together;
 
+pub(crate) use batch_sync::BatchSync;
 pub(crate) use begin::{JOURNAL_FROM, Start};
 pub(crate) use names::{draft_beside, link_part};
 pub use names::{
     draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, is_part, moved_from, moved_name, moved_stem,
     part_of, random_tag,
 };
-pub(crate) use together::Together;
 
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile, Stat, is_trusted};

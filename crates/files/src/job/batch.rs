@@ -5,14 +5,14 @@
 //! - To and from a store that can do so ([`store::Batches`](crate::store::Batches)), a batch goes in one exchange instead
 //!   of several for each object. What the exchange leaves is carried alone, which tells why.
 
-use super::one::{Came, One, shown};
+use super::one::{ObjectOutcome, One, shown};
 use super::{Event, Job, SHORT};
 use crate::error::Error;
 use crate::key::Key;
 use crate::plan::{Decision, Existing, Reason};
 use crate::range::Extent;
 use crate::store::{
-    Attributes, Fallible, Kind, Meta, OnThread, ShortObject, Store, ThreadStore, on_this_thread, together,
+    Attributes, Fallible, Kind, Meta, OnThread, ShortObject, Store, ThreadStore, on_this_thread, run_on_this_thread,
 };
 use crate::sum::Algorithm;
 use crate::transfer::{Done, Verify};
@@ -22,11 +22,11 @@ use tokio::sync::watch;
 /// Batches that are carried at a time: while one waits for the disk or the network, others have something to do.
 pub(super) const AT_ONCE: usize = 3;
 
-/// Most objects of a batch between local stores. Each has two open files, if the process may have so many ([`with_files`]).
+/// Most objects of a batch between local stores. Each has two open files, if the process may have so many ([`open_max`]).
 const OBJECTS: usize = 128;
 
 /// Fewer are carried one by one.
-const FEWEST: usize = 8;
+const BATCH_MIN: usize = 8;
 
 /// Open files that are left to the rest of the program.
 const OTHER_FILES: u64 = 96;
@@ -35,34 +35,34 @@ const OTHER_FILES: u64 = 96;
 const BYTES: u64 = 16 << 20;
 
 /// The result of an object.
-type ObjectResult = (Key, Result<Came, Error>);
+type ObjectResult = (Key, Result<ObjectOutcome, Error>);
 
 /// The batch that is being gathered.
 pub(super) struct Batches {
     /// Most objects of a batch. `None`: there are no batches.
     most: Option<usize>,
     /// Most of them that have files open.
-    with_files: usize,
+    open_max: usize,
     ones: Vec<One>,
     bytes: u64,
     /// Batches end early once it is dropped, with the job.
-    job_runs: watch::Sender<()>,
+    job_alive: watch::Sender<()>,
 }
 
 impl Batches {
     pub(super) fn of(job: &Job) -> Self {
         let is_local = |store: &Arc<dyn Store>| store.on_this_thread().is_some();
-        let with_files = with_files();
+        let open_max = open_max();
         let most = match (is_local(&job.source), is_local(&job.dest)) {
-            _ if with_files < FEWEST => None,
-            (true, true) => Some(with_files),
+            _ if open_max < BATCH_MIN => None,
+            (true, true) => Some(open_max),
             (true, false) => job.dest.batches().filter(|with| is_exchanged(job, *with)).map(|with| with.most()),
             (false, true) => job.source.batches().filter(|with| is_exchanged(job, *with)).map(|with| with.most()),
             _ => None,
         };
         // A throttled batch would hold up the files behind it.
         let most = most.filter(|_| job.how.throttle.is_none());
-        Self { most, with_files, ones: Vec::new(), bytes: 0, job_runs: watch::Sender::new(()) }
+        Self { most, open_max, ones: Vec::new(), bytes: 0, job_alive: watch::Sender::new(()) }
     }
 
     /// Whether `one` belongs to a batch. What is at a remote destination has to be known: asking for each would take longer
@@ -80,13 +80,13 @@ impl Batches {
     }
 
     /// Most objects of a batch that have files open.
-    pub(super) fn with_files(&self) -> usize {
-        self.with_files
+    pub(super) fn open_max(&self) -> usize {
+        self.open_max
     }
 
     /// Lasts as long as the job.
-    pub(super) fn job_runs(&self) -> watch::Receiver<()> {
-        self.job_runs.subscribe()
+    pub(super) fn job_alive(&self) -> watch::Receiver<()> {
+        self.job_alive.subscribe()
     }
 
     /// The batch as it is. `None` if it is empty.
@@ -97,7 +97,7 @@ impl Batches {
 }
 
 /// Objects of each batch that may have files open, each two.
-fn with_files() -> usize {
+fn open_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let each = limit.saturating_sub(OTHER_FILES) / (2 * AT_ONCE as u64);
     usize::try_from(each).unwrap_or(OBJECTS).min(OBJECTS)
@@ -116,33 +116,33 @@ fn is_exchanged(job: &Job, with: &dyn crate::store::Batches) -> bool {
         && !job.dry_run
 }
 
-/// Carries a batch on the current thread, which it blocks. Ends early, as an aborted task would, if `job_runs` is gone.
-/// At most `with_files` objects have files open at a time.
-pub(super) async fn carry(mut batch: Vec<One>, with_files: usize, job_runs: watch::Receiver<()>) -> Vec<ObjectResult> {
+/// Carries a batch on the current thread, which it blocks. Ends early, as an aborted task would, if `job_alive` is gone.
+/// At most `open_max` objects have files open at a time.
+pub(super) async fn carry(mut batch: Vec<One>, open_max: usize, job_alive: watch::Receiver<()>) -> Vec<ObjectResult> {
     let Some(job) = batch.first().map(|one| one.job.clone()) else { return Vec::new() };
     let ((source, _), (dest, syncs)) = (on_this_thread(&job.source), on_this_thread(&job.dest));
     for one in &mut batch {
         (one.job.source, one.job.dest) = (source.clone(), dest.clone());
     }
-    let thread = Thread { syncs, with_files, job_runs };
+    let thread = Thread { syncs, open_max, job_alive };
     match (source.batches(), dest.batches()) {
         (_, Some(_)) => put(&job, &*dest, batch, &thread).await,
         (Some(_), _) => get(&job, &*source, batch, &thread).await,
-        _ => thread.run(batch.into_iter().map(|one| (one.to.clone(), Box::pin(one.run()) as _)), with_files).await,
+        _ => thread.run(batch.into_iter().map(|one| (one.to.clone(), Box::pin(one.run()) as _)), open_max).await,
     }
 }
 
 /// The thread that carries a batch.
 struct Thread {
     syncs: Option<Arc<dyn ThreadStore>>,
-    with_files: usize,
-    job_runs: watch::Receiver<()>,
+    open_max: usize,
+    job_alive: watch::Receiver<()>,
 }
 
 impl Thread {
     /// Whether the job is gone.
     fn is_unwanted(&self) -> bool {
-        self.job_runs.has_changed().is_err()
+        self.job_alive.has_changed().is_err()
     }
 
     /// Carries objects, each to its key, at most `most` at a time.
@@ -152,7 +152,7 @@ impl Thread {
         most: usize,
     ) -> Vec<ObjectResult> {
         let (keys, work): (Vec<Key>, Vec<_>) = work.into_iter().unzip();
-        let results = together(work, most, self.syncs.as_deref(), self.job_runs.clone()).await;
+        let results = run_on_this_thread(work, most, self.syncs.as_deref(), self.job_alive.clone()).await;
         let lost = |key: Key| {
             let source = std::io::Error::other("its task ended before it did");
             let error = Error::Io { name: key.to_string(), act: "go on with", source };
@@ -162,13 +162,13 @@ impl Thread {
     }
 
     /// Carries what an exchange has left, as few at a time as without batches.
-    async fn run_alone(&self, job: &Job, rest: Vec<(Left, One)>) -> Vec<ObjectResult> {
+    async fn run_alone(&self, job: &Job, rest: Vec<(Remaining, One)>) -> Vec<ObjectResult> {
         let work = rest.into_iter().map(|(left, one)| {
             let key = one.to.clone();
             let work: OnThread<ObjectResult> = match left {
-                Left::Stopped => Box::pin(async move { one.stopped() }),
-                Left::Undecided => Box::pin(one.run()),
-                Left::ToCarry => Box::pin(one.carry_alone()),
+                Remaining::Stopped => Box::pin(async move { one.stopped() }),
+                Remaining::Undecided => Box::pin(one.run()),
+                Remaining::ToCarry => Box::pin(one.carry_alone()),
             };
             (key, work)
         });
@@ -178,7 +178,7 @@ impl Thread {
 
 /// Why an exchange has left an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Remaining {
     /// Whether to carry it is not decided.
     Undecided,
     /// It is to be carried.
@@ -187,7 +187,7 @@ enum Left {
     Stopped,
 }
 
-impl Left {
+impl Remaining {
     fn or_stopped(self, job: &Job) -> Self {
         if job.how.stop.is_asked() { Self::Stopped } else { self }
     }
@@ -213,7 +213,7 @@ async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> V
                 objects.push(object);
                 ones.push(one);
             }
-            None => rest.push((Left::Undecided.or_stopped(job), one)),
+            None => rest.push((Remaining::Undecided.or_stopped(job), one)),
         }
     }
     let under_way = job.how.stop.begin();
@@ -229,7 +229,7 @@ async fn put(job: &Job, dest: &dyn Store, batch: Vec<One>, thread: &Thread) -> V
     for (one, object) in ones.into_iter().zip(objects) {
         match stored.next().unwrap_or(false) {
             true => ended.push(one.carried(&object)),
-            false => rest.push((Left::ToCarry.or_stopped(job), one)),
+            false => rest.push((Remaining::ToCarry.or_stopped(job), one)),
         }
     }
     ended.extend(thread.run_alone(job, rest).await);
@@ -251,7 +251,7 @@ async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) ->
                 one.tell(reason);
                 ones.push(one);
             }
-            None => rest.push((Left::Undecided.or_stopped(job), one)),
+            None => rest.push((Remaining::Undecided.or_stopped(job), one)),
         }
     }
     let keys: Vec<Key> = ones.iter().map(|one| one.from.clone()).collect();
@@ -261,10 +261,10 @@ async fn get(job: &Job, source: &dyn Store, batch: Vec<One>, thread: &Thread) ->
     for one in ones {
         match objects.next().flatten() {
             Some(object) => got.push((one.to.clone(), Box::pin(one.store_short(object)) as _)),
-            None => rest.push((Left::ToCarry.or_stopped(job), one)),
+            None => rest.push((Remaining::ToCarry.or_stopped(job), one)),
         }
     }
-    let mut ended = thread.run(got, thread.with_files).await;
+    let mut ended = thread.run(got, thread.open_max).await;
     ended.extend(thread.run_alone(job, rest).await);
     ended
 }
@@ -279,11 +279,11 @@ async fn exchange<'a, T>(
 ) -> Option<T> {
     let batches = store.batches().filter(|_| !job.how.stop.is_asked())?;
     let _under_way = job.how.stop.begin();
-    let mut job_runs = thread.job_runs.clone();
+    let mut job_alive = thread.job_alive.clone();
     tokio::select! {
         done = begin(batches) => done.ok(),
         () = job.how.stop.asked() => None,
-        _ = job_runs.changed() => None,
+        _ = job_alive.changed() => None,
     }
 }
 
@@ -357,6 +357,9 @@ impl One {
         let verified = Some(object.sum.clone()).filter(|_| how.verify != Verify::None);
         let done = Done { size, moved: size, verified };
         self.job.watcher.saw(&Event::Carried { to: &self.to, done: &done });
-        (self.to.clone(), Ok(Came::Carried(done, self.meta.mode.is_some() || object.attributes.mode.is_some())))
+        (
+            self.to.clone(),
+            Ok(ObjectOutcome::Carried(done, self.meta.mode.is_some() || object.attributes.mode.is_some())),
+        )
     }
 }

@@ -31,7 +31,7 @@ use alike::Cases;
 use batch::Batches;
 use contents::{Contents, contents};
 use kept::ArrivedObjects;
-use one::{Came, One};
+use one::{ObjectOutcome, One};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -140,7 +140,7 @@ impl Job {
 struct Ended {
     /// The units that are free again.
     cost: usize,
-    objects: Vec<(Key, Result<Came, Error>)>,
+    objects: Vec<(Key, Result<ObjectOutcome, Error>)>,
 }
 
 /// A running job.
@@ -214,11 +214,11 @@ impl Run<'_> {
         self.make_room(cost).await;
         if !self.report.stopped {
             self.taken += cost;
-            let (runtime, job_runs) = (Handle::current(), self.batches.job_runs());
-            let with_files = self.batches.with_files();
+            let (runtime, job_alive) = (Handle::current(), self.batches.job_alive());
+            let open_max = self.batches.open_max();
             self.tasks.spawn_blocking(move || Ended {
                 cost,
-                objects: runtime.block_on(batch::carry(batch, with_files, job_runs)),
+                objects: runtime.block_on(batch::carry(batch, open_max, job_alive)),
             });
         }
     }
@@ -290,7 +290,7 @@ impl Run<'_> {
                 self.taken -= cost;
                 for (key, came) in objects {
                     let carried = match &came {
-                        Ok(Came::Carried(done, _)) => Some(done.size),
+                        Ok(ObjectOutcome::Carried(done, _)) => Some(done.size),
                         _ => None,
                     };
                     self.ends(&key, carried).await;
@@ -307,22 +307,22 @@ impl Run<'_> {
         true
     }
 
-    fn came(&mut self, key: Key, came: Result<Came, Error>) {
+    fn came(&mut self, key: Key, came: Result<ObjectOutcome, Error>) {
         match came {
             Err(error) => self.failed(key, error),
-            Ok(Came::Carried(done, mode_known)) => {
+            Ok(ObjectOutcome::Carried(done, mode_known)) => {
                 self.report.carried += 1;
                 self.report.modes_unknown += u64::from(!mode_known);
                 self.report.bytes += done.size;
                 self.report.moved += done.moved;
             }
-            Ok(Came::Skipped) => self.report.skipped += 1,
-            Ok(Came::Mode { set }) => {
+            Ok(ObjectOutcome::Skipped) => self.report.skipped += 1,
+            Ok(ObjectOutcome::Mode { set }) => {
                 self.report.skipped += 1;
                 self.report.modes_set += u64::from(set);
                 self.report.modes_refused += u64::from(!set);
             }
-            Ok(Came::Planned(size)) => {
+            Ok(ObjectOutcome::Planned(size)) => {
                 self.report.carried += 1;
                 self.report.bytes += size;
             }

@@ -22,7 +22,7 @@ pub(super) struct One {
 }
 
 /// The result.
-pub(super) enum Came {
+pub(super) enum ObjectOutcome {
     /// It was carried; whether its permissions were known.
     Carried(Done, bool),
     Skipped,
@@ -35,12 +35,12 @@ pub(super) enum Came {
 }
 
 impl One {
-    pub(super) async fn run(self) -> (Key, Result<Came, Error>) {
+    pub(super) async fn run(self) -> (Key, Result<ObjectOutcome, Error>) {
         let came = self.decide_and_carry().await;
         (self.to, came)
     }
 
-    async fn decide_and_carry(&self) -> Result<Came, Error> {
+    async fn decide_and_carry(&self) -> Result<ObjectOutcome, Error> {
         let watcher = &self.job.watcher;
         if self.meta.kind == Kind::Link {
             return self.persist(|| self.link()).await;
@@ -51,7 +51,7 @@ impl One {
                 watcher.saw(&Event::Carry { from: &self.from, to: &self.to, meta: &self.meta, reason });
                 if self.job.dry_run {
                     self.foresee().await?;
-                    return Ok(Came::Planned(self.meta.size.unwrap_or(0)));
+                    return Ok(ObjectOutcome::Planned(self.meta.size.unwrap_or(0)));
                 }
                 self.carry_on().await
             }
@@ -60,29 +60,29 @@ impl One {
                 if !self.job.dest.sets_modes() {
                     // The store counts what it could not set.
                     watcher.saw(&Event::Skipped { to: &self.to, meta: &self.meta, reason: Reason::Same });
-                    return Ok(Came::Skipped);
+                    return Ok(ObjectOutcome::Skipped);
                 }
                 watcher.saw(&Event::Mode { to: &self.to, meta: &self.meta, set });
-                Ok(Came::Mode { set })
+                Ok(ObjectOutcome::Mode { set })
             }
             Err(reason) => {
                 watcher.saw(&Event::Skipped { to: &self.to, meta: &self.meta, reason });
-                Ok(Came::Skipped)
+                Ok(ObjectOutcome::Skipped)
             }
         }
     }
 
     /// Carries it, after it was decided that it is to be carried.
-    pub(super) async fn carry_alone(self) -> (Key, Result<Came, Error>) {
+    pub(super) async fn carry_alone(self) -> (Key, Result<ObjectOutcome, Error>) {
         let came = self.carry_on().await;
         (self.to, came)
     }
 
-    async fn carry_on(&self) -> Result<Came, Error> {
+    async fn carry_on(&self) -> Result<ObjectOutcome, Error> {
         let done = self.persist(|| self.carry()).await?;
         self.job.watcher.saw(&Event::Carried { to: &self.to, done: &done });
         let is_known = self.meta.mode.is_some() || self.meta.kind != Kind::File;
-        Ok(Came::Carried(done, is_known))
+        Ok(ObjectOutcome::Carried(done, is_known))
     }
 
     /// Refuses to overwrite the source with itself.
@@ -162,7 +162,7 @@ impl One {
     }
 
     /// Carries a symbolic link as a link, unless the destination has the same.
-    async fn link(&self) -> Result<Came, Error> {
+    async fn link(&self) -> Result<ObjectOutcome, Error> {
         let (source, dest, watcher) = (&self.job.source, &self.job.dest, &self.job.watcher);
         let target = source.read_link(&self.from).await?;
         let there = match dest.stat_link(&self.to).await {
@@ -177,11 +177,11 @@ impl One {
             (Some(_), Existing::Refuse) => return Err(Error::Exists { name: name() }),
             (Some(_), Existing::Keep) => {
                 watcher.saw(&Event::Skipped { to: &self.to, meta: &self.meta, reason: Reason::There });
-                return Ok(Came::Skipped);
+                return Ok(ObjectOutcome::Skipped);
             }
             _ if same => {
                 watcher.saw(&Event::Skipped { to: &self.to, meta: &self.meta, reason: Reason::Same });
-                return Ok(Came::Skipped);
+                return Ok(ObjectOutcome::Skipped);
             }
             (Some(Kind::Dir), _) => {
                 return Err(Error::Kind { name: name(), is: "a directory", expected: "a symbolic link" });
@@ -190,14 +190,14 @@ impl One {
         };
         watcher.saw(&Event::Carry { from: &self.from, to: &self.to, meta: &self.meta, reason });
         if self.job.dry_run {
-            return Ok(Came::Planned(0));
+            return Ok(ObjectOutcome::Planned(0));
         }
         let modified = self.meta.modified.filter(|_| self.job.how.times);
         dest.make_link(&self.to, &target, modified, there.is_some()).await?;
         let done = Done { size: 0, moved: 0, verified: None };
         watcher.saw(&Event::Carried { to: &self.to, done: &done });
         // Links have no permissions.
-        Ok(Came::Carried(done, true))
+        Ok(ObjectOutcome::Carried(done, true))
     }
 
     /// Fails if carrying it would, as far as that shows without writing.

@@ -112,7 +112,7 @@ impl Store for Local {
             }
             let key = if itself == Some(Kind::Link) { self.resolve(key).await? } else { key.clone() };
             let mode = spec.at_most.map_or(0o666, |mode| mode & 0o777) & !self.0.mask;
-            let give_up = Instant::now() + LOCK_PATIENCE;
+            let give_up = Instant::now() + LOCK_WAIT_MAX;
             let start = loop {
                 let (key, spec) = (key.clone(), spec.clone());
                 match self.run(move |store| store.begin(key, mode, &spec)).await {
@@ -278,7 +278,7 @@ impl Store for Local {
 }
 
 /// Longest wait for a lock: dropped tasks release theirs once their last write returns.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Interval between attempts at the lock.
 const LOCK_AGAIN: Duration = Duration::from_millis(20);
@@ -286,8 +286,8 @@ const LOCK_AGAIN: Duration = Duration::from_millis(20);
 impl Local {
     /// Begins the draft of `key`. Returns the key, too.
     fn begin(&self, key: Key, mode: u32, spec: &Spec) -> Result<(Key, Start<Linux>), Error> {
-        if let Some(together) = self.1.together() {
-            together.open(&self.0.disk);
+        if let Some(batch_sync) = self.1.batch_sync() {
+            batch_sync.open(&self.0.disk);
         }
         let home = self.draft_home(&key)?;
         let begin = || {
@@ -309,6 +309,6 @@ impl Local {
 impl ThreadStore for Local {
     fn sync_drafts(&self) -> bool {
         // A sync of open files needs no identity.
-        self.1.together().is_some_and(|together| together.sync(&self.0.disk))
+        self.1.batch_sync().is_some_and(|batch_sync| batch_sync.sync(&self.0.disk))
     }
 }

@@ -1,7 +1,7 @@
 //! Where the system calls of a store run.
 
 use crate::disk::Linux;
-use crate::draft::Together;
+use crate::draft::BatchSync;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
@@ -11,7 +11,7 @@ pub(super) enum Calls {
     /// Each on a thread of the runtime's blocking pool.
     Pool,
     /// On this thread, if they are polled there, and otherwise in the pool. Drafts are synced together.
-    Thread(ThreadId, Arc<Together<Linux>>),
+    Thread(ThreadId, Arc<BatchSync<Linux>>),
 }
 
 impl Calls {
@@ -26,9 +26,9 @@ impl Calls {
     }
 
     /// The drafts that the current thread syncs together.
-    pub(super) fn together(&self) -> Option<&Together<Linux>> {
+    pub(super) fn batch_sync(&self) -> Option<&BatchSync<Linux>> {
         match self {
-            Self::Thread(_, together) if self.are_here() => Some(together),
+            Self::Thread(_, batch_sync) if self.are_here() => Some(batch_sync),
             _ => None,
         }
     }

@@ -88,9 +88,9 @@ impl Draft for LocalDraft {
 
     fn publish(&self, size: u64) -> Fallible<'_, ()> {
         Box::pin(async move {
-            if let Some(together) = self.store.1.together() {
+            if let Some(batch_sync) = self.store.1.batch_sync() {
                 self.run(move |work| work.prepare(size)).await?;
-                together.wait(&self.work).await?;
+                batch_sync.wait(&self.work).await?;
                 self.run(Work::give_name).await?;
             } else {
                 self.run(move |work| work.publish(size)).await?;
@@ -104,8 +104,8 @@ impl Draft for LocalDraft {
         Box::pin(async move {
             // The caller has an error to report. The next attempt finds what is left.
             let _ = self.run(move |work| work.abandon(keep)).await;
-            if let Some(together) = self.store.1.together() {
-                together.forget_given_up();
+            if let Some(batch_sync) = self.store.1.batch_sync() {
+                batch_sync.forget_given_up();
             }
             alone(&self.work).await;
         })

@@ -30,7 +30,7 @@ pub use direct::{DirectWriter, claimed_by};
 pub use draft::{Begun, Capabilities, Draft, Drain, Fetch, Spec, TakeFileRange, TakeHole};
 pub(crate) use object::unasked;
 pub use object::{BytesFlow, Flow, Object, Shape};
-pub use short::{Batches, OnThread, ShortObject, on_this_thread, together};
+pub use short::{Batches, OnThread, ShortObject, on_this_thread, run_on_this_thread};
 
 use crate::dir_nature::{DirNature, OwnDirs};
 use crate::error::{Error, ErrorKind};

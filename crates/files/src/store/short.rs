@@ -118,7 +118,7 @@ pub type OnThread<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Does all of `work` on the current thread, at most `most` at a time, and has `syncs` sync the drafts of all that wait for
 /// that. Returns the results in order. `None` stands for work that panicked, and for what had not ended when the sender of
 /// `wanted` was dropped: then all ends early, as an aborted task would.
-pub async fn together<T>(
+pub async fn run_on_this_thread<T>(
     work: Vec<OnThread<T>>,
     most: usize,
     syncs: Option<&dyn ThreadStore>,
@@ -207,7 +207,7 @@ mod tests {
                 i
             })
         });
-        let results = together(work.collect(), 2, None, still).await;
+        let results = run_on_this_thread(work.collect(), 2, None, still).await;
         let expected: Vec<_> = (0..10).map(|i| Some(i).filter(|i| *i != 3)).collect();
         assert_eq!((results, count.lock().unwrap().1), (expected, 2));
     }
@@ -216,7 +216,7 @@ mod tests {
     async fn unwanted_work_ends_while_it_waits() {
         let (wanted, still) = watch::channel(());
         let never = boxed(std::future::pending::<()>());
-        let ends = together(vec![never], 1, None, still);
+        let ends = run_on_this_thread(vec![never], 1, None, still);
         let (results, ()) = tokio::join!(ends, async {
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             drop(wanted);

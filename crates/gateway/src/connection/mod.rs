@@ -26,7 +26,7 @@ use tokio::time::timeout_at;
 use tracing::info;
 
 /// Refusals and challenges before a connection is closed. Programs retry, but not for ever.
-const PATIENCE: u32 = 32;
+const REFUSALS_MAX: u32 = 32;
 /// Life of a beacon: keep-alive probes detect when its sender's host is gone.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -67,7 +67,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
         deadline,
         identity: String::new(),
         authenticated: false,
-        left: PATIENCE,
+        left: REFUSALS_MAX,
         beacon: 0,
     };
     Box::new(connection).serve().await;

@@ -1,7 +1,7 @@
 //! Reuse of a connection after its first request: lent to a session that another connection has opened, and returned
 //! for the next.
 
-use super::{Connection, PATIENCE};
+use super::{Connection, REFUSALS_MAX};
 use crate::bundle::{JoinPermit, JoinedConnection, ReturnHandle};
 use crate::listener_settings::ListenerSettings;
 use crate::shared::{Setup, Shared};
@@ -75,7 +75,7 @@ impl ReusableConnection {
         };
         let deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
         let slot = Some(slot);
-        let (place, left) = (None, PATIENCE);
+        let (place, left) = (None, REFUSALS_MAX);
         Some(Box::new(Connection {
             shared,
             stream,

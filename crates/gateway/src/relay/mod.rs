@@ -150,10 +150,10 @@ impl Relay {
 
     /// Forwards what a raw connection delivered before it failed and the kernel still buffers: on a direct connection,
     /// too, these bytes would arrive before the failure. Gives up when nothing moves for `SILENCE`, or after
-    /// `PATIENCE`.
+    /// `REST_TIME_MAX`.
     async fn pass_on_rest(&mut self, broken: &Broken, live: &ActiveSession) {
         const SILENCE: Duration = Duration::from_millis(500);
-        const PATIENCE: Duration = Duration::from_secs(3);
+        const REST_TIME_MAX: Duration = Duration::from_secs(3);
         let Self { first, second, up, down, means } = self;
         let (from, to, direction, is_up) = match (broken.side, &broken.failure) {
             (Some(Side::First), Failure::Io(_)) => (first, second, up, true),
@@ -164,7 +164,7 @@ impl Relay {
             return;
         }
         let (begun, mut moved) = (Instant::now(), true);
-        while std::mem::take(&mut moved) && begun.elapsed() < PATIENCE {
+        while std::mem::take(&mut moved) && begun.elapsed() < REST_TIME_MAX {
             let count = |n| if is_up { live.count_up(n) } else { live.count_down(n) };
             let rest = std::future::poll_fn(|cx| {
                 direction.poll_rest(cx, from, to, means, |n| {

@@ -3,7 +3,7 @@
 //!
 //! A program that ends its transfer with a reset is no reason to lose a connection whose congestion window took seconds
 //! to grow. So a framed hop completes the current frame, exchanges RESET frames and discards what is still in flight.
-//! That takes at most [`PATIENCE`], and ends as soon as the peer neither takes nor sends anything more. The connection
+//! That takes at most [`CLEARING_TIME_MAX`], and ends as soon as the peer neither takes nor sends anything more. The connection
 //! is then reset, because a reset passes where a frame cannot.
 
 use super::end::End;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for a raw peer to acknowledge what it was sent before the session failed. Then it is reset.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest time for both sides to clear a framed connection. Buffers for a long path drain in a second or two.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CLEARING_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long a receiver's window may be closed, with bytes to send and none in flight. Pacing can look like that for a
 /// moment.
 const STALLED: Duration = Duration::from_millis(10);
@@ -44,7 +44,7 @@ pub(super) async fn framed(mut end: End, mut carrier: Option<Carrier>, reason: &
     const SCRATCH: usize = 64 * 1024;
     let mut scratch = vec![0; SCRATCH];
     let mut watch = Watch::new();
-    while watch.begun.elapsed() < PATIENCE {
+    while watch.begun.elapsed() < CLEARING_TIME_MAX {
         let moved = end.try_reset(carrier.as_mut(), reason, &mut scratch).ok()?;
         if !watch.look(&end.stream) {
             return None;

@@ -103,9 +103,9 @@ impl Meter {
     /// A share, in bits per second, at which packets are more than a check apart.
     const LOW: f64 = 1e6;
     /// After this time without a packet, bytes that wait are not waiting for their share: the network is gone.
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const STUCK_AFTER: Duration = Duration::from_secs(5);
     /// At the lowest shares, packets are further apart: this number of bits is two packets of Ethernet.
-    const PATIENCE_BITS: f64 = 24e3;
+    const STUCK_BITS: f64 = 24e3;
 
     /// For a connection that may be about to send.
     pub(super) fn new() -> Self {
@@ -125,7 +125,7 @@ impl Meter {
         self.used = rate.max(self.used * Self::MEMORY);
         // At a low share, many checks pass between two packets. After a higher share, too: the kernel waits as long as
         // the lower one demanded.
-        let patience = Self::PATIENCE.as_secs_f64().max(Self::PATIENCE_BITS / share.max(1.0));
+        let patience = Self::STUCK_AFTER.as_secs_f64().max(Self::STUCK_BITS / share.max(1.0));
         let is_paced = now.waits
             && now.receiver_limited == before.receiver_limited
             && share < Self::LOW

@@ -192,7 +192,10 @@ fn errors_name_file_line_and_column() {
             "pg.toml:4:1: unknown field `nmae`, expected one of `address`, `transport`, `security`, `public`, `unprotected`",
         ),
         ("[limits]\nsesions = 1", "pg.toml:5:1: unknown field `sesions`, expected one of `sessions`"),
-        ("[limits]\nsessions = 0", "pg.toml:5:12: invalid value: integer `0`, expected a whole number from 1 to 4294967295"),
+        (
+            "[limits]\nsessions = 0",
+            "pg.toml:5:12: invalid value: integer `0`, expected a whole number from 1 to 4294967295",
+        ),
         ("[limits]\nidle_timeout = \"soon\"", "pg.toml:5:16: \"soon\" is not a duration such as"),
         ("[limits]\nconnect_timeout = \"0\"", "pg.toml:5:19: limits.connect_timeout is 0; expected a duration"),
         ("[limits]\nbuffer = \"1kB\"", "pg.toml:5:10: limits.buffer is 1000 bytes; expected at least 65536"),

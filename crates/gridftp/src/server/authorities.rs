@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 /// Longest wait of a login for the lists to be read, far longer than a working disk takes. After it, the earlier lists
 /// hold.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A directory of authorities. One task at a time reads it.
 pub(crate) struct Authorities {
@@ -63,7 +63,7 @@ impl HostIdentity {
             };
             let _ = tokio::task::spawn_blocking(look).await;
         };
-        if timeout(PATIENCE, looked).await.is_err() {
+        if timeout(LOOK_TIME_MAX, looked).await.is_err() {
             tracing::warn!(
                 "the directory of authorities takes long to be read; the version read before stays in force"
             );

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 /// Longest wait for a relay's ticket, which follows the login by one round trip.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SECRET_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Most relays at a time: the most connections of a file.
 const RELAYS: usize = 256;
@@ -133,7 +133,7 @@ async fn relay(shared: &Weak<Shared>, mut io: UnixStream, ticket: &Ticket) -> io
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut secret = [0; 32];
-    let shown = timeout(PATIENCE, io.read_exact(&mut secret));
+    let shown = timeout(SECRET_TIME_MAX, io.read_exact(&mut secret));
     shown.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     // Constant-time comparison.
     if secret.iter().zip(&ticket.secret).fold(0, |differ, (a, b)| differ | (a ^ b)) != 0 {

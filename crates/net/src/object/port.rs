@@ -24,7 +24,7 @@ pub struct Port(Arc<Inner>);
 struct Inner {
     socket: Socket,
     /// An eventfd that wakes the thread.
-    bell: OwnedFd,
+    wake_fd: OwnedFd,
     /// The origin of all times.
     began: Instant,
     /// What the kernel had dropped when the transfer began.
@@ -46,8 +46,8 @@ impl Port {
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
         let socket = Socket::bind(addr, false)?;
         socket.hold_few()?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(Inner { socket, bell, began: Instant::now(), dropped_before: AtomicU32::new(0) })))
+        let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(Arc::new(Inner { socket, wake_fd, began: Instant::now(), dropped_before: AtomicU32::new(0) })))
     }
 
     /// The address that it is bound to.
@@ -79,7 +79,7 @@ impl Port {
 
     /// For how long datagrams may gather in the socket's buffer, `longest` at most: while a fast link fills a small part of it.
     /// Zero if the kernel's timers are too coarse for that.
-    pub(super) fn gathering(&self, longest: Duration) -> Duration {
+    pub(super) fn receive_pause(&self, longest: Duration) -> Duration {
         const FAST: f64 = 10e9 / 8.0;
         const PART: f64 = 0.25;
         /// The kernel's timer slack.
@@ -99,9 +99,9 @@ impl Port {
     }
 
     /// Wakes the thread.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         // The counter cannot overflow: the thread resets it whenever it is not zero.
-        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.wake_fd, &1u64.to_ne_bytes());
     }
 
     /// Number of bytes that one call may send in datagrams of up to `len` bytes.
@@ -114,17 +114,17 @@ impl Port {
         self.0.socket.send(Route { to, from: None }, bytes, segment)
     }
 
-    /// Waits for a datagram, for a ring, for room if `full`, or until `until`.
+    /// Waits for a datagram, for [`Self::wake`], for room if `full`, or until `until`.
     pub(super) fn wait(&self, until: Option<Duration>, full: bool) -> Woken {
         let left = until.map(|until| until.saturating_sub(self.now()));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let room = if full { PollFlags::OUT } else { PollFlags::empty() };
-        let mut fds = [PollFd::new(&self.0.socket, PollFlags::IN | room), PollFd::new(&self.0.bell, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.0.socket, PollFlags::IN | room), PollFd::new(&self.0.wake_fd, PollFlags::IN)];
         // After an interruption, the next round checks everything anyway.
         let _ = poll(&mut fds, left.as_ref());
-        let [socket, bell] = fds.map(|fd| fd.revents());
-        if !bell.is_empty() {
-            let _ = rustix::io::read(&self.0.bell, &mut [0; 8]);
+        let [socket, wake_fd] = fds.map(|fd| fd.revents());
+        if !wake_fd.is_empty() {
+            let _ = rustix::io::read(&self.0.wake_fd, &mut [0; 8]);
         }
         if socket.contains(PollFlags::ERR) {
             self.0.socket.clear_error();

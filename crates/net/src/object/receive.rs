@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 /// Longest body of an acknowledgement, in bytes: it fits the smallest MTU of IPv6 with all headers.
 const ACK_MAX: usize = 1200;
 /// For how long packets of a busy transfer gather before the thread wakes.
-const GATHERING: Duration = Duration::from_micros(500);
+const RECEIVE_PAUSE: Duration = Duration::from_micros(500);
 /// Datagrams in one round that make a transfer busy.
 const BUSY: usize = 8;
 
@@ -109,7 +109,7 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
         state.receiver.grant(now);
         let credit = state.receiver.credit();
         drop(state);
-        self.shared.port.ring();
+        self.shared.port.wake();
         credit
     }
 
@@ -157,7 +157,7 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
 impl<B: AsMut<[u8]> + Send + 'static> Drop for Receiving<B> {
     fn drop(&mut self) {
         self.shared.state().stop = true;
-        self.shared.port.ring();
+        self.shared.port.wake();
         // Another transfer may use the port next. The thread stops within a millisecond.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -202,7 +202,7 @@ impl<B> State<B> {
 impl<B: AsMut<[u8]>> Thread<B> {
     fn run(&mut self) {
         let mut inbox = Inbox::new();
-        let gathering = self.shared.port.gathering(GATHERING);
+        let pause = self.shared.port.receive_pause(RECEIVE_PAUSE);
         let (mut may_receive, mut out) = (true, Vec::new());
         loop {
             let mut count = 0;
@@ -216,9 +216,9 @@ impl<B: AsMut<[u8]>> Thread<B> {
             if may_receive {
                 continue;
             }
-            if count >= BUSY && !gathering.is_zero() {
+            if count >= BUSY && !pause.is_zero() {
                 // Each datagram would wake the thread.
-                std::thread::sleep(gathering);
+                std::thread::sleep(pause);
                 may_receive = true;
             } else {
                 may_receive = self.shared.port.wait(until, false).may_receive;

@@ -134,7 +134,7 @@ impl Sending {
                     let number = state.sender.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
                     state.chunks.push_back(bytes);
                     drop(state);
-                    self.shared.port.ring();
+                    self.shared.port.wake();
                     return Ok(number);
                 }
             }
@@ -145,13 +145,13 @@ impl Sending {
     /// Says that there are no more chunks.
     pub fn finish(&self) {
         self.shared.state().sender.finish();
-        self.shared.port.ring();
+        self.shared.port.wake();
     }
 
     /// Raises the number of chunks that may be sent, as the peer has said over the control stream.
     pub fn raise_credit(&self, credit: u64) {
         self.shared.state().raise_credit(credit);
-        self.shared.port.ring();
+        self.shared.port.wake();
     }
 
     /// Waits until all chunks have arrived.
@@ -200,7 +200,7 @@ impl Sending {
 impl Drop for Sending {
     fn drop(&mut self) {
         self.shared.state().stop = true;
-        self.shared.port.ring();
+        self.shared.port.wake();
         // Another transfer may use the port next. The thread stops after a few batches.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -8,7 +8,7 @@
 //! window in full before that: a peer that opens and ends sessions without a byte would gain credit each
 //! time.
 
-use super::bell::lock;
+use super::ready_signal::lock;
 use super::settings::bounded;
 use quinn::Connection;
 use std::collections::HashMap;

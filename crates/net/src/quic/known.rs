@@ -1,6 +1,6 @@
 //! Registers all endpoints and connections of a transport, so that they can be found and closed together.
 
-use super::bell::lock;
+use super::ready_signal::lock;
 use super::stream::Shared;
 use crate::transport::Pulse;
 use quinn::Endpoint;

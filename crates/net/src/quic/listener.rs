@@ -108,7 +108,7 @@ pub(super) fn listen(
         }
         None => {
             let (socket, note) = socket::open(addr, PAYLOAD_MAX)?;
-            socket.serve_by(threads.gathering());
+            socket.serve_by(threads.receive_pause());
             let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
             let mut config = key.endpoint();
             config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;

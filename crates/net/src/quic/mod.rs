@@ -8,7 +8,7 @@
 //! - `known` registers endpoints and connections, `failure` describes how they end.
 //! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` limits a stream,
 //!   `gauge` measures what quinn does not report.
-//! - `threads` are the threads that run all of it, `socket` is the UDP socket with its `batch`, `bell` provides readiness,
+//! - `threads` are the threads that run all of it, `socket` is the UDP socket with its `batch`, `ready_signal` provides readiness,
 //!   `timer` precise timers.
 //!
 //! Both ends present certificates (`crate::credentials`), and all bytes are encrypted. A stream's end and its reset are
@@ -21,16 +21,16 @@
 mod ahead;
 mod assembly;
 mod batch;
-mod bell;
 mod failure;
-mod gathering;
 mod gauge;
 mod known;
 mod listener;
 mod model;
 mod peers;
 mod rate;
+mod ready_signal;
 mod receive;
+mod receive_pause;
 mod reset_key;
 mod settings;
 mod socket;

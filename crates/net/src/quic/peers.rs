@@ -2,10 +2,10 @@
 //! session is a stream of the connection and costs no round trip. A connection that was made with another
 //! congestion control than now requested gets no more streams.
 
-use super::bell::lock;
 use super::failure::{is_mistrust, is_rejection, words};
 use super::gauge::Gauge;
 use super::known::Known;
+use super::ready_signal::lock;
 use super::reset_key::ResetKey;
 use super::settings::{self, PAYLOAD_MAX, Windows};
 use super::socket;
@@ -185,7 +185,7 @@ impl Peers {
         let any: IpAddr = if like.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let _on = self.threads.handle().enter();
         let (socket, note) = socket::open(SocketAddr::new(any, 0), PAYLOAD_MAX)?;
-        socket.serve_by(self.threads.gathering());
+        socket.serve_by(self.threads.receive_pause());
         Ok((socket, note))
     }
 

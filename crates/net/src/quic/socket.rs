@@ -6,8 +6,8 @@
 //! none.
 
 use super::batch::Batch;
-use super::bell::lock;
-use super::gathering::{self, Gathering, ServedSocket};
+use super::ready_signal::lock;
+use super::receive_pause::{self, ReceivePause, ServedSocket};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rustix::io::Errno;
@@ -87,9 +87,9 @@ async fn flush(socket: Weak<Socket>, waiting: Arc<Notify>) {
 }
 
 impl Socket {
-    /// Records that the threads of `gathering` serve this socket.
-    pub(super) fn serve_by(&self, gathering: &Arc<Gathering>) {
-        self.served.get_or_init(|| gathering.opened(self.receive_buffer));
+    /// Records that the threads of `receive_pause` serve this socket.
+    pub(super) fn serve_by(&self, receive_pause: &Arc<ReceivePause>) {
+        self.served.get_or_init(|| receive_pause.opened(self.receive_buffer));
     }
 
     /// Most bytes that the kernel accepts at a time in datagrams of size `segment`.
@@ -195,7 +195,7 @@ impl AsyncUdpSocket for Socket {
                 Err(Errno::AGAIN.into())
             });
             if let Ok(count) = received {
-                gathering::received();
+                receive_pause::received();
                 return Poll::Ready(Ok(count));
             }
         }

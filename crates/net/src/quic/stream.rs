@@ -6,12 +6,12 @@
 //! sent: the peer loses the connection, which fails every stream on it.
 
 use super::ahead::Ahead;
-use super::bell::{Bell, lock};
 use super::failure::Failure;
-use super::gathering::Permission;
 use super::gauge::Gauge;
 use super::rate::{self, Allowance, INSIDE};
+use super::ready_signal::{ReadySignal, lock};
 use super::receive::Receive;
+use super::receive_pause::PausePermit;
 use super::settings::{self, Windows};
 use super::threads::IoThreads;
 use crate::stats::Stats;
@@ -112,14 +112,14 @@ pub(super) struct QuicStream {
     shared: Arc<Shared>,
     receive: Mutex<Receive>,
     send: Mutex<SendStream>,
-    readable: Arc<Bell>,
-    writable: Arc<Bell>,
+    readable: Arc<ReadySignal>,
+    writable: Arc<ReadySignal>,
     failure: OnceLock<Failure>,
     armed: AtomicBool,
     /// Whether the stream was [widened](crate::Stream::widen).
     wide: AtomicBool,
     /// The stream's permission that its packets gather, if it gives any.
-    gathers: Mutex<Option<Permission>>,
+    gathers: Mutex<Option<PausePermit>>,
     /// The code with which the stream is reset.
     reset_code: OnceLock<Code>,
     /// Whether this side has finished its stream.
@@ -146,8 +146,8 @@ impl QuicStream {
             shared,
             receive: Mutex::new(Receive::new(receive, aside)),
             send: Mutex::new(send),
-            readable: Bell::new(),
-            writable: Bell::new(),
+            readable: ReadySignal::new(),
+            writable: ReadySignal::new(),
             failure: OnceLock::new(),
             armed: AtomicBool::new(true),
             wide: AtomicBool::new(false),
@@ -172,7 +172,7 @@ impl QuicStream {
             // As many bytes as come in the shorter time.
             let part = within.as_secs_f64() / threshold.within.as_secs_f64();
             let bytes = (threshold.bytes as f64 * part) as u64;
-            self.shared.threads.gathering().allow(ReadThreshold { bytes, within })
+            self.shared.threads.receive_pause().allow(ReadThreshold { bytes, within })
         };
         *lock(&self.gathers) = (!threshold.within.is_zero()).then(|| allow(threshold));
     }
@@ -184,8 +184,8 @@ impl QuicStream {
     /// Records the first failure, and wakes all waiting tasks.
     fn fail(&self, failure: Failure) -> io::Error {
         let failure = self.failure.get_or_init(|| failure).clone();
-        self.readable.ring();
-        self.writable.ring();
+        self.readable.signal();
+        self.writable.signal();
         failure.into()
     }
 
@@ -284,7 +284,7 @@ impl DuplexIo for QuicStream {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.check()?;
         let mut receive = lock(&self.receive);
-        match self.readable.answer(|cx| receive.poll_read(cx, buffer, || self.unread())) {
+        match self.readable.poll_clearing(|cx| receive.poll_read(cx, buffer, || self.unread())) {
             Poll::Ready(Ok(n)) => {
                 self.received.fetch_add(n as u64, Relaxed);
                 self.shared.read.fetch_add(n as u64, Relaxed);
@@ -314,7 +314,7 @@ impl DuplexIo for QuicStream {
         }
         self.fit_send_window();
         let mut send = lock(&self.send);
-        let mut write = || self.writable.answer(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted]));
+        let mut write = || self.writable.poll_clearing(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted]));
         let mut written = write();
         if written.is_pending() {
             self.narrow_send_window();
@@ -332,7 +332,7 @@ impl DuplexIo for QuicStream {
             }
             Poll::Ready(Err(error)) => Err(self.fail_write(error)),
             Poll::Pending => {
-                // A failure may have rung for the second write, which has cleared the ring.
+                // A failure may have given the signal for the second write, which has cleared it.
                 self.check()?;
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -367,7 +367,7 @@ impl DuplexIo for QuicStream {
     fn is_quiet(&self) -> io::Result<bool> {
         self.check()?;
         let mut receive = lock(&self.receive);
-        match self.readable.answer(|cx| receive.poll_readable(cx, || self.unread())) {
+        match self.readable.poll_clearing(|cx| receive.poll_readable(cx, || self.unread())) {
             Poll::Ready(Ok(())) => Ok(false),
             Poll::Ready(Err(failure)) => Err(self.fail(failure)),
             Poll::Pending => Ok(true),
@@ -457,7 +457,7 @@ impl DuplexControl for QuicStream {
                 }
                 drop(allowance);
                 self.fit_send_window();
-                self.writable.ring();
+                self.writable.signal();
                 if let Some(writer) = lock(&self.paused).take() {
                     writer.wake();
                 }

@@ -5,9 +5,9 @@
 //! and pacing do not wait while a relay copies. On more than one processor, encryption and copying run in
 //! parallel. And a connection that many sessions share does not end with the runtime of the first of them.
 //! The price is a wake-up across threads, one for many packets under load. While a bulk flow arrives, the threads sleep
-//! between batches ([`super::gathering`]), and both wait for up to a millisecond.
+//! between batches ([`super::receive_pause`]), and both wait for up to a millisecond.
 
-use super::gathering::Gathering;
+use super::receive_pause::ReceivePause;
 use super::timer::Timer;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 use std::io;
@@ -32,7 +32,7 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) struct IoThreads {
     threads: Vec<Handle>,
     next: AtomicUsize,
-    gathering: Arc<Gathering>,
+    receive_pause: Arc<ReceivePause>,
     /// Dropping these ends the threads.
     _running: Vec<oneshot::Sender<()>>,
 }
@@ -45,18 +45,18 @@ impl IoThreads {
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         let (mut threads, mut running) = (Vec::new(), Vec::new());
-        let gathering = Arc::<Gathering>::default();
+        let receive_pause = Arc::<ReceivePause>::default();
         for index in 0..(processors / 2).clamp(1, THREADS_MAX) {
-            let (handle, stop) = thread(index, gathering.clone())?;
+            let (handle, stop) = thread(index, receive_pause.clone())?;
             threads.push(handle);
             running.push(stop);
         }
-        Ok(Arc::new(Self { threads, next: AtomicUsize::new(0), gathering, _running: running }))
+        Ok(Arc::new(Self { threads, next: AtomicUsize::new(0), receive_pause, _running: running }))
     }
 
     /// Whether and how long packets may gather in the kernel.
-    pub(super) fn gathering(&self) -> &Arc<Gathering> {
-        &self.gathering
+    pub(super) fn receive_pause(&self) -> &Arc<ReceivePause> {
+        &self.receive_pause
     }
 
     /// The next thread in turn.
@@ -96,8 +96,8 @@ impl Runtime for OnDrivers {
 }
 
 /// Starts a thread that runs tasks until it is told to stop.
-fn thread(index: usize, gathering: Arc<Gathering>) -> io::Result<(Handle, oneshot::Sender<()>)> {
-    let before_wait = move || gathering.before_wait();
+fn thread(index: usize, receive_pause: Arc<ReceivePause>) -> io::Result<(Handle, oneshot::Sender<()>)> {
+    let before_wait = move || receive_pause.before_wait();
     let runtime = Builder::new_current_thread().enable_all().on_thread_park(before_wait).build()?;
     let handle = runtime.handle().clone();
     let (stop, stopped) = oneshot::channel::<()>();

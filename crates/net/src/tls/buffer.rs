@@ -1,7 +1,7 @@
 //! A byte queue that owns memory only while it holds bytes, so that thousands of idle connections cost
 //! nothing.
 
-use crate::memory::{PageOffset, Placed};
+use crate::memory::{PageOffset, PageOffsetBuffer};
 use std::sync::{Mutex, PoisonError};
 
 /// Capacity of one buffer, in bytes: four records of the largest size, and some space.
@@ -9,12 +9,12 @@ pub(super) const CAPACITY: usize = 4 * ((1 << 14) + 256 + 5) + 1024;
 /// Most free memory blocks that are kept for reuse.
 const IDLE_MAX: usize = 64;
 
-static IDLE: Mutex<Vec<Placed>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<PageOffsetBuffer>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
 pub(super) struct Buffer {
     /// Empty, or [`CAPACITY`] bytes long.
-    memory: Placed,
+    memory: PageOffsetBuffer,
     start: usize,
     end: usize,
 }
@@ -37,7 +37,7 @@ impl Buffer {
     pub(super) fn make_room(&mut self, wanted: usize) {
         if self.memory.is_empty() {
             let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            self.memory = idle.unwrap_or_else(|| Placed::new(CAPACITY, PageOffset::Records));
+            self.memory = idle.unwrap_or_else(|| PageOffsetBuffer::new(CAPACITY, PageOffset::Records));
         }
         if self.memory.len() - self.end < wanted && self.start > 0 {
             self.memory.copy_within(self.start..self.end, 0);
@@ -71,7 +71,7 @@ impl Buffer {
             if idle.len() < IDLE_MAX {
                 idle.push(std::mem::take(&mut self.memory));
             } else {
-                self.memory = Placed::default();
+                self.memory = PageOffsetBuffer::default();
             }
         }
     }

@@ -38,10 +38,10 @@ impl Port {
         let failed = |source| Error::Listen { addr, source };
         let config = Arc::new(settings::config(profile, addr, None).map_err(failed)?);
         let (sender, receiver) = mpsc::channel(Self::BACKLOG);
-        let mut desk = self.hub().desk();
-        desk.endpoint.listen(Some(config)).map_err(|error| failed(io::Error::other(error)))?;
-        desk.acceptor = Some(sender);
-        drop(desk);
+        let mut accepting = self.hub().accepting();
+        accepting.endpoint.listen(Some(config)).map_err(|error| failed(io::Error::other(error)))?;
+        accepting.acceptor = Some(sender);
+        drop(accepting);
         Ok(Listener::new(self.clone(), receiver))
     }
 }
@@ -71,14 +71,14 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.queue.get_mut().close();
-        let mut desk = self.port.hub().desk();
+        let mut accepting = self.port.hub().accepting();
         // Only if no other listener has replaced this one.
-        if desk.acceptor.as_ref().is_some_and(mpsc::Sender::is_closed) {
-            desk.acceptor = None;
+        if accepting.acceptor.as_ref().is_some_and(mpsc::Sender::is_closed) {
+            accepting.acceptor = None;
             // `None` has no settings that could be invalid.
-            let _ = desk.endpoint.listen(None);
+            let _ = accepting.endpoint.listen(None);
         }
-        drop(desk);
+        drop(accepting);
         // Close connections that wait to be accepted, so that their peers are told.
         while let Ok(link) = self.queue.get_mut().try_recv() {
             drop(Connection::new(link));

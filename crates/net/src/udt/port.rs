@@ -39,12 +39,12 @@ impl Port {
     /// Takes over the port of `hub`, whose connections live on without an owner; `None` if it still has an
     /// owner or its driver has ended.
     pub(super) fn take_over(hub: Arc<Hub>) -> Option<Self> {
-        let mut errands = hub.errands();
-        if errands.dead || !errands.stop {
+        let mut requests = hub.requests();
+        if requests.dead || !requests.stop {
             return None;
         }
-        errands.stop = false;
-        drop(errands);
+        requests.stop = false;
+        drop(requests);
         Some(Self(Arc::new(Owner(hub))))
     }
 
@@ -71,7 +71,7 @@ impl Port {
 
     /// Number of connections in the table: open ones, and those that ended at most some seconds ago.
     pub fn connections(&self) -> usize {
-        self.0.0.desk().endpoint.len()
+        self.0.0.accepting().endpoint.len()
     }
 
     /// Waits until every connection has ended and has told its peer; a process calls it before it exits. By
@@ -90,7 +90,7 @@ impl Port {
 
     /// Whether the port is still usable.
     pub(super) fn is_alive(&self) -> bool {
-        !self.0.0.errands().dead
+        !self.0.0.requests().dead
     }
 
     pub(super) fn hub(&self) -> &Arc<Hub> {
@@ -110,7 +110,7 @@ impl Port {
         }
         let hub = &self.0.0;
         let config = Arc::new(settings::config(profile, to, Some(limit)).map_err(failed)?);
-        let connection = ask(&mut hub.desk().endpoint, hub.now(), to, config);
+        let connection = ask(&mut hub.accepting().endpoint, hub.now(), to, config);
         let connection = connection.map_err(|error| failed(io::Error::other(error)))?;
         let connection = Connection::new(hub.register(connection, None).map_err(failed)?);
         match connection.opened().await {
@@ -125,7 +125,7 @@ impl Port {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.errands().stop = true;
-        self.0.ring();
+        self.0.requests().stop = true;
+        self.0.wake_driver();
     }
 }

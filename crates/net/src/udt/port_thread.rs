@@ -86,13 +86,13 @@ impl PortThread {
     /// Runs until the port is closed and its connections have ended.
     pub(super) fn run(&mut self) {
         while !self.is_over() {
-            self.run_errands();
+            self.take_requests();
             if self.may_receive {
                 self.receive();
             }
             self.check_timers();
             self.send();
-            // The owner rings once when it is dropped. Nothing else would wake this thread.
+            // The owner wakes this thread once when it is dropped. Nothing else would wake this thread.
             let may_end = self.stop && self.links.is_empty();
             if !may_end && (self.due.is_empty() && !self.may_receive || self.held.is_some()) {
                 self.sleep();
@@ -106,21 +106,21 @@ impl PortThread {
         if !self.stop || !self.links.is_empty() {
             return false;
         }
-        let mut errands = self.hub.errands();
-        let over = errands.stop && errands.new.is_empty();
-        errands.dead |= over;
+        let mut requests = self.hub.requests();
+        let over = requests.stop && requests.new.is_empty();
+        requests.dead |= over;
         over
     }
 
-    fn run_errands(&mut self) {
-        let mut errands = self.hub.errands();
-        self.stop = errands.stop;
-        let (new, kicked) = (std::mem::take(&mut errands.new), std::mem::take(&mut errands.kicked));
-        drop(errands);
+    fn take_requests(&mut self) {
+        let mut requests = self.hub.requests();
+        self.stop = requests.stop;
+        let (new, scheduled) = (std::mem::take(&mut requests.new), std::mem::take(&mut requests.scheduled));
+        drop(requests);
         for link in new {
             self.add(link);
         }
-        kicked.into_iter().for_each(|socket| self.look_at(socket));
+        scheduled.into_iter().for_each(|socket| self.look_at(socket));
     }
 
     fn add(&mut self, link: Arc<Link>) {
@@ -180,13 +180,13 @@ impl PortThread {
         let mut answer = [0; CONTROL_LEN_MAX];
         let mut train = bytes.chunks(meta.stride.max(1)).peekable();
         while let Some(datagram) = train.next() {
-            let route = self.hub.desk().endpoint.route(now, meta.addr, datagram, &mut answer);
+            let route = self.hub.accepting().endpoint.route(now, meta.addr, datagram, &mut answer);
             match route {
                 Route::Connection(socket) => {
                     let Some(entry) = self.links.get(&socket) else { continue };
                     let mut state = entry.link.state();
                     state.local = state.local.or(meta.dst_ip);
-                    // The most impatient connection decides, and one that does not gather has no say: it wakes nobody.
+                    // The shortest pause decides. Connections whose packets do not gather wait as well; see `limits.receive_coalescing`.
                     if !state.gathering.is_zero() {
                         self.gathering =
                             Some(self.gathering.map_or(state.gathering, |so_far| so_far.min(state.gathering)));
@@ -212,11 +212,11 @@ impl PortThread {
 
     /// Accepts a new connection if the listener's queue has room; otherwise the peer repeats its request.
     fn accept(&mut self, now: Duration, incoming: &Incoming, local: Option<IpAddr>) {
-        let mut desk = self.hub.desk();
-        let Some(acceptor) = &desk.acceptor else { return };
+        let mut accepting = self.hub.accepting();
+        let Some(acceptor) = &accepting.acceptor else { return };
         let Ok(permit) = acceptor.clone().try_reserve_owned() else { return };
-        let Some(connection) = desk.endpoint.accept(now, incoming) else { return };
-        drop(desk);
+        let Some(connection) = accepting.endpoint.accept(now, incoming) else { return };
+        drop(accepting);
         if let Ok(link) = self.hub.register(connection, local) {
             permit.send(link);
         }
@@ -323,7 +323,7 @@ impl PortThread {
         if let Some(timer) = entry.timer {
             self.timers.remove(&(timer, socket));
         }
-        self.hub.desk().endpoint.remove(socket);
+        self.hub.accepting().endpoint.remove(socket);
     }
 
     /// Sleeps until the first timer, a datagram, an owner's call, or room for the held batch. While a bulk flow arrives,
@@ -342,12 +342,12 @@ impl PortThread {
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let room = if self.held.is_some() { PollFlags::OUT } else { PollFlags::empty() };
         let hub = &*self.hub;
-        let mut fds = [PollFd::new(&hub.socket, PollFlags::IN | room), PollFd::new(&hub.bell, PollFlags::IN)];
+        let mut fds = [PollFd::new(&hub.socket, PollFlags::IN | room), PollFd::new(&hub.wake_fd, PollFlags::IN)];
         // After an interruption, the next round checks everything anyway.
         let _ = poll(&mut fds, left.as_ref());
-        let [socket, bell] = fds.map(|fd| fd.revents());
-        if !bell.is_empty() {
-            let _ = rustix::io::read(&hub.bell, &mut [0; 8]);
+        let [socket, wake_fd] = fds.map(|fd| fd.revents());
+        if !wake_fd.is_empty() {
+            let _ = rustix::io::read(&hub.wake_fd, &mut [0; 8]);
         }
         if socket.contains(PollFlags::ERR) {
             hub.socket.clear_error();
@@ -372,12 +372,12 @@ impl PortThread {
 impl Drop for PortThread {
     /// However the thread ends, no task is left waiting.
     fn drop(&mut self) {
-        let mut errands = self.hub.errands();
-        errands.dead = true;
-        for link in std::mem::take(&mut errands.new) {
+        let mut requests = self.hub.requests();
+        requests.dead = true;
+        for link in std::mem::take(&mut requests.new) {
             self.links.insert(link.socket, Entry { link, timer: None, is_due: false, is_settled: false });
         }
-        drop(errands);
+        drop(requests);
         for Entry { link, is_settled, .. } in self.links.drain().map(|(_, entry)| entry) {
             let mut state = link.state();
             state.fail(self.hub.now(), &io::Error::from_raw_os_error(libc::EIO));

@@ -17,7 +17,7 @@ use phoebus_files::key::Key;
 use phoebus_files::local::Turn;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{
-    Attributes, Fallible, Flow, Kind, OnThread, ShortObject, Store, Time, on_this_thread, together,
+    Attributes, Fallible, Flow, Kind, OnThread, ShortObject, Store, Time, on_this_thread, run_on_this_thread,
 };
 use phoebus_files::sum::{Algorithm, Combining, Sum};
 use phoebus_files::{Error, is_part};
@@ -183,12 +183,12 @@ impl Worker {
                 let _permit = (permit, wanted);
                 runtime.block_on(async move {
                     let (store, syncs) = on_this_thread(&store);
-                    together(work(store), FILES_OF_BATCH, syncs.as_deref(), still).await
+                    run_on_this_thread(work(store), FILES_OF_BATCH, syncs.as_deref(), still).await
                 })
             });
             done.await.map_err(|_| lost())?
         } else {
-            together(work(store), FILES_OF_BATCH, None, still).await
+            run_on_this_thread(work(store), FILES_OF_BATCH, None, still).await
         };
         Ok(done.into_iter().map(|done| done.unwrap_or_else(|| Err(lost()))).collect())
     }

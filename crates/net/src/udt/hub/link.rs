@@ -84,7 +84,7 @@ impl Link {
         }
         drop(state);
         if is_due {
-            self.hub.kick(self.socket);
+            self.hub.schedule(self.socket);
         }
         result
     }

@@ -21,10 +21,10 @@ pub(super) struct Hub {
     pub(super) socket: Socket,
     /// The origin of all times.
     began: Instant,
-    desk: Mutex<Desk>,
-    errands: Mutex<Errands>,
+    accepting: Mutex<Accepting>,
+    requests: Mutex<DriverRequests>,
     /// An eventfd that wakes the driver.
-    pub(super) bell: OwnedFd,
+    pub(super) wake_fd: OwnedFd,
     /// Number of connections that have not ended, or have not told their peer yet.
     pub(super) unsettled: AtomicUsize,
     pub(super) settled: Notify,
@@ -34,17 +34,17 @@ pub(super) struct Hub {
 
 /// Where new connections are accepted.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Accepting {
     pub(super) endpoint: Endpoint,
     pub(super) acceptor: Option<mpsc::Sender<Arc<Link>>>,
 }
 
 /// Requests for the driver's next round.
 #[derive(Debug, Default)]
-pub(super) struct Errands {
+pub(super) struct DriverRequests {
     pub(super) new: Vec<Arc<Link>>,
     /// Connections that became due earlier than planned.
-    pub(super) kicked: Vec<u32>,
+    pub(super) scheduled: Vec<u32>,
     pub(super) stop: bool,
     /// Whether the driver has ended.
     pub(super) dead: bool,
@@ -60,9 +60,9 @@ impl Hub {
             // fragmented.
             socket: Socket::bind(addr, true)?,
             began: Instant::now(),
-            desk: Mutex::new(Desk { endpoint: Endpoint::new(seed), acceptor: None }),
-            errands: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            accepting: Mutex::new(Accepting { endpoint: Endpoint::new(seed), acceptor: None }),
+            requests: Mutex::default(),
+            wake_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             unsettled: AtomicUsize::new(0),
             settled: Notify::new(),
             gathering: AtomicU64::new(0),
@@ -74,13 +74,13 @@ impl Hub {
         self.began.elapsed()
     }
 
-    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
+    pub(super) fn accepting(&self) -> MutexGuard<'_, Accepting> {
         // No holder of this lock can leave the data inconsistent by a panic.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.accepting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn errands(&self) -> MutexGuard<'_, Errands> {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn requests(&self) -> MutexGuard<'_, DriverRequests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands a new connection to the driver.
@@ -90,25 +90,25 @@ impl Hub {
         local: Option<std::net::IpAddr>,
     ) -> io::Result<Arc<Link>> {
         let link = Arc::new(Link::new(self.clone(), connection, local));
-        let mut errands = self.errands();
-        if errands.dead {
+        let mut requests = self.requests();
+        if requests.dead {
             return Err(io::Error::other("the thread that drives UDT has died"));
         }
         self.unsettled.fetch_add(1, Ordering::AcqRel);
-        errands.new.push(link.clone());
-        drop(errands);
-        self.ring();
+        requests.new.push(link.clone());
+        drop(requests);
+        self.wake_driver();
         Ok(link)
     }
 
     /// Makes the driver process a connection at once.
-    pub(super) fn kick(&self, socket: u32) {
-        let mut errands = self.errands();
-        errands.kicked.push(socket);
-        let first = errands.kicked.len() == 1;
-        drop(errands);
+    pub(super) fn schedule(&self, socket: u32) {
+        let mut requests = self.requests();
+        requests.scheduled.push(socket);
+        let first = requests.scheduled.len() == 1;
+        drop(requests);
         if first {
-            self.ring();
+            self.wake_driver();
         }
     }
 
@@ -120,8 +120,8 @@ impl Hub {
     }
 
     /// Wakes the driver.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake_driver(&self) {
         // The counter cannot overflow: the driver resets it whenever it is not zero.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 }

@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Fewer files are synced one after the other.
-const FEWEST: usize = 4;
+const SYNCFS_MIN: usize = 4;
 
 /// Most unwritten bytes of the whole machine with which one call is faster: some tenths of a second on a disk. The call
 /// waits for those of all programs.
-const UNWRITTEN: u64 = 64 << 20;
+const DIRTY_MAX: u64 = 64 << 20;
 
 /// File systems whose `syncfs` makes everything safe that `fsync` would, and reports what could not be written. Network file
 /// systems and those of other programs (FUSE) may have such a call without effect. overlayfs reports no errors of the file
@@ -46,7 +46,7 @@ impl FileSystem {
 
     /// Syncs all of `files`. False if one of them is elsewhere, or one after the other is faster.
     pub(super) fn sync(&self, files: &[&LinuxFile]) -> io::Result<bool> {
-        if files.len() < FEWEST {
+        if files.len() < SYNCFS_MIN {
             return Ok(false);
         }
         for file in files {
@@ -55,7 +55,7 @@ impl FileSystem {
             }
         }
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        if unwritten(&memory).is_none_or(|bytes| bytes > UNWRITTEN) {
+        if unwritten(&memory).is_none_or(|bytes| bytes > DIRTY_MAX) {
             return Ok(false);
         }
         rustix::fs::syncfs(&self.root)?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::oneshot;
 
 /// Drafts that wait to be synced.
-pub(crate) struct Together<D: Disk> {
+pub(crate) struct BatchSync<D: Disk> {
     waiting: Mutex<Vec<Waiting<D>>>,
     /// The file system, as it was opened before the first draft. `None` inside: each draft is synced alone.
     file_system: OnceLock<Option<D::FileSystem>>,
@@ -21,13 +21,13 @@ struct Waiting<D: Disk> {
     synced: oneshot::Sender<Result<(), Error>>,
 }
 
-impl<D: Disk> Default for Together<D> {
+impl<D: Disk> Default for BatchSync<D> {
     fn default() -> Self {
         Self { waiting: Mutex::default(), file_system: OnceLock::new(), has_failed: AtomicBool::new(false) }
     }
 }
 
-impl<D: Disk> Together<D> {
+impl<D: Disk> BatchSync<D> {
     /// Opens the file system of `disk`, once. Has to be called before each draft is begun.
     pub(crate) fn open(&self, disk: &D) {
         self.file_system.get_or_init(|| disk.file_system());

@@ -3,7 +3,7 @@
 //!
 //! quinn remembers one waker per stream and direction: that of the last task that found nothing. Here,
 //! several tasks may poll: the relay that reads, a status page, one that waits for a failure. So all of them
-//! pass quinn the same [`Bell`] as waker, which remembers that it was rung and wakes all waiting tasks.
+//! pass quinn the same [`ReadySignal`] as waker, which remembers that it was given and wakes all waiting tasks.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,16 @@ use tokio::sync::Notify;
 
 /// A shared waker; see the module documentation.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct ReadySignal {
     /// Whether an attempt may succeed.
     ready: AtomicBool,
     /// The task that reads or writes.
     task: Mutex<Option<Waker>>,
-    /// Tasks that wait for every ring.
+    /// Tasks that wait for every signal.
     watchers: Notify,
 }
 
-impl Wake for Bell {
+impl Wake for ReadySignal {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -35,14 +35,14 @@ impl Wake for Bell {
     }
 }
 
-impl Bell {
+impl ReadySignal {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { ready: AtomicBool::new(true), task: Mutex::new(None), watchers: Notify::new() })
     }
 
-    /// Polls an operation that rings this bell once another poll may succeed. Clears the earlier ring.
-    pub(super) fn answer<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-        // Cleared before the poll: a ring during the poll must stay set.
+    /// Polls an operation that gives this signal once another poll may succeed. Clears the earlier signal.
+    pub(super) fn poll_clearing<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        // Cleared before the poll: a signal during the poll must stay set.
         self.ready.store(false, SeqCst);
         let waker = Waker::from(self.clone());
         let result = poll(&mut Context::from_waker(&waker));
@@ -52,7 +52,7 @@ impl Bell {
         result
     }
 
-    /// Polls an operation that rings this bell, without clearing the readiness of the main operation.
+    /// Polls an operation that gives this signal, without clearing the readiness of the main operation.
     pub(super) fn watch<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         let waker = Waker::from(self.clone());
         poll(&mut Context::from_waker(&waker))
@@ -74,17 +74,17 @@ impl Bell {
             none => *none = Some(cx.waker().clone()),
         }
         drop(task);
-        // The bell may have rung before the waker was stored.
+        // The signal may have been given before the waker was stored.
         if self.is_ready() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Notified of every ring from the call on.
+    /// Notified of every signal from the call on.
     pub(super) fn watchers(&self) -> &Notify {
         &self.watchers
     }
 
-    /// Rings the bell.
-    pub(super) fn ring(self: &Arc<Self>) {
+    /// Gives the signal.
+    pub(super) fn signal(self: &Arc<Self>) {
         self.wake_by_ref();
     }
 }
