@@ -2,6 +2,7 @@
 //! conditions means little, least of all over a WAN (R12, R14).
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,6 +42,22 @@ pub(crate) fn versions(programs: &[(&str, &str)]) -> Vec<(String, String)> {
         text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit())).unwrap_or("unknown").trim().to_owned()
     };
     programs.iter().map(|(program, argument)| ((*program).to_owned(), version(program, argument))).collect()
+}
+
+/// The type of the file system that contains `path`, such as "ext4", according to proc_pid_mountinfo(5).
+pub(crate) fn file_system(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    type_in(&mounts, path).unwrap_or("an unknown file system").to_owned()
+}
+
+fn type_in<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
+    let of_line = |line: &'a str| {
+        let (mount, rest) = line.split_once(" - ")?;
+        let point = Path::new(mount.split(' ').nth(4)?);
+        path.starts_with(point).then(|| (point.components().count(), rest.split(' ').next().unwrap_or_default()))
+    };
+    // Of several at one place, the last is on top.
+    mounts.lines().filter_map(of_line).max_by_key(|(depth, _)| *depth).map(|(_, name)| name)
 }
 
 /// The command line of this process.
@@ -91,6 +108,14 @@ mod tests {
         assert_eq!(date(951_782_399), "2000-02-28 23:59 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(date(1_795_236_300), "2026-11-21 04:45 UTC");
+    }
+
+    #[test]
+    fn file_system_is_that_of_the_nearest_mount() {
+        let mounts = "22 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n30 22 0:25 / /tmp rw - tmpfs tmpfs rw\n\
+                      31 30 0:26 / /tmp/a rw - xfs /dev/vdb rw\n";
+        let of = |path| type_in(mounts, Path::new(path));
+        assert_eq!([of("/tmp/b"), of("/tmp/a/b"), of("/tmpx"), of("x")], [Some("tmpfs"), Some("xfs"), Some("ext4"), None]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! and `rsync --fsync` sync what they write.
 
 use super::Common;
-use super::conditions::versions;
+use super::conditions::{file_system, versions};
 use super::engine::{Experiment, Label};
 use super::process::{self, Background};
 use super::report::{Bound, Report, Verdict};
@@ -354,17 +354,18 @@ impl Experiment for Small {
             ("rsync", "--version"),
             ("rclone", "version"),
         ]);
-        let place = hosts.place.path().to_path_buf();
+        let place = hosts.place.path().parent().unwrap_or(hosts.place.path()).to_path_buf();
         let hosts = hosts.testbed.report().hosts.into_iter();
         all.extend(hosts.map(|host| (format!("host {}", host.name), host.conditions.to_string())));
         all.push(("link".into(), format!("1 Gbit/s, no loss; {CONTROL}, by the routes; at 0 ms loopback")));
         all.push((
             "files".into(),
             format!(
-                "{} of {} bytes, in one directory below {}; scp over a link and rclone over SSH have {FEW}",
+                "{} of {} bytes, in one directory below {}, on {}; scp over a link and rclone over SSH have {FEW}",
                 self.files,
                 self.size,
-                place.display()
+                place.display(),
+                file_system(&place)
             ),
         ));
         all
