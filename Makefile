@@ -35,7 +35,7 @@ test:
 # The tests that have a short form in `make test`, at their full length.
 soak:
 	scripts/setup test
-	CARGO="$(CARGO)" PHOEBUS_SOAK=1 scripts/test --profile $(call profile_of,dev) driver_leaks cp_objects_killed udtcat::testbed udtcat::libudt
+	CARGO="$(CARGO)" PHOEBUS_SOAK=1 scripts/test --profile $(call profile_of,dev) driver_leaks cp_objects_killed many_transfers_share udtcat::testbed udtcat::libudt
 
 # The experiments; tables go to docs/benchmarks.md by hand, after a look at them, which also says how long each takes. Those
 # behind the names are done once more with what carries the hops compared. Some: make bench EXPERIMENTS="udt cpu" COMPARED=

@@ -34,6 +34,13 @@ fuzz_target!(|data: &[u8]| {
         {
             complete += u64::from(receiver.arrived(now, &header, body.len()).is_some());
         }
+        if let Some((header, body)) = Header::decode(piece)
+            && let Ok(Some((chunk, _))) = receiver.place_parity(&header, body.len())
+        {
+            receiver.parity_arrived(now, &header, body.len());
+            let count = receiver.missing_count(chunk).filter(|count| *count > 0);
+            assert_eq!(receiver.missing(chunk).map(|missing| missing.len() as u32), count);
+        }
         if let Some(ack) = Ack::decode(piece) {
             let _ = sender.handle_ack(now, &ack);
         }

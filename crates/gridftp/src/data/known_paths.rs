@@ -41,7 +41,10 @@ mod tests {
 
     #[test]
     fn paths_are_known_by_address_and_are_few() {
-        let (paths, path) = (KnownPaths::default(), KnownPath { bits_per_second: 9, rtt: Duration::from_millis(1) });
+        let (paths, path) = (
+            KnownPaths::default(),
+            KnownPath { bits_per_second: 9, rtt: Duration::from_millis(1), loss_per_million: 0 },
+        );
         paths.learn("::ffff:192.0.2.1".parse().unwrap(), path);
         assert_eq!(paths.get("192.0.2.1".parse().unwrap()), Some(path));
         assert_eq!(paths.get("192.0.2.2".parse().unwrap()), None);

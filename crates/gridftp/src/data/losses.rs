@@ -25,6 +25,8 @@ pub struct ObjectTotals {
     pub repairs: u64,
     /// Packets repeated at the end of a transfer, or to ask a silent peer. Only the sending end knows.
     pub repeats: u64,
+    /// Parity packets, from which missing ones are computed at the end of a transfer.
+    pub parity: u64,
     /// Buffers of datagrams for which the receiver's socket had no room.
     pub drops: u64,
     /// The rate in force at the end of the latest transfer, in bits per second with all headers. Only the sending end knows.
@@ -48,6 +50,7 @@ impl ObjectTotals {
             sent: self.sent + other.sent,
             repairs: self.repairs + other.repairs,
             repeats: self.repeats + other.repeats,
+            parity: self.parity + other.parity,
             drops: self.drops + other.drops,
             rate: latest.rate,
             rtt: latest.rtt,

@@ -1,6 +1,6 @@
 //! Settings of object transfers.
 
-use phoebus_proto::control::{AtMost, Factory, Fixed, KnownPath, Model, Resumed};
+use phoebus_proto::control::{AtMost, Factory, Fixed, KnownPath, Model, Reaction, Resumed, Tolerant};
 use phoebus_proto::object::Seal;
 use phoebus_proto::units::BitRate;
 
@@ -10,6 +10,8 @@ pub enum RateControl {
     /// It follows the path, and leaves room for others ([`Model`]).
     #[default]
     Fair,
+    /// It grows until more than [`Objects::loss_per_million`] is lost ([`Tolerant`]).
+    Loss,
     /// It is given, whatever is lost: for reserved circuits.
     Fixed,
 }
@@ -27,6 +29,8 @@ pub struct Objects {
     pub ack: u32,
     /// What sets the rate.
     pub control: RateControl,
+    /// With [`RateControl::Loss`] the packets that may be lost, of a million. 10 000 by default, as in FOBS.
+    pub loss_per_million: u32,
     /// With [`RateControl::Fixed`] the rate, otherwise the highest, in bits per second with all headers.
     pub rate: Option<BitRate>,
     /// The protection of datagrams.
@@ -41,6 +45,7 @@ impl Default for Objects {
             buffers: Self::buffers_of(1 << 20),
             ack: 64,
             control: RateControl::Fair,
+            loss_per_million: 10_000,
             rate: None,
             seal: Seal::Encrypt,
         }
@@ -73,8 +78,12 @@ impl Objects {
 
     /// The control of the rate, on a path of which something may be `known`.
     pub(super) fn factory(&self, known: Option<KnownPath>) -> Box<dyn Factory> {
-        match (self.control, self.rate.map(|rate| rate.0), known) {
+        let most = self.rate.map(|rate| rate.0);
+        let tolerant = Tolerant { share: f64::from(self.loss_per_million) / 1e6, reaction: Reaction::default() };
+        match (self.control, most, known) {
             (RateControl::Fixed, Some(bits_per_second), _) => Box::new(Fixed { bits_per_second }),
+            (RateControl::Loss, Some(bits_per_second), _) => Box::new(AtMost { control: tolerant, bits_per_second }),
+            (RateControl::Loss, None, _) => Box::new(tolerant),
             (_, Some(bits_per_second), None) => Box::new(AtMost { control: Model, bits_per_second }),
             (_, Some(bits_per_second), Some(known)) => Box::new(AtMost { control: Resumed { known }, bits_per_second }),
             (_, None, Some(known)) => Box::new(Resumed { known }),

@@ -8,7 +8,7 @@ use super::objects::{Objects, RateControl};
 use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::object::{Seal, Shape};
-use phoebus_proto::units::{BitRate, ByteSize};
+use phoebus_proto::units::{BitRate, ByteSize, Probability};
 
 /// Opens sessions through gateways.
 pub const SESSIONS: &str = "phoebus";
@@ -24,6 +24,9 @@ pub const TLS: &str = "tls";
 
 /// Files as objects over UDP.
 pub const OBJECT: &str = "object";
+
+/// Most loss that a control may tolerate (`object:control=loss`): more than that is seldom the path's own.
+const LOSS_MAX: f64 = 0.1;
 
 /// Another name of [`OBJECT`], that of the protocol in the paper.
 const FOBS: &str = "fobs";
@@ -221,9 +224,16 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
             "control" => {
                 objects.control = match value.as_str() {
                     "fair" => RateControl::Fair,
+                    "loss" => RateControl::Loss,
                     "fixed" => RateControl::Fixed,
-                    _ => return Err(wrong("fair or fixed")),
+                    _ => return Err(wrong("fair, loss or fixed")),
                 }
+            }
+            "loss" => {
+                let share = value.parse::<Probability>().ok().map(Probability::get);
+                let share = share.filter(|share| (0.001..=LOSS_MAX).contains(share));
+                let share = share.ok_or_else(|| wrong("a share of packets from 0.001 to 0.1"))?;
+                objects.loss_per_million = (share * 1e6).round() as u32;
             }
             "seal" => {
                 objects.seal = match value.as_str() {
@@ -234,7 +244,7 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
             }
             _ => {
                 return Err(format!(
-                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, control, rate and seal"
+                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, control, loss, rate and seal"
                 ));
             }
         }

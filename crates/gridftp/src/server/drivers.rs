@@ -324,16 +324,21 @@ impl Drivers {
         Ok(Stack { text: text.to_owned(), transport, path, objects, changes, keyed, ticket })
     }
 
-    /// The same settings, if the administrator allows them. A fixed rate yields to nobody.
+    /// The same settings, if the administrator allows them. Controls other than `fair` do not yield to others.
     fn allowed(&self, objects: Objects) -> Result<Objects, String> {
-        match (objects.control, objects.rate, self.circuit) {
-            (RateControl::Fixed, _, None) => Err(format!(
-                "driver {OBJECT}: control is \"fixed\", which is for reserved circuits, and this server has none (data.circuit)"
+        let name = match objects.control {
+            RateControl::Fair => return Ok(objects),
+            RateControl::Loss => "loss",
+            RateControl::Fixed => "fixed",
+        };
+        match (objects.rate, self.circuit) {
+            (_, None) => Err(format!(
+                "driver {OBJECT}: control is \"{name}\", which is for reserved circuits, and this server has none (data.circuit)"
             )),
-            (RateControl::Fixed, Some(rate), Some(most)) if rate.0 > most.0 => {
+            (Some(rate), Some(most)) if rate.0 > most.0 => {
                 Err(format!("driver {OBJECT}: rate is {rate}; at most {most} was expected (data.circuit)"))
             }
-            _ => Ok(objects),
+            (rate, circuit) => Ok(Objects { rate: rate.or(circuit), ..objects }),
         }
     }
 

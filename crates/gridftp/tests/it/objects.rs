@@ -60,21 +60,28 @@ fn files_arrive_in_both_directions_and_between_servers() {
 }
 
 #[test]
-fn fixed_rates_need_a_circuit_that_carries_them() {
+fn controls_that_yield_to_nobody_need_a_circuit() {
     let circuit = || Serve::with(|config| config.data.circuit = Some("2gbit".parse().unwrap()));
     let (plain, circuit, runtime) = (serve(), circuit(), Runtime::new().unwrap());
     let here = tempfile::tempdir().unwrap();
     let local = Local::new(here.path(), Links::Beneath).unwrap();
     fs::write(here.path().join("x"), bytes(LONG)).unwrap();
     runtime.block_on(async {
-        for (serve, rate, says) in
-            [(&plain, "1gbit", "this server has none (data.circuit)"), (&circuit, "3gbit", "at most 2gbit")]
-        {
-            let error = remote(serve, &format!("object:control=fixed;rate={rate}")).await.unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
+        for (serve, options, says) in [
+            (&plain, "control=fixed;rate=1gbit", "this server has none (data.circuit)"),
+            (&circuit, "control=fixed;rate=3gbit", "at most 2gbit"),
+            (&plain, "control=loss", "control is \"loss\", which is for reserved circuits"),
+            (&circuit, "control=loss;rate=3gbit", "at most 2gbit"),
+        ] {
+            let error = remote(serve, &format!("object:{options}")).await.unwrap_err().to_string();
+            assert!(error.contains(says), "{options}: {error}");
         }
         // Where the rate is the highest, and not a fixed one, nobody has to allow it.
-        for (serve, stack) in [(&circuit, "object:control=fixed;rate=1gbit"), (&plain, "object:rate=1gbit")] {
+        for (serve, stack) in [
+            (&circuit, "object:control=fixed;rate=1gbit"),
+            (&circuit, "object:control=loss;loss=0.02"),
+            (&plain, "object:rate=1gbit"),
+        ] {
             let remote = remote(serve, stack).await.unwrap();
             copy(&local, &remote, ("x", "a")).await.unwrap();
             assert!(fs::read(serve.path("a")).unwrap() == bytes(LONG), "{stack}");
@@ -84,13 +91,17 @@ fn fixed_rates_need_a_circuit_that_carries_them() {
 
 #[test]
 fn many_transfers_share_little_memory_both_ways() {
-    const AT_ONCE: usize = 12;
-    let serve = Serve::with(|config| config.data.object_memory = "1MiB".parse().unwrap());
-    let (here, content) = (tempfile::tempdir().unwrap(), bytes(LONG));
+    let is_soak = std::env::var_os("PHOEBUS_SOAK").is_some();
+    let (at_once, len) = if is_soak { (500, 1_345_679) } else { (12, LONG) };
+    let serve = Serve::with(|config| {
+        config.data.object_memory = "1MiB".parse().unwrap();
+        (config.limits.per_address, config.limits.per_user) = (2000, 2000);
+    });
+    let (here, content) = (tempfile::tempdir().unwrap(), bytes(len));
     fs::write(here.path().join("x"), &content).unwrap();
     let runtime = Runtime::new().unwrap();
     std::thread::scope(|scope| {
-        for nth in 0..AT_ONCE {
+        for nth in 0..at_once {
             let (serve, here, runtime) = (&serve, here.path(), &runtime);
             scope.spawn(move || {
                 runtime.block_on(async {
@@ -103,7 +114,7 @@ fn many_transfers_share_little_memory_both_ways() {
             });
         }
     });
-    for nth in 0..AT_ONCE {
+    for nth in 0..at_once {
         assert!(fs::read(here.path().join(format!("back-{nth}"))).unwrap() == content, "{nth}");
     }
 }

@@ -115,7 +115,10 @@ mod tests {
         let mounts = "22 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n30 22 0:25 / /tmp rw - tmpfs tmpfs rw\n\
                       31 30 0:26 / /tmp/a rw - xfs /dev/vdb rw\n";
         let of = |path| type_in(mounts, Path::new(path));
-        assert_eq!([of("/tmp/b"), of("/tmp/a/b"), of("/tmpx"), of("x")], [Some("tmpfs"), Some("xfs"), Some("ext4"), None]);
+        assert_eq!(
+            [of("/tmp/b"), of("/tmp/a/b"), of("/tmpx"), of("x")],
+            [Some("tmpfs"), Some("xfs"), Some("ext4"), None]
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Most buffers that one receive call fills; with UDP_GRO, each holds several coalesced datagrams.
-const RECEIVED_MAX: usize = 16;
+pub(super) const RECEIVED_MAX: usize = 16;
 /// Size of one such buffer, in bytes.
 const BUFFER: usize = 65_536;
 
@@ -144,20 +144,22 @@ pub fn path_mtu(to: SocketAddr) -> Option<u32> {
 pub(super) struct Inbox(Box<[u8]>);
 
 impl Inbox {
-    pub(super) fn new() -> Self {
-        Self(vec![0; RECEIVED_MAX * BUFFER].into())
+    /// For so many buffers at a time, at most [`RECEIVED_MAX`].
+    pub(super) fn new(buffers: usize) -> Self {
+        Self(vec![0; buffers.clamp(1, RECEIVED_MAX) * BUFFER].into())
     }
 
     /// Receives with one call, and passes each datagram and its sender on. Returns whether more may have arrived.
     pub(super) fn receive(&mut self, port: &Port, mut each: impl FnMut(&mut [u8], SocketAddr)) -> bool {
+        let most = self.0.len() / BUFFER;
         let mut metas = [RecvMeta::default(); RECEIVED_MAX];
         let mut slots = self.0.chunks_exact_mut(BUFFER);
         let mut buffers: [_; RECEIVED_MAX] = std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
-        let Some(count) = port.0.socket.receive(&mut buffers, &mut metas) else { return false };
+        let Some(count) = port.0.socket.receive(&mut buffers[..most], &mut metas[..most]) else { return false };
         for (bytes, meta) in self.0.chunks_exact_mut(BUFFER).zip(&metas[..count]) {
             let len = meta.len.min(BUFFER);
             bytes[..len].chunks_mut(meta.stride.max(1)).for_each(|datagram| each(datagram, meta.addr));
         }
-        count == RECEIVED_MAX
+        count == most
     }
 }

@@ -1,10 +1,11 @@
 //! The receiving end: a thread that opens packets, puts them into their chunks, and acknowledges.
 
-use super::port::{Inbox, Port};
+use super::port::{Inbox, Port, RECEIVED_MAX};
 use super::seal::{End, Sealer, Secret};
-use phoebus_proto::object::packet::{HEADER_LEN, Header};
+use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
+use phoebus_proto::object::parity::{self, ParityNumber};
 use phoebus_proto::object::{ACK_LEN_MIN, ReceiveCounters, Receiver, Seal, Shape, Unplaced};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +50,7 @@ struct Shared<B> {
 #[derive(Debug)]
 struct State<B> {
     receiver: Receiver,
+    packet_len: usize,
     /// Buffers that no chunk has yet.
     free: Vec<B>,
     /// The buffers of the chunks in flight, the first first.
@@ -56,8 +58,18 @@ struct State<B> {
     /// Number of the first of these.
     first: u64,
     complete: VecDeque<Received<B>>,
+    /// Parity packets of chunks that are not complete, by chunk.
+    parity: BTreeMap<u64, Parity>,
     failure: Option<String>,
     stop: bool,
+}
+
+/// Parity packets of a chunk: the number of all, and those that have arrived. As many are kept as a chunk may miss packets, an
+/// eighth of it.
+#[derive(Debug)]
+struct Parity {
+    of: u32,
+    packets: Vec<(u32, Vec<u8>)>,
 }
 
 /// The part of the thread that nobody shares.
@@ -80,10 +92,12 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
         port.begin()?;
         let state = State {
             receiver: Receiver::new(shape),
+            packet_len: shape.packet_len as usize,
             free: Vec::new(),
             chunks: VecDeque::new(),
             first: 0,
             complete: VecDeque::new(),
+            parity: BTreeMap::new(),
             failure: None,
             stop: false,
         };
@@ -119,7 +133,10 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     /// The peer breaks the protocol.
     pub fn announce(&self, number: u64, len: u32) -> Result<(), String> {
         let mut state = self.shared.state();
-        if let Some(number) = state.receiver.announce(number, len).map_err(|error| error.to_string())? {
+        let now = self.shared.port.now();
+        let complete = state.receiver.announce(number, len).map_err(|error| error.to_string())?;
+        // Parity may have arrived before.
+        if let Some(number) = complete.or_else(|| state.restore(now, number)) {
             state.completed(number);
             drop(state);
             self.shared.progress.notify_waiters();
@@ -173,9 +190,10 @@ impl<B> Shared<B> {
     }
 }
 
-impl<B> State<B> {
+impl<B: AsMut<[u8]>> State<B> {
     /// Passes a complete chunk on.
     fn completed(&mut self, number: u64) {
+        self.parity.remove(&number);
         let at = number.checked_sub(self.first).map(|at| at as usize);
         if let Some(buffer) = at.and_then(|at| self.chunks.get_mut(at)).and_then(Option::take) {
             self.complete.push_back(Received { number, buffer });
@@ -183,6 +201,22 @@ impl<B> State<B> {
         while self.first < self.receiver.complete() && self.chunks.pop_front().is_some() {
             self.first += 1;
         }
+    }
+
+    /// Computes the missing packets of a chunk if there is parity for all of them. Returns the chunk if that completes it.
+    fn restore(&mut self, now: Duration, chunk: u64) -> Option<u64> {
+        let parity = self.parity.get(&chunk)?;
+        if (self.receiver.missing_count(chunk)? as usize) > parity.packets.len() {
+            return None;
+        }
+        let (missing, len) = (self.receiver.missing(chunk)?, self.receiver.len_of(chunk)?);
+        let Parity { of, packets } = self.parity.remove(&chunk)?;
+        let packet_len = self.packet_len;
+        let room = self.buffer(chunk)?.as_mut().get_mut(..len as usize)?;
+        if !parity::restore(room, packet_len, &missing, (&packets, of as usize)) {
+            return None;
+        }
+        self.receiver.restored(now, chunk)
     }
 
     /// The buffer of a chunk in flight.
@@ -201,7 +235,7 @@ impl<B> State<B> {
 
 impl<B: AsMut<[u8]>> Thread<B> {
     fn run(&mut self) {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(RECEIVED_MAX);
         let pause = self.shared.port.receive_pause(RECEIVE_PAUSE);
         let (mut may_receive, mut out) = (true, Vec::new());
         loop {
@@ -261,6 +295,9 @@ impl<B: AsMut<[u8]>> Thread<B> {
         }
         let Some((header, body)) = Header::decode(datagram) else { return Ok(false) };
         let Some(len) = body.len().checked_sub(self.in_seal.len()) else { return Ok(false) };
+        if header.kind == Kind::Parity {
+            return self.parity(state, now, (&header, len), datagram, from);
+        }
         let place = state.receiver.place(&header, len);
         if place == Err(Unplaced::Foreign) {
             return Ok(false);
@@ -279,7 +316,42 @@ impl<B: AsMut<[u8]>> Thread<B> {
             let Some(room) = room else { return Err("a chunk is longer than its buffer".to_owned()) };
             room.copy_from_slice(bytes);
         }
-        let Some(number) = state.receiver.arrived(now, &header, len) else { return Ok(false) };
+        let complete = state.receiver.arrived(now, &header, len);
+        let Some(number) = complete.or_else(|| state.restore(now, header.packet.chunk)) else { return Ok(false) };
+        state.completed(number);
+        Ok(true)
+    }
+
+    /// Processes a parity packet. Returns whether it completes its chunk.
+    fn parity(
+        &mut self,
+        state: &mut State<B>,
+        now: Duration,
+        (header, len): (&Header, usize),
+        datagram: &mut [u8],
+        from: SocketAddr,
+    ) -> Result<bool, String> {
+        let place = state.receiver.place_parity(header, len);
+        if place == Err(Unplaced::Foreign) {
+            return Ok(false);
+        }
+        let Some(bytes) = self.in_seal.open(header, &mut datagram[HEADER_LEN..]) else { return Ok(false) };
+        let place = match place {
+            Ok(place) => place,
+            Err(Unplaced::Invalid(what)) => return Err(format!("the peer sent {what}")),
+            Err(Unplaced::Foreign) => return Ok(false),
+        };
+        self.peer = Some(from);
+        state.receiver.parity_arrived(now, header, len);
+        let Some((chunk, ParityNumber { number, of })) = place else { return Ok(false) };
+        let parity = state.parity.entry(chunk).or_insert_with(|| Parity { of, packets: Vec::new() });
+        if parity.of != of {
+            return Err("the peer sent parity of two kinds for one chunk".to_owned());
+        }
+        if parity.packets.iter().all(|(known, _)| *known != number) {
+            parity.packets.push((number, bytes[..len].to_vec()));
+        }
+        let Some(number) = state.restore(now, chunk) else { return Ok(false) };
         state.completed(number);
         Ok(true)
     }

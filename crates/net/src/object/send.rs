@@ -6,7 +6,8 @@ use crate::datagram::Sent;
 use bytes::Bytes;
 use phoebus_proto::control::{Factory, KnownPath};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
-use phoebus_proto::object::{Ack, ReplayWindow, Seal, SendConfig, SendCounters, Sender, Shape};
+use phoebus_proto::object::parity::{self, ParityNumber};
+use phoebus_proto::object::{Ack, ReplayWindow, Seal, SendConfig, SendCounters, Sender, Shape, Transmit};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -18,6 +19,8 @@ use tokio::sync::Notify;
 
 /// Most datagrams in one batch: what the kernel segments at once.
 const BATCH_MAX: usize = 64;
+/// Buffers for acknowledgements that one call fills: few arrive at a time, and the kernel coalesces them.
+const ACKS_MAX: usize = 4;
 /// Most batches before what has arrived is processed.
 const BATCHES: usize = 8;
 /// How long a batch is held before deadlines are looked at again, if the socket does not become writable.
@@ -57,6 +60,8 @@ struct State {
     chunks: VecDeque<Bytes>,
     /// Number of the first of these.
     first: u64,
+    /// The parity packets of the chunk that was last asked for some.
+    parity: Option<(u64, Vec<Vec<u8>>)>,
     /// When an acknowledgement last told of an arrival, or packets went out while none was in flight.
     heard_at: Duration,
     /// Since when the peer has had no buffer for the next chunk.
@@ -98,6 +103,7 @@ impl Sending {
             sender: Sender::new(now, shape, config, control),
             chunks: VecDeque::new(),
             first: 0,
+            parity: None,
             heard_at: now,
             starved_since: None,
             failure: None,
@@ -230,7 +236,7 @@ impl Thread {
     fn run(&mut self) {
         let segment = HEADER_LEN + self.shape.packet_len as usize + self.out_seal.len();
         let batch = self.shared.port.batch_len(segment).min(BATCH_MAX * segment);
-        let (mut out, mut inbox) = (vec![0; batch.max(segment)], Inbox::new());
+        let (mut out, mut inbox) = (vec![0; batch.max(segment)], Inbox::new(ACKS_MAX));
         let mut may_receive = true;
         loop {
             if may_receive {
@@ -399,7 +405,11 @@ fn fill(state: &mut State, seal: &mut Sealer, now: Duration, (out, segment): (&m
         let Some(transmit) = state.sender.poll_transmit(now) else { break };
         let at = transmit.header.packet.chunk.checked_sub(state.first);
         let chunk = at.and_then(|at| state.chunks.get(at as usize));
-        let Some(bytes) = chunk.and_then(|chunk| chunk.get(transmit.offset..transmit.offset + transmit.len)) else {
+        let bytes = match transmit.header.kind {
+            Kind::Parity => parity_packet(&mut state.parity, chunk, &transmit),
+            _ => chunk.and_then(|chunk| chunk.get(transmit.offset..transmit.offset + transmit.len)),
+        };
+        let Some(bytes) = bytes else {
             debug_assert!(false, "a packet of no chunk");
             break;
         };
@@ -416,4 +426,18 @@ fn fill(state: &mut State, seal: &mut Sealer, now: Duration, (out, segment): (&m
         }
     }
     len
+}
+
+/// The bytes of a parity packet. Those of a chunk are computed once, since they are sent one after the other.
+fn parity_packet<'a>(
+    computed: &'a mut Option<(u64, Vec<Vec<u8>>)>,
+    chunk: Option<&Bytes>,
+    transmit: &Transmit,
+) -> Option<&'a [u8]> {
+    let packet = transmit.header.packet;
+    let ParityNumber { number, of } = ParityNumber::from_index(packet.index)?;
+    if computed.as_ref().is_none_or(|(of_chunk, all)| *of_chunk != packet.chunk || all.len() != of as usize) {
+        *computed = Some((packet.chunk, parity::encode(chunk?, transmit.len, of as usize)?));
+    }
+    computed.as_ref()?.1.get(number as usize).map(Vec::as_slice)
 }

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use phoebus_net::object::{OVERHEAD, Port, Receiving, Secret, Sending, SendingOptions};
-use phoebus_proto::control::Model;
+use phoebus_proto::control::{Fixed, Model};
 use phoebus_proto::object::{Seal, SendConfig, Shape};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 const SHAPE: Shape = Shape {
@@ -79,6 +79,57 @@ async fn chunks_arrive_whole_sealed_or_not() {
         let counters = sending.counters();
         assert_eq!(counters.arrived, counters.needed, "{counters:?}");
     }
+}
+
+/// A path to `to` that takes 30 ms and loses each twentieth datagram of those that go there. It ends when what it
+/// returns is dropped.
+fn lossy_path(to: SocketAddr) -> (Arc<()>, SocketAddr) {
+    let (near, far) = (UdpSocket::bind(loopback()).unwrap(), UdpSocket::bind(loopback()).unwrap());
+    let (addr, alive) = (near.local_addr().unwrap(), Arc::new(()));
+    let (watched, delay) = (Arc::downgrade(&alive), Duration::from_millis(30));
+    [&near, &far].iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+    std::thread::spawn(move || {
+        let (mut back, mut count, mut under_way) = (None, 0, VecDeque::new());
+        let mut datagram = [0; 2000];
+        while watched.strong_count() > 0 {
+            while let Ok((len, from)) = near.recv_from(&mut datagram) {
+                (back, count) = (Some(from), count + 1);
+                if count % 20 != 0 {
+                    under_way.push_back((Instant::now() + delay, true, datagram[..len].to_vec()));
+                }
+            }
+            while let Ok(len) = far.recv(&mut datagram) {
+                under_way.push_back((Instant::now() + delay, false, datagram[..len].to_vec()));
+            }
+            while let Some((_, is_there, bytes)) = under_way.pop_front_if(|(at, ..)| *at <= Instant::now()) {
+                let _ = match (is_there, back) {
+                    (true, _) => far.send_to(&bytes, to),
+                    (false, Some(back)) => near.send_to(&bytes, back),
+                    (false, None) => Ok(0),
+                };
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+    (alive, addr)
+}
+
+#[tokio::test]
+async fn parity_gives_what_the_tail_of_a_lossy_path_has_lost() {
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    let (_path, addr) = lossy_path(addr);
+    let config = SendConfig { known_loss: 0.05, ..SendConfig::default() };
+    let options = SendingOptions { config, chunks: 8, silence: Duration::from_secs(60) };
+    let port = Port::bind(loopback()).unwrap();
+    let control = Fixed { bits_per_second: 200_000_000 };
+    let sending = Sending::start(port, addr, (SHAPE, Seal::Encrypt, &SECRET), &control, options).unwrap();
+    let lens = [500_000, 1438, 400_001];
+    let all = transfer(&sending, &receiving, &lens).await;
+    for (number, len) in (0..).zip(lens) {
+        assert!(all[&number][..] == chunk(number, len)[..], "chunk {number}");
+    }
+    let (sent, came) = (sending.counters(), receiving.counters());
+    assert!(sent.parity > 0 && came.parity > 0 && came.restored > 0, "{sent:?}, {came:?}");
 }
 
 #[tokio::test]

@@ -136,6 +136,15 @@ pub(crate) struct Args {
     /// Number of files copied at a time; "auto" is 4 long ones, and more short ones if the server is far away
     #[arg(long, value_name = "N", default_value_t = Auto(None))]
     pub(super) transfers: Auto<256>,
+    /// Number of blocks of a file that are read from a disk at a time; "auto" is 4
+    #[arg(long, value_name = "N", default_value_t = Auto(None))]
+    readers: Auto<64>,
+    /// Number of blocks of a file that are written at a time; "auto" is 4
+    #[arg(long, value_name = "N", default_value_t = Auto(None))]
+    writers: Auto<64>,
+    /// Number of blocks of 1 MiB in memory, for all files; "auto" is 32, and 96 with --stack object
+    #[arg(long, value_name = "N", default_value_t = Auto(None), conflicts_with = "limit_rate")]
+    buffers: Auto<65536>,
     /// Limit the total rate: bytes per second such as 5M or 5MB/s, or bits per second such as 500mbit
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     pub(super) limit_rate: Option<Limit>,
@@ -227,12 +236,15 @@ fn partial_dir(text: &str) -> Result<Key, String> {
 impl Args {
     pub(super) fn how(&self, stop: &Stop) -> TransferOptions {
         let usual = TransferOptions::default();
+        let or = |auto: Option<u32>, usual: usize| auto.map_or(usual, |number| number as usize);
+        let buffers = or(self.buffers.0, if self.far.has_objects() { OBJECT_BUFFERS } else { BUFFERS });
         TransferOptions {
             pool: match self.limit_rate {
                 Some(rate) => Pool::new(rate.block(), BUFFERS),
-                None if self.far.has_objects() => Pool::new(1 << 20, OBJECT_BUFFERS),
-                None => usual.pool.clone(),
+                None => Pool::new(1 << 20, buffers),
             },
+            readers: or(self.readers.0, usual.readers),
+            writers: or(self.writers.0, usual.writers),
             stop: stop.clone(),
             verify: self.verify.0,
             stall_timeout: self.timeout.0,

@@ -208,7 +208,7 @@ impl Outcome {
 
     /// What objects have cost. Null without any, and for what this end does not know because it received.
     fn objects_json(&self) -> serde_json::Value {
-        let ObjectTotals { transfers, needed, sent, repairs, repeats, drops, rate, rtt } = self.objects;
+        let ObjectTotals { transfers, needed, sent, repairs, repeats, parity, drops, rate, rtt } = self.objects;
         if transfers == 0 {
             return json!(null);
         }
@@ -220,6 +220,7 @@ impl Outcome {
             "waste": self.objects.waste(),
             "repairs": own(json!(repairs)),
             "repeats": own(json!(repeats)),
+            "parity": parity,
             "dropped_by_receiver": drops,
             "rate_bits_per_second": own(json!(rate)),
             "rtt_seconds": own(json!(rtt)),

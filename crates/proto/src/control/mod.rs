@@ -9,6 +9,7 @@
 //!   of the rate.
 //! - [`Fixed`]: a fixed rate, independent of loss.
 //! - [`AtMost`]: another one within a rate.
+//! - [`Tolerant`]: grows until more than a tolerated share is lost.
 //! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue. [`Resumed`] begins it on a known path.
 
 mod at_most;
@@ -17,6 +18,7 @@ mod fixed;
 mod model;
 mod native;
 mod pacer;
+mod tolerant;
 
 pub use at_most::AtMost;
 pub use delivery::{Delivery, Snapshot};
@@ -24,6 +26,7 @@ pub use fixed::Fixed;
 pub use model::{KnownPath, Model, Resumed};
 pub use native::Native;
 pub use pacer::Pacer;
+pub use tolerant::{Reaction, Tolerant};
 
 use std::fmt::Debug;
 use std::time::Duration;

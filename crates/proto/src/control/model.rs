@@ -34,6 +34,8 @@ pub struct KnownPath {
     pub bits_per_second: u64,
     /// Its smallest round-trip time.
     pub rtt: Duration,
+    /// Of a million packets, so many are lost.
+    pub loss_per_million: u32,
 }
 
 /// Fraction of loss in one round, above the loss of most rounds, that is tolerated even with a queue.

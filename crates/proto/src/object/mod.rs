@@ -3,6 +3,7 @@
 //! specification.
 //!
 //! - [`packet`]: headers of datagrams.
+//! - [`parity`]: packets from which missing ones are computed.
 //! - [`Sender`]: what to send and when, by acknowledgements, credit and a [controller](crate::control).
 //! - [`Receiver`]: where packets belong, which chunks are complete, and when to acknowledge.
 //! - [`Ack`]: acknowledgements, and their statements about the packets in flight.
@@ -14,6 +15,7 @@ mod bitmap;
 mod config;
 mod message;
 pub mod packet;
+pub mod parity;
 mod receiver;
 mod replay;
 mod rtt;

@@ -16,6 +16,8 @@ pub enum Kind {
     Data,
     /// An acknowledgement ([`Ack`](super::Ack)). The header names no packet.
     Ack,
+    /// A parity packet of the chunk that the header names; the index is a [`ParityNumber`](super::parity::ParityNumber).
+    Parity,
 }
 
 /// Number of a packet: its chunk, and its place in the chunk. Packets of a chunk have the same length, except the last.
@@ -48,6 +50,7 @@ impl Header {
         out[0] = match self.kind {
             Kind::Data => 1,
             Kind::Ack => 2,
+            Kind::Parity => 3,
         };
         out[1..5].copy_from_slice(&self.transfer.to_be_bytes());
         out[5..10].copy_from_slice(&self.transmission.to_be_bytes()[3..]);
@@ -62,6 +65,7 @@ impl Header {
         let kind = match header[0] {
             1 => Kind::Data,
             2 => Kind::Ack,
+            3 => Kind::Parity,
             _ => return None,
         };
         let number =
@@ -79,7 +83,7 @@ mod tests {
     proptest! {
         #[test]
         fn decoded_header_is_the_encoded_one(
-            kind in prop::sample::select(vec![Kind::Data, Kind::Ack]),
+            kind in prop::sample::select(vec![Kind::Data, Kind::Ack, Kind::Parity]),
             transfer: u32,
             transmission in 0..TRANSMISSION_END,
             chunk in 0..CHUNK_END,

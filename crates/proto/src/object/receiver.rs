@@ -9,6 +9,7 @@ use super::ack::{Ack, Arrived};
 use super::bitmap::Bitmap;
 use super::config::Shape;
 use super::packet::{Header, Kind, PacketNumber};
+use super::parity::{self, ParityNumber};
 use super::replay::ReplayWindow;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -99,6 +100,10 @@ pub struct ReceiveCounters {
     pub acknowledgements: u64,
     /// Packets that the peer has sent, as far as their numbers tell.
     pub sent: u64,
+    /// Parity packets that have arrived.
+    pub parity: u64,
+    /// Packets that were computed from these.
+    pub restored: u64,
 }
 
 /// The peer breaks the protocol on the control stream.
@@ -199,19 +204,100 @@ impl Receiver {
         Ok(place(known.arrived.has(index)))
     }
 
-    /// Records that the bytes of a packet are at their place. Returns the chunk if that completes it.
-    pub fn arrived(&mut self, now: Duration, header: &Header, len: usize) -> Option<u64> {
-        self.replay.insert(header.transmission);
-        if self.largest.is_none_or(|(largest, _)| header.transmission > largest) {
-            self.largest = Some((header.transmission, now));
-            self.counters.sent = header.transmission + 1;
+    /// Which parity packet of which chunk a datagram is. `len` is the number of bytes without the seal. `None` if the chunk is
+    /// complete. Nothing is recorded.
+    ///
+    /// # Errors
+    /// As [`Self::place`].
+    pub fn place_parity(&self, header: &Header, len: usize) -> Result<Option<(u64, ParityNumber)>, Unplaced> {
+        let PacketNumber { chunk, index } = header.packet;
+        if header.kind != Kind::Parity
+            || header.transfer != self.shape.transfer
+            || !self.replay.is_new(header.transmission)
+        {
+            return Err(Unplaced::Foreign);
         }
-        self.counters.packets += 1;
+        if chunk >= self.credit() {
+            return Err(Unplaced::Invalid("parity of a chunk for which there is no credit"));
+        }
+        let number = ParityNumber::from_index(index);
+        let number = number.filter(|number| {
+            let is_even = parity::is_possible(self.shape.packet_len);
+            is_even && len == self.shape.packet_len as usize && number.of <= parity::most(self.shape.chunk_packets())
+        });
+        let Some(number) = number else { return Err(Unplaced::Invalid("parity that its chunk cannot have")) };
+        let is_open = chunk >= self.complete && !self.is_complete(chunk);
+        Ok(is_open.then_some((chunk, number)))
+    }
+
+    /// Records that a parity packet has arrived.
+    pub fn parity_arrived(&mut self, now: Duration, header: &Header, len: usize) {
+        self.heard(now, header.transmission, len);
+        self.counters.parity += 1;
+    }
+
+    /// The packets of a chunk that are missing, in order. `None` if its length is not known yet, or nothing is missing.
+    pub fn missing(&self, chunk: u64) -> Option<Vec<u32>> {
+        let known = self.chunks.get(chunk.checked_sub(self.complete)? as usize)?;
+        let packets = known.len?.div_ceil(self.shape.packet_len);
+        let mut missing = Vec::with_capacity((packets - known.arrived.count()) as usize);
+        while let Some(index) = known.arrived.next_missing(missing.last().map_or(0, |last| last + 1)) {
+            if index >= packets {
+                break;
+            }
+            missing.push(index);
+        }
+        Some(missing).filter(|missing| !missing.is_empty())
+    }
+
+    /// Number of packets of a chunk that are missing, as far as its length is known.
+    pub fn missing_count(&self, chunk: u64) -> Option<u32> {
+        let known = self.chunks.get(chunk.checked_sub(self.complete)? as usize)?;
+        Some(known.len?.div_ceil(self.shape.packet_len) - known.arrived.count())
+    }
+
+    /// The length of a chunk, once it was announced.
+    pub fn len_of(&self, chunk: u64) -> Option<u32> {
+        self.chunks.get(chunk.checked_sub(self.complete)? as usize)?.len
+    }
+
+    /// Records that all bytes of a chunk are there, because those that were missing were computed. Returns the chunk if that
+    /// completes it.
+    pub fn restored(&mut self, now: Duration, number: u64) -> Option<u64> {
+        let packets = self.len_of(number)?.div_ceil(self.shape.packet_len);
+        let known = self.chunk(number)?;
+        let before = known.arrived.count();
+        for index in 0..packets {
+            known.arrived.insert(index);
+        }
+        self.counters.restored += u64::from(packets - before);
+        // The sender need not repair them.
+        self.acks.due = Some(now);
+        self.completed(number)
+    }
+
+    fn is_complete(&self, chunk: u64) -> bool {
+        self.missing_count(chunk) == Some(0)
+    }
+
+    /// Records that these bytes have come, for acknowledgements.
+    fn heard(&mut self, now: Duration, transmission: u64, len: usize) {
+        self.replay.insert(transmission);
+        if self.largest.is_none_or(|(largest, _)| transmission > largest) {
+            self.largest = Some((transmission, now));
+            self.counters.sent = transmission + 1;
+        }
         self.acks.unacknowledged += 1;
         self.acks.budget = (self.acks.budget + (len / ACK_SHARE) as i64).min(ACK_BURST);
         let is_enough = self.acks.unacknowledged >= self.shape.ack_packets && self.acks.budget >= 0;
         let soonest = if is_enough { now } else { now + self.shape.ack_interval };
         self.acks.due = Some(self.acks.due.map_or(soonest, |due| due.min(soonest)));
+    }
+
+    /// Records that the bytes of a packet are at their place. Returns the chunk if that completes it.
+    pub fn arrived(&mut self, now: Duration, header: &Header, len: usize) -> Option<u64> {
+        self.heard(now, header.transmission, len);
+        self.counters.packets += 1;
         let PacketNumber { chunk, index } = header.packet;
         let is_new = match self.chunk(chunk) {
             Some(known) => known.arrived.insert(index),

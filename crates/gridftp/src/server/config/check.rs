@@ -126,6 +126,11 @@ impl Config {
         if !((1 << 20)..=(1 << 40)).contains(&self.data.object_memory.0) {
             return value("data.object_memory: 1MiB to 1TiB were expected");
         }
+        for (number, name) in [(self.data.readers, "readers"), (self.data.writers, "writers")] {
+            if !(1..=64).contains(&number) {
+                return value(&format!("data.{name}: 1 to 64 were expected"));
+            }
+        }
         if !((64 << 10)..=(1 << 30)).contains(&self.limits.checksum_step.0) {
             return value("limits.checksum_step: 64KiB to 1GiB were expected");
         }
@@ -240,6 +245,8 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 2\nchecksums_per_user = 3", "limits.checksums_per_user"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksum_step = \"1KiB\"", "limits.checksum_step"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nbatches = 0", "limits.batches: 1 to 64"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nreaders = 0", "data.readers: 1 to 64"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nwriters = 65", "data.writers: 1 to 64"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nbatches = 2\nbatches_per_user = 3", "limits.batches_per_user"),
             ("[anonymous]\nroot = \"/\"\n[data]\nobject_memory = \"4KiB\"", "data.object_memory: 1MiB to 1TiB"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),

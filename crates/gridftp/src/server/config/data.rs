@@ -40,6 +40,11 @@ pub struct Data {
     pub turn: Span,
     /// Size of blocks that are read, sent and written. 1 MiB by default.
     pub block: ByteSize,
+    /// Blocks of a file that are read from a disk at a time (L9). 4 by default: while one waits for the disk, others are read,
+    /// hashed and sent.
+    pub readers: usize,
+    /// Blocks of a file that are written at a time. 4 by default.
+    pub writers: usize,
     /// The highest fixed rate that clients may ask for (`object:control=fixed`), which is for reserved circuits and yields to
     /// nobody. None by default.
     pub circuit: Option<BitRate>,
@@ -113,6 +118,8 @@ impl Default for Data {
             threads: 64,
             turn: Span(Duration::from_millis(20)),
             block: ByteSize(1 << 20),
+            readers: 4,
+            writers: 4,
             circuit: None,
             object_memory: ByteSize(1 << 30),
             buffer: ByteSize(1 << 30),

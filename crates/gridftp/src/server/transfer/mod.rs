@@ -32,9 +32,6 @@ use phoebus_proto::units::ByteSize;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Blocks of a file in memory, in addition to those of its connections.
-const AT_ONCE: usize = 4;
-
 impl Worker {
     /// Carries out a transfer, and makes its final reply.
     pub(super) async fn transfer(&mut self, transfer: Transfer, client: &TaskClient) -> Reply {
@@ -205,7 +202,8 @@ impl Worker {
     /// The buffers of a transfer over `streams` connections.
     fn pool(&self, streams: usize) -> Pool {
         // The configuration check bounds a block to 4 KiB to 64 MiB.
-        Pool::new(self.server.config.data.block.0 as usize, AT_ONCE + streams + 4)
+        let data = &self.server.config.data;
+        Pool::new(data.block.0 as usize, data.readers.max(data.writers) + streams + 4)
     }
 
     /// Sends the preliminary reply, with the name if the server has chosen it.

@@ -6,7 +6,6 @@
 use super::super::failure::Failure;
 use super::super::session::task::{Operation, Transfer};
 use super::super::worker::{TaskClient, Worker};
-use super::AT_ONCE;
 use super::ascii::Ascii;
 use super::flow::{CountedFlow, FlowCounters};
 use super::markers::{perf, ranges};
@@ -42,7 +41,7 @@ impl Worker {
         let pool = self.pool(if mode == Mode::Stream { 1 } else { data.streams as usize });
         let how = TransferOptions {
             pool,
-            writers: AT_ONCE,
+            writers: self.server.config.data.writers,
             stall_timeout: data.stall_timeout.0,
             ..TransferOptions::default()
         };

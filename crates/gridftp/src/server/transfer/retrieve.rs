@@ -4,7 +4,6 @@ use super::super::drivers::Stack;
 use super::super::failure::Failure;
 use super::super::session::task::{Stripe, Transfer};
 use super::super::worker::{TaskClient, Worker};
-use super::AT_ONCE;
 use super::ascii::Ascii;
 use super::flow::OffsetFlow;
 use super::markers::perf;
@@ -56,7 +55,7 @@ impl Worker {
         };
         let shape = Shape {
             pool,
-            readers: AT_ONCE,
+            readers: self.server.config.data.readers,
             ordered: mode == Mode::Stream,
             sum: None,
             lend: channel.is_plain() && !transfer.settings.ascii,

@@ -4,7 +4,6 @@
 use super::super::failure::Failure;
 use super::super::session::task::{Stripe, Transfer};
 use super::super::worker::{TaskClient, Worker};
-use super::AT_ONCE;
 use super::flow::CountedFlow;
 use super::markers::{perf, ranges};
 use crate::data::{Intake, Mode};
@@ -48,7 +47,7 @@ impl Worker {
         let pool = self.pool(data.streams as usize);
         let how = TransferOptions {
             pool,
-            writers: AT_ONCE,
+            writers: self.server.config.data.writers,
             stall_timeout: data.stall_timeout.0,
             ..TransferOptions::default()
         };

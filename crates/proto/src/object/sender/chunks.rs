@@ -161,6 +161,15 @@ impl Chunks {
         self.arrived(chunk, 0..packets, visit)
     }
 
+    /// The chunks that have not arrived as a whole, with the numbers of their packets, and of those that are not known to have
+    /// arrived.
+    pub(super) fn open(&self) -> impl Iterator<Item = (u64, u32, u32)> {
+        let missing = |chunk: &Chunk| chunk.packets() - chunk.arrived.count();
+        let open =
+            (self.first..).zip(&self.chunks).map(move |(number, chunk)| (number, chunk.packets(), missing(chunk)));
+        open.filter(|(_, _, missing)| *missing > 0)
+    }
+
     /// Removes the first chunk if it has arrived, and returns its number.
     pub(super) fn pop_arrived(&mut self) -> Option<u64> {
         self.chunks.pop_front_if(|chunk| chunk.arrived.count() == chunk.packets())?;

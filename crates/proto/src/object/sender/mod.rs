@@ -16,10 +16,12 @@ use self::log::Log;
 use super::ack::{Ack, Sections};
 use super::config::Shape;
 use super::packet::{HEADER_LEN, Header, Kind, PacketNumber, TRANSMISSION_END};
+use super::parity::{self, ParityNumber};
 use super::rtt::Rtt;
 use crate::control::{
     self, Acknowledgements, Controller, Delivery, Factory, KnownPath, Loss, Pace, Pacer, Path, Snapshot,
 };
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Settings of the sending half, which the peer does not need to know.
@@ -27,8 +29,12 @@ use std::time::Duration;
 pub struct SendConfig {
     /// Which packet is sent next.
     pub choice: Box<dyn Choice>,
-    /// Repetitions at the tail, as a fraction of all packets.
+    /// Repetitions at the tail, as a fraction of all packets, where there is no parity.
     pub tail_budget: f64,
+    /// Whether parity packets are sent at the tail, by the loss so far.
+    pub parity: bool,
+    /// The share of packets that the path is known to lose, until enough were sent to see that.
+    pub known_loss: f64,
     /// Time whose packets are sent in one batch.
     pub quantum: Duration,
     /// Most time that a late owner may make up for.
@@ -52,6 +58,8 @@ impl Default for SendConfig {
             choice: Box::new(OldestFirst),
             // Half of the smallest waste that anybody would notice.
             tail_budget: 0.005,
+            parity: true,
+            known_loss: 0.0,
             quantum: Duration::from_millis(1),
             catch_up: Duration::from_millis(20),
             rtt: Duration::from_millis(100),
@@ -93,6 +101,8 @@ pub struct Sender {
     is_finished: bool,
     /// Where repetitions at the tail have got to: transmissions before this were not repeated.
     tail: Option<u64>,
+    /// Parity packets to send, once it is known which.
+    parity: Option<VecDeque<(u64, ParityNumber)>>,
     /// When the peer was last heard or asked.
     heard_at: Duration,
     /// Consecutive time-outs.
@@ -113,6 +123,8 @@ pub struct SendCounters {
     pub repairs: u64,
     /// Packets repeated at the tail, or to ask a silent peer.
     pub repeats: u64,
+    /// Parity packets sent.
+    pub parity: u64,
     /// Packets that counted as lost.
     pub lost: u64,
     /// Packets that are known to have arrived.
@@ -126,7 +138,7 @@ pub struct SendCounters {
 /// A packet to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
-    /// Its header.
+    /// Its header. For [`Kind::Parity`] the bytes are that parity packet ([`parity::encode`]).
     pub header: Header,
     /// Offset of its bytes in the chunk.
     pub offset: usize,
@@ -144,6 +156,11 @@ impl Sender {
     const BACKOFF_MAX: u32 = 6;
     /// Longest pause between two questions to a silent peer.
     const SILENCE_MAX: Duration = Duration::from_secs(5);
+    /// Packets that have to be sent before their loss says what will be lost at the tail.
+    const LOSS_KNOWN_FROM: u64 = 500;
+    /// Parity packets, as a fraction of all packets, and of any transfer.
+    const PARITY_BUDGET: f64 = 0.01;
+    const PARITY_MIN: usize = 32;
     /// Packets that may overtake another one without being evidence of its loss.
     const OVERTAKEN: u64 = 3;
     /// Repetitions at the tail of any transfer, however short.
@@ -174,6 +191,7 @@ impl Sender {
             dropping_until: Duration::ZERO,
             is_finished: false,
             tail: None,
+            parity: None,
             heard_at: now,
             timeouts: 0,
             probes: 0,
@@ -188,13 +206,14 @@ impl Sender {
     pub fn push(&mut self, len: u32) -> u64 {
         let len = len.clamp(1, self.shape.chunk_len);
         self.counters.needed += u64::from(len.div_ceil(self.shape.packet_len));
-        self.tail = None;
+        (self.tail, self.parity) = (None, None);
         self.chunks.push(len)
     }
 
     /// Says that there are no more chunks.
     pub fn finish(&mut self) {
         self.is_finished = true;
+        self.plan_parity();
     }
 
     /// Number of chunks that were added and have not arrived as a whole.
@@ -250,7 +269,8 @@ impl Sender {
     /// What the transfer has found out about the path. `None` if it was too short for that.
     pub fn known_path(&self) -> Option<KnownPath> {
         let rate = self.control.path_rate()? * control::packet_bits(self.mss());
-        Some(KnownPath { bits_per_second: rate as u64, rtt: self.rtt.min()? })
+        let loss_per_million = (self.loss() * 1e6).round() as u32;
+        Some(KnownPath { bits_per_second: rate as u64, rtt: self.rtt.min()?, loss_per_million })
     }
 
     /// The next packet to send at `now`, if one is due.
@@ -260,6 +280,11 @@ impl Sender {
             return None;
         }
         let pace = self.control.pace();
+        if let Some((chunk, number)) = self.parity.as_mut().and_then(VecDeque::pop_front) {
+            // It is not in flight, since nobody acknowledges it, and would be late if it waited for room.
+            self.pacer.charge(now, pace.interval, 1.0);
+            return Some(self.transmit_parity(now, chunk, number));
+        }
         let is_open = self.is_open(&pace);
         let packet = if is_open || self.probes > 0 { self.choose() } else { None };
         let Some(packet) = packet else {
@@ -281,7 +306,8 @@ impl Sender {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let pace = self.control.pace();
         let is_open = self.is_open(&pace) || self.probes > 0;
-        let paced = (is_open && self.has_next()).then(|| self.pacer.wakeup(pace.interval));
+        let has_parity = self.parity.as_ref().is_some_and(|parity| !parity.is_empty());
+        let paced = (is_open && self.has_next() || has_parity).then(|| self.pacer.wakeup(pace.interval));
         [paced, self.silence_at()].into_iter().flatten().min()
     }
 
@@ -389,8 +415,54 @@ impl Sender {
         Some(latest.packet)
     }
 
-    /// Whether this is the tail, and the budget is not used up.
+    /// Decides which parity packets are sent, when every packet was sent once: so many that the packets in flight will most
+    /// likely need no repair.
+    fn plan_parity(&mut self) {
+        if self.parity.is_some() || !self.config.parity || !self.has_sent_all() {
+            return;
+        }
+        let mut planned = VecDeque::new();
+        let loss = self.loss();
+        if loss > 0.0 && parity::is_possible(self.shape.packet_len) {
+            let budget = (self.counters.needed as f64 * Self::PARITY_BUDGET) as usize + Self::PARITY_MIN;
+            for (chunk, packets, missing) in self.chunks.open() {
+                let expected = f64::from(missing) * loss;
+                let of = (expected + 3.0 * expected.sqrt()).ceil() as u32;
+                // The receiver knows the longest chunk only.
+                let most = parity::most(packets).min(parity::most(self.shape.chunk_packets()));
+                let of = of.min(most).min(budget.saturating_sub(planned.len()) as u32);
+                planned.extend((0..of).map(|number| (chunk, ParityNumber { number, of })));
+            }
+        }
+        self.parity = Some(planned);
+    }
+
+    /// The share of packets that are lost, as far as known. Packets that were sent within the last round trip are not judged
+    /// yet.
+    fn loss(&self) -> f64 {
+        let judged = self.counters.sent.saturating_sub(u64::from(self.log.in_flight()));
+        if judged < Self::LOSS_KNOWN_FROM {
+            return self.config.known_loss;
+        }
+        self.counters.lost as f64 / judged as f64
+    }
+
+    fn transmit_parity(&mut self, now: Duration, chunk: u64, number: ParityNumber) -> Transmit {
+        let packet = PacketNumber { chunk, index: number.to_index() };
+        let transmission = self.log.end();
+        self.log.push(packet, self.delivery.sent(now, false));
+        self.log.close(transmission);
+        self.counters.sent += 1;
+        self.counters.parity += 1;
+        let header = Header { kind: Kind::Parity, transfer: self.shape.transfer, transmission, packet };
+        Transmit { header, offset: 0, len: self.shape.packet_len as usize }
+    }
+
+    /// Whether this is the tail, there is no parity for it, and the budget is not used up.
     fn may_repeat(&self) -> bool {
+        if self.counters.parity > 0 {
+            return false;
+        }
         let budget = (self.counters.needed as f64 * self.config.tail_budget) as u64;
         self.is_finished && self.counters.repeats < budget.max(Self::REPEATS_MIN)
     }
@@ -409,6 +481,7 @@ impl Sender {
             }
         }
         self.counters.sent += 1;
+        self.plan_parity();
         let header = Header { kind: Kind::Data, transfer: self.shape.transfer, transmission, packet };
         Transmit { header, offset: packet.index as usize * self.shape.packet_len as usize, len: len as usize }
     }

@@ -1,11 +1,12 @@
 //! Simulated hosts that send and receive objects. The control stream is a link of its own that loses nothing.
 
 use phoebus_proto::control::Factory;
-use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
+use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind, PacketNumber};
+use phoebus_proto::object::parity::{self, ParityNumber};
 use phoebus_proto::object::{Ack, Receiver, SendConfig, Sender, Shape, Unplaced};
 use phoebus_wan::model::{LinkConfig, Rng};
 use phoebus_wan::sim::{Datagram, LinkId, Node, NodeId, Port, Simulator};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The port of the datagrams, and that of the control stream.
@@ -40,7 +41,8 @@ enum Role {
 /// The sending end.
 pub(crate) struct Sending {
     pub(crate) sender: Sender,
-    /// Bytes still to be put into chunks.
+    /// Bytes of all chunks, and those still to be put into chunks.
+    all: u64,
     left: u64,
     chunk_len: u32,
     /// Chunks that may be in flight.
@@ -55,6 +57,9 @@ pub(crate) struct Receiving {
     /// The chunks in flight.
     chunks: VecDeque<Vec<u8>>,
     first: u64,
+    packet_len: usize,
+    /// Parity packets of chunks.
+    parity: BTreeMap<u64, Parity>,
     /// Complete chunks, and when each is written.
     writing: VecDeque<(Duration, u64)>,
     /// How long a chunk takes to be written.
@@ -69,6 +74,9 @@ pub(crate) struct Receiving {
     credit_said: u64,
 }
 
+/// How many parity packets a chunk has, and those that have arrived.
+type Parity = (u32, Vec<(u32, Vec<u8>)>);
+
 /// The byte at `at` of chunk `chunk`.
 fn pattern(chunk: u64, at: usize) -> u8 {
     (chunk.wrapping_mul(31) as usize ^ at ^ (at >> 8) ^ (at >> 16)) as u8
@@ -79,7 +87,7 @@ impl Host {
         let seed = config.seed;
         let sender = Sender::new(Duration::ZERO, shape, config, control);
         let (left, chunk_len) = (bytes, shape.chunk_len);
-        let sending = Sending { sender, left, chunk_len, buffers, done_at: None, failed: false };
+        let sending = Sending { sender, all: bytes, left, chunk_len, buffers, done_at: None, failed: false };
         Self::new(Role::Sends(Box::new(sending)), seed)
     }
 
@@ -90,6 +98,8 @@ impl Host {
             receiver,
             chunks: VecDeque::new(),
             first: 0,
+            packet_len: shape.packet_len as usize,
+            parity: BTreeMap::new(),
             writing: VecDeque::new(),
             write_time,
             written: 0,
@@ -170,8 +180,16 @@ impl Sending {
         }
         while let Some(transmit) = self.sender.poll_transmit(now) {
             let mut bytes = transmit.header.encode().to_vec();
-            let chunk = transmit.header.packet.chunk;
-            bytes.extend((transmit.offset..transmit.offset + transmit.len).map(|at| pattern(chunk, at)));
+            let PacketNumber { chunk, index } = transmit.header.packet;
+            match transmit.header.kind {
+                Kind::Parity => {
+                    let ParityNumber { number, of } = ParityNumber::from_index(index).unwrap();
+                    let len = (self.all - chunk * u64::from(self.chunk_len)).min(self.chunk_len.into()) as usize;
+                    let content: Vec<u8> = (0..len).map(|at| pattern(chunk, at)).collect();
+                    bytes.extend(&parity::encode(&content, transmit.len, of as usize).unwrap()[number as usize]);
+                }
+                _ => bytes.extend((transmit.offset..transmit.offset + transmit.len).map(|at| pattern(chunk, at))),
+            }
             bytes.extend(SEAL);
             outbox.push_back((DATAGRAMS, Datagram(bytes)));
         }
@@ -182,7 +200,44 @@ impl Sending {
 }
 
 impl Receiving {
+    fn parity(&mut self, now: Duration, header: &Header, body: &[u8]) {
+        let place = match self.receiver.place_parity(header, body.len()) {
+            Ok(place) => place,
+            Err(Unplaced::Foreign) => return,
+            Err(Unplaced::Invalid(why)) => panic!("{why}: {header:?}"),
+        };
+        self.receiver.parity_arrived(now, header, body.len());
+        let Some((chunk, ParityNumber { number, of })) = place else { return };
+        let (_, packets) = self.parity.entry(chunk).or_insert_with(|| (of, Vec::new()));
+        if packets.iter().all(|(known, _)| *known != number) {
+            packets.push((number, body.to_vec()));
+        }
+        self.restore(now, chunk);
+    }
+
+    /// Computes what is missing of a chunk, if there is parity for all of it.
+    fn restore(&mut self, now: Duration, chunk: u64) {
+        let Some((of, packets)) = self.parity.get(&chunk) else { return };
+        let Some(missing) = self.receiver.missing(chunk).filter(|missing| missing.len() <= packets.len()) else {
+            return;
+        };
+        let at = (chunk - self.first) as usize;
+        while self.chunks.len() <= at {
+            self.chunks.push_back(Vec::new());
+        }
+        let content = &mut self.chunks[at];
+        content.resize(self.receiver.len_of(chunk).unwrap() as usize, 0);
+        assert!(parity::restore(content, self.packet_len, &missing, (packets, *of as usize)));
+        self.parity.remove(&chunk);
+        if let Some(chunk) = self.receiver.restored(now, chunk) {
+            self.writing.push_back((now + self.write_time, chunk));
+        }
+    }
+
     fn packet(&mut self, now: Duration, header: &Header, body: &[u8]) {
+        if header.kind == Kind::Parity {
+            return self.parity(now, header, body);
+        }
         let place = match self.receiver.place(header, body.len()) {
             Ok(place) => place,
             Err(Unplaced::Foreign) => return,
@@ -200,8 +255,9 @@ impl Receiving {
             chunk[place.offset..place.offset + body.len()].copy_from_slice(body);
             self.fresh += body.len() as u64;
         }
-        if let Some(chunk) = self.receiver.arrived(now, header, body.len()) {
-            self.writing.push_back((now + self.write_time, chunk));
+        match self.receiver.arrived(now, header, body.len()) {
+            Some(chunk) => self.writing.push_back((now + self.write_time, chunk)),
+            None => self.restore(now, header.packet.chunk),
         }
     }
 
@@ -209,11 +265,10 @@ impl Receiving {
         let number = u64::from_be_bytes(bytes[1..9].try_into().unwrap());
         let len = u32::from_be_bytes(bytes[9..].try_into().unwrap());
         match bytes[0] {
-            b'c' => {
-                if let Some(chunk) = self.receiver.announce(number, len).unwrap() {
-                    self.writing.push_back((now + self.write_time, chunk));
-                }
-            }
+            b'c' => match self.receiver.announce(number, len).unwrap() {
+                Some(chunk) => self.writing.push_back((now + self.write_time, chunk)),
+                None => self.restore(now, number),
+            },
             _ => self.total = Some(self.receiver.announced()),
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 fn transfers_complete_under_loss() {
     for (seed, loss) in ["0%", "0.1%", "1%", "5%", "10%", "30%"].into_iter().enumerate() {
         // What is known of the path is wrong by a factor of ten.
-        let known = KnownPath { bits_per_second: 1_000_000_000, rtt: Duration::from_millis(100) };
+        let known = KnownPath { bits_per_second: 1_000_000_000, rtt: Duration::from_millis(100), loss_per_million: 0 };
         let controls: [&dyn Factory; 3] = [&Model, &Fixed { bits_per_second: 90_000_000 }, &Resumed { known }];
         for control in controls {
             let bytes = 20_000_000;

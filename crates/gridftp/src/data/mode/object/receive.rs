@@ -78,8 +78,15 @@ async fn run(
     Run { from: intake.from, announced: BTreeMap::new(), total: None, passed: 0 }
         .run_to_end(control, &receiving, (&pool, blocks))
         .await?;
-    let ReceiveCounters { packets, duplicates, drops, sent, .. } = receiving.counters();
-    let totals = ObjectTotals { transfers: 1, needed: packets - duplicates, sent, drops, ..ObjectTotals::default() };
+    let ReceiveCounters { packets, duplicates, drops, sent, parity, restored, .. } = receiving.counters();
+    let totals = ObjectTotals {
+        transfers: 1,
+        needed: packets - duplicates + restored,
+        sent,
+        drops,
+        parity,
+        ..ObjectTotals::default()
+    };
     if drops > 0
         && let Some(note) = port.note()
     {

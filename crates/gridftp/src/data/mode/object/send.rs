@@ -101,16 +101,17 @@ fn record(inner: &Inner, sending: &Sending, (to, objects): (SocketAddr, &Objects
     if let Some(path) = sending.known_path().filter(|_| objects.rate.is_none()) {
         inner.settings.known_paths.learn(to.ip(), path);
     }
-    let (SendCounters { needed, sent, repairs, repeats, lost, drops, .. }, (rtt, rate)) =
+    let (SendCounters { needed, sent, repairs, repeats, parity, lost, drops, .. }, (rtt, rate)) =
         (sending.counters(), sending.pace());
     let rtt = rtt.map_or(0.0, |rtt| rtt.as_secs_f64());
-    let totals = ObjectTotals { transfers: 1, needed, sent, repairs, repeats, drops, rate, rtt };
+    let totals = ObjectTotals { transfers: 1, needed, sent, repairs, repeats, parity, drops, rate, rtt };
     tracing::debug!(
         packets = needed,
         waste = totals.waste(),
         lost,
         repairs,
         repeats,
+        parity,
         drops,
         rtt,
         rate,
@@ -158,9 +159,11 @@ async fn agree(
         return Err(Error::Object(why));
     }
     shape.chunk_len = chunk_len;
+    let known = inner.settings.known_paths.get(to.ip());
     let config = SendConfig {
         rtt: RTT,
         socket_room,
+        known_loss: known.map_or(0.0, |known| f64::from(known.loss_per_million) / 1e6),
         seed: random()?,
         overhead: OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 },
         ..SendConfig::default()
@@ -168,7 +171,7 @@ async fn agree(
     // Before the user's own time-out, which could not say why nothing moves.
     let options =
         SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout * 3 / 4 };
-    let factory = objects.factory(inner.settings.known_paths.get(to.ip()));
+    let factory = objects.factory(known);
     let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*factory, options)?;
     sending.raise_credit(credit);
     Ok((sending, shape))
@@ -180,7 +183,8 @@ fn packet_len(to: SocketAddr, objects: &Objects) -> Result<u32, Error> {
     let mtu = object::path_mtu(to).ok_or_else(|| Error::Object(format!("there is no route for datagrams to {to}")))?;
     let most = mtu.saturating_sub(headers);
     match objects.packet {
-        None => Ok(most.min(PACKET_MAX)),
+        // An even number, so that there can be parity.
+        None => Ok(most.min(PACKET_MAX) & !1),
         Some(packet) if packet <= most => Ok(packet),
         Some(packet) => Err(Error::Object(format!(
             "driver object: packet is {packet}; the path to {to} carries packets of at most {most} bytes"
