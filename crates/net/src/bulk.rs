@@ -11,13 +11,13 @@
 //! throughput, because the sender's side performs the wake-up.
 
 use crate::carrier::Pipe;
+use crate::poll_pause::PollPause;
 use crate::stream::Stream;
 use crate::tcp::Plain;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::SpliceFlags;
-use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::time::Duration;
@@ -25,18 +25,6 @@ use std::time::Duration;
 /// Longest wait for the connection before a call releases its thread. A peer on the same machine or in the
 /// same room answers far sooner, and a cancelled transfer is still noticed without a visible delay.
 pub const WAIT_MAX: Duration = Duration::from_millis(10);
-
-/// Pause before polling for input, in which arriving segments gather. A receiver that is faster than the sender
-/// would otherwise be woken for each segment, and the sender's side pays for each wake-up. The pause begins
-/// below the kernel's own timer slack of some 50 us, which is added to it, and doubles while little gathers: a sender that serves several
-/// connections in turn fills each of them slowly. The longest is short beside the round trip of any long path.
-const GATHERING: [Duration; 2] = [Duration::from_micros(10), Duration::from_micros(500)];
-
-/// Bytes that are worth a wake-up. Of a small receive buffer, an eighth is enough.
-const WORTHWHILE: usize = 128 << 10;
-
-/// Requests for fewer bytes say nothing about how much has gathered.
-const TELLING: usize = 64 << 10;
 
 /// Capacity of a [`SplicePipe`], in bytes: large enough to make wake-ups negligible. The kernel grants an
 /// unprivileged user 64 pipes of this size.
@@ -47,8 +35,7 @@ const PIPE_CAPACITY: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Bulk {
     plain: Plain,
-    /// The present pause before polling for input.
-    gathering: Cell<Duration>,
+    pause: PollPause,
 }
 
 impl Stream {
@@ -67,7 +54,7 @@ impl Stream {
         // `sendfile` has no per-call flag for non-blocking mode: on a blocking socket it would wait without
         // limit.
         rustix::io::ioctl_fionbio(&plain, true)?;
-        Ok(Bulk { plain, gathering: Cell::new(GATHERING[0]) })
+        Ok(Bulk { plain, pause: PollPause::new() })
     }
 }
 
@@ -85,9 +72,7 @@ impl Bulk {
     /// # Errors
     /// `WouldBlock` when nothing arrived within [`WAIT_MAX`]; otherwise the connection has failed.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let room = buffer.len();
-        let receive = || Ok(rustix::net::recv(&self.plain, &mut *buffer, RecvFlags::DONTWAIT)?.0);
-        self.gather(room, |waited| self.patiently(PollFlags::IN, waited, receive))
+        self.receive(|| Ok(rustix::net::recv(&self.plain, &mut *buffer, RecvFlags::DONTWAIT)?.0))
     }
 
     /// Writes as much as fits. With `more`, the kernel may hold back a short segment until further bytes
@@ -97,7 +82,7 @@ impl Bulk {
     /// `WouldBlock` when nothing fitted within [`WAIT_MAX`]; otherwise the connection has failed.
     pub fn write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | if more { SendFlags::MORE } else { SendFlags::empty() };
-        self.patiently(PollFlags::OUT, &Cell::new(false), || rustix::net::send(&self.plain, bytes, flags))
+        self.patiently(PollFlags::OUT, || rustix::net::send(&self.plain, bytes, flags))
     }
 
     /// Writes up to `len` bytes of `file` from offset `at` on, without reading them into memory; 0 at the end
@@ -107,43 +92,26 @@ impl Bulk {
     /// # Errors
     /// `WouldBlock` when nothing fitted within [`WAIT_MAX`]; otherwise the connection or the file has failed.
     pub fn send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
-        self.patiently(PollFlags::OUT, &Cell::new(false), || {
-            rustix::fs::sendfile(&self.plain, file, Some(&mut { at }), len)
-        })
+        self.patiently(PollFlags::OUT, || rustix::fs::sendfile(&self.plain, file, Some(&mut { at }), len))
     }
 
-    /// Receives by `receive`, which has room for so many bytes, and adapts the pause to what has gathered.
-    fn gather(&self, room: usize, receive: impl FnOnce(&Cell<bool>) -> io::Result<usize>) -> io::Result<usize> {
-        let waited = Cell::new(false);
-        let received = receive(&waited)?;
-        if waited.get() && room >= TELLING {
-            // The kernel counts its own overhead as well: a full buffer holds about half of it.
-            let buffer = rustix::net::sockopt::socket_recv_buffer_size(&self.plain).unwrap_or(0);
-            let pause = self.gathering.get();
-            if received < WORTHWHILE.min(buffer / 8).min(room) {
-                self.gathering.set((2 * pause).min(GATHERING[1]));
-            } else if received >= (buffer / 4).min(room) {
-                // Otherwise the sender would have to wait for room.
-                self.gathering.set((pause / 2).max(GATHERING[0]));
-            }
-        }
+    /// Receives by `attempt`.
+    fn receive(&self, attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+        let received = self.patiently(PollFlags::IN, attempt)?;
+        self.pause.received(received);
         Ok(received)
     }
 
-    /// Retries `attempt` until it succeeds. Gives up with `WouldBlock` after one wait for readiness, which `waited` notes.
-    fn patiently(
-        &self,
-        ready: PollFlags,
-        waited: &Cell<bool>,
-        mut attempt: impl FnMut() -> Result<usize, Errno>,
-    ) -> io::Result<usize> {
+    /// Retries `attempt` until it succeeds. Gives up with `WouldBlock` after one wait for readiness.
+    fn patiently(&self, ready: PollFlags, mut attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+        let mut has_waited = false;
         loop {
             match attempt() {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if waited.get() || !self.wait(ready)? => {
+                Err(Errno::AGAIN) if has_waited || !self.wait(ready)? => {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
-                Err(Errno::AGAIN) => waited.set(true),
+                Err(Errno::AGAIN) => has_waited = true,
                 other => return Ok(other?),
             }
         }
@@ -152,7 +120,8 @@ impl Bulk {
     /// Waits up to [`WAIT_MAX`] for readiness, and returns whether the socket became ready.
     fn wait(&self, ready: PollFlags) -> io::Result<bool> {
         if ready == PollFlags::IN {
-            std::thread::sleep(self.gathering.get());
+            let buffer = rustix::net::sockopt::socket_recv_buffer_size(&self.plain).unwrap_or(0);
+            std::thread::sleep(self.pause.next(buffer));
         }
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(WAIT_MAX.subsec_nanos()) };
         match rustix::event::poll(&mut [PollFd::new(&self.plain, ready)], Some(&limit)) {
@@ -191,8 +160,7 @@ impl SplicePipe {
         debug_assert!(self.len == 0 && max > 0);
         let max = max.min(PIPE_CAPACITY);
         let (socket, into) = (&from.plain, &self.pipe.write);
-        let splice = || rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK);
-        self.len = from.gather(max, |waited| from.patiently(PollFlags::IN, waited, splice))?;
+        self.len = from.receive(|| rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK))?;
         Ok(self.len)
     }
 

@@ -43,6 +43,7 @@ mod memory;
 pub mod names;
 pub mod object;
 pub mod pair;
+mod poll_pause;
 mod profile;
 pub mod quic;
 mod registry;
