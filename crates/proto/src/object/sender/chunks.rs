@@ -161,6 +161,11 @@ impl Chunks {
         self.arrived(chunk, 0..packets, visit)
     }
 
+    /// Whether the chunk was begun and has not arrived as a whole.
+    pub(super) fn is_open(&self, chunk: u64) -> bool {
+        self.at(chunk).is_some_and(|chunk| chunk.arrived.count() < chunk.packets())
+    }
+
     /// The chunks that have not arrived as a whole, with the numbers of their packets, and of those that are not known to have
     /// arrived.
     pub(super) fn open(&self) -> impl Iterator<Item = (u64, u32, u32)> {

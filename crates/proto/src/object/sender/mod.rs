@@ -280,7 +280,7 @@ impl Sender {
             return None;
         }
         let pace = self.control.pace();
-        if let Some((chunk, number)) = self.parity.as_mut().and_then(VecDeque::pop_front) {
+        if let Some((chunk, number)) = self.next_parity() {
             // It is not in flight, since nobody acknowledges it, and would be late if it waited for room.
             self.pacer.charge(now, pace.interval, 1.0);
             return Some(self.transmit_parity(now, chunk, number));
@@ -445,6 +445,13 @@ impl Sender {
             return self.config.known_loss;
         }
         self.counters.lost as f64 / judged as f64
+    }
+
+    /// The next parity packet of a chunk that has not arrived meanwhile.
+    fn next_parity(&mut self) -> Option<(u64, ParityNumber)> {
+        let parity = self.parity.as_mut()?;
+        while parity.pop_front_if(|(chunk, _)| !self.chunks.is_open(*chunk)).is_some() {}
+        parity.pop_front()
     }
 
     fn transmit_parity(&mut self, now: Duration, chunk: u64, number: ParityNumber) -> Transmit {
