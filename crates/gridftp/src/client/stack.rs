@@ -305,7 +305,7 @@ mod tests {
             ),
             ("object:ack=0", "driver object: ack is \"0\"; a number of packets"),
             ("object:seal=rot13", "driver object: seal is \"rot13\"; encrypt or none was expected"),
-            ("object:control=new", "driver object: control is \"new\"; fair or fixed was expected"),
+            ("object:control=new", "driver object: control is \"new\"; fair, loss or fixed was expected"),
             (
                 "object:control=fixed",
                 "driver object: control is \"fixed\", which needs a rate: object:control=fixed;rate=1gbit",
