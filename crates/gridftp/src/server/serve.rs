@@ -78,7 +78,8 @@ impl Server {
     /// # Errors
     /// [`ConfigError`], naming the setting.
     pub async fn check(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<(), ConfigError> {
-        Ok(LoadedConfig::of(config, gateways, None)?.users.look().await?)
+        let load = async { Ok(LoadedConfig::of(config, gateways, None)?.users.look().await?) };
+        load.await.map_err(|error| config.origin.locate(error))
     }
 
     /// A handle that replaces the configuration of this server.
