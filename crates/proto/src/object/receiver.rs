@@ -175,10 +175,7 @@ impl Receiver {
     /// What to do with the datagram instead.
     pub fn place(&self, header: &Header, len: usize) -> Result<Place, Unplaced> {
         let PacketNumber { chunk, index } = header.packet;
-        if header.kind != Kind::Data
-            || header.transfer != self.shape.transfer
-            || !self.replay.is_new(header.transmission)
-        {
+        if !self.is_new(header, Kind::Data) {
             return Err(Unplaced::Foreign);
         }
         if chunk >= self.credit() {
@@ -211,10 +208,7 @@ impl Receiver {
     /// As [`Self::place`].
     pub fn place_parity(&self, header: &Header, len: usize) -> Result<Option<(u64, ParityNumber)>, Unplaced> {
         let PacketNumber { chunk, index } = header.packet;
-        if header.kind != Kind::Parity
-            || header.transfer != self.shape.transfer
-            || !self.replay.is_new(header.transmission)
-        {
+        if !self.is_new(header, Kind::Parity) {
             return Err(Unplaced::Foreign);
         }
         if chunk >= self.credit() {
@@ -274,6 +268,11 @@ impl Receiver {
         // The sender need not repair them.
         self.acks.due = Some(now);
         self.completed(number)
+    }
+
+    /// Whether the datagram is of this kind and this transfer, and has not arrived before.
+    fn is_new(&self, header: &Header, kind: Kind) -> bool {
+        header.kind == kind && header.transfer == self.shape.transfer && self.replay.is_new(header.transmission)
     }
 
     fn is_complete(&self, chunk: u64) -> bool {
