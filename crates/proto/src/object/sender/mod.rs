@@ -139,7 +139,7 @@ pub struct SendCounters {
 /// A packet to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
-    /// Its header. For [`Kind::Parity`] the bytes are that parity packet ([`parity::encode`]).
+    /// Its header. For [`Kind::Parity`] the bytes are that parity packet ([`encode`](super::parity::encode)).
     pub header: Header,
     /// Offset of its bytes in the chunk.
     pub offset: usize,
