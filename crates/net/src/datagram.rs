@@ -1,7 +1,7 @@
 //! A UDP socket that sends and receives batches through quinn-udp (UDP_SEGMENT, UDP_GRO), with large buffers, and
 //! that filters errors that do not concern a connection.
 
-use crate::sys;
+use crate::sys::{self, TooLong};
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, SockRef, Type};
 use std::io::{self, IoSliceMut};
@@ -25,7 +25,7 @@ pub(crate) struct Socket {
     io: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
-    may_fragment: bool,
+    too_long: TooLong,
     /// Bytes that the kernel holds for this process, as far as they fit into its own bookkeeping.
     receive_buffer: usize,
     note: Option<Arc<str>>,
@@ -51,8 +51,8 @@ pub(crate) enum Sent {
 }
 
 impl Socket {
-    /// Binds a socket, whose packets may be fragmented on the way or not.
-    pub(crate) fn bind(addr: SocketAddr, may_fragment: bool) -> io::Result<Self> {
+    /// Binds a socket, whose long packets are treated like that.
+    pub(crate) fn bind(addr: SocketAddr, too_long: TooLong) -> io::Result<Self> {
         let socket = socket2::Socket::new(Domain::for_address(addr), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         if addr.is_ipv6() {
             // IPv4 needs a listener of its own in the configuration, as with TCP.
@@ -71,8 +71,8 @@ impl Socket {
         socket.bind(&addr.into())?;
         let io = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&io))?;
-        sys::allow_fragments(io.as_fd(), addr.is_ipv6(), may_fragment)?;
-        Ok(Self { local: io.local_addr()?, io, state, may_fragment, receive_buffer: granted, note })
+        sys::treat_too_long(io.as_fd(), addr.is_ipv6(), too_long)?;
+        Ok(Self { local: io.local_addr()?, io, state, too_long, receive_buffer: granted, note })
     }
 
     /// Lets the kernel hold few datagrams, since nobody is expected to send any. [`Self::hold_many`] ends that.
@@ -142,13 +142,13 @@ impl Socket {
     /// error.
     pub(crate) fn send_whole(&self, route: Route, bytes: &[u8]) {
         let v6 = self.local.is_ipv6();
-        if sys::allow_fragments(self.io.as_fd(), v6, false).is_ok() {
+        if sys::treat_too_long(self.io.as_fd(), v6, TooLong::Refused).is_ok() {
             let Route { to: destination, from: src_ip } = route;
             let whole = quinn_udp::Transmit { destination, ecn: None, contents: bytes, segment_size: None, src_ip };
             let _ = self.send_once(&whole);
         }
         // Restores the setting from `bind`.
-        let _ = sys::allow_fragments(self.io.as_fd(), v6, self.may_fragment);
+        let _ = sys::treat_too_long(self.io.as_fd(), v6, self.too_long);
     }
 
     /// Receives into as many of `buffers` as needed, and returns their number; `None` if nothing has arrived.

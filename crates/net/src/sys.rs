@@ -106,14 +106,28 @@ pub(crate) fn path_mtu(to: SocketAddr) -> Option<u32> {
     u32::try_from(mtu).ok()
 }
 
-/// Chooses what happens to a datagram larger than the path MTU known to this host: it is sent in fragments,
-/// or refused with `EMSGSIZE`. Routers do not fragment in either case.
-pub(crate) fn allow_fragments(fd: BorrowedFd, v6: bool, allowed: bool) -> io::Result<()> {
-    let or = |yes, no| if allowed { yes } else { no };
-    let v4 = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, or(libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO))];
+/// What happens to a datagram larger than the path MTU known to this host. Routers do not fragment in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TooLong {
+    /// It is sent in fragments.
+    Fragmented,
+    /// It is refused with `EMSGSIZE`.
+    Refused,
+    /// It is sent all the same, unless it is too long for the interface: what is known of the path may be forged.
+    SentWhole,
+}
+
+/// Chooses what happens to long datagrams.
+pub(crate) fn treat_too_long(fd: BorrowedFd, v6: bool, how: TooLong) -> io::Result<()> {
+    let (v4, v6_how) = match how {
+        TooLong::Fragmented => (libc::IP_PMTUDISC_WANT, libc::IPV6_PMTUDISC_WANT),
+        TooLong::Refused => (libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO),
+        TooLong::SentWhole => (libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE),
+    };
+    let v4 = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, v4)];
     let v6_options = [
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, or(libc::IPV6_PMTUDISC_WANT, libc::IPV6_PMTUDISC_DO)),
-        (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, or(0, 1)),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6_how),
+        (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, i32::from(how != TooLong::Fragmented)),
     ];
     for (level, option, value) in if v6 { &v6_options[..] } else { &v4[..] } {
         // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.

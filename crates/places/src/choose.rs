@@ -49,7 +49,7 @@ const EACH: u64 = 16 << 20;
 
 /// The number of connections of a file.
 pub fn streams(segment: &Segment) -> u32 {
-    let Segment { size, rtt, window, loss } = *segment;
+    let Segment { size, rtt, window, loss, .. } = *segment;
     if rtt < FAR {
         return 1;
     }
@@ -157,7 +157,7 @@ mod tests {
             (1 << 40, 50, 128 * mb, 1e-4, 8),
             (1 << 40, 5, 128 * mb, 1e-4, 4),
         ] {
-            let segment = Segment { size, rtt: Duration::from_millis(rtt), window, loss };
+            let segment = Segment { size, rtt: Duration::from_millis(rtt), window, loss, rate: 0.0 };
             assert_eq!(streams(&segment), expected, "{segment:?}");
         }
         assert_eq!("auto".parse(), Ok(Auto::<9>(None)));

@@ -13,6 +13,7 @@
 //! the process's working directory. [`enum@Error`] tells by its kind what failed; its sentences use the names of the
 //! command line's options.
 
+mod auto;
 pub mod choose;
 mod error;
 pub mod listing;

@@ -10,7 +10,7 @@ use phoebus_files::local::Local;
 use phoebus_files::plan::is_pattern;
 use phoebus_files::store::Store;
 use phoebus_files::{Links, Retry};
-use phoebus_gridftp::client::Remote;
+use phoebus_gridftp::client::{CarriedFiles, Remote};
 use phoebus_gridftp::data::ObjectTotals;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -77,6 +77,12 @@ impl Stores {
     /// What transfers as objects have cost.
     pub fn objects(&self) -> ObjectTotals {
         self.far.iter().fold(ObjectTotals::default(), |all, (_, remote, _)| all.and(remote.objects()))
+    }
+
+    /// What has carried files, where `--stack auto` left that to this end: by the name of the server.
+    pub fn carriers(&self) -> Vec<(String, CarriedFiles)> {
+        let each = self.far.iter().map(|(_, remote, store)| (store.name(), remote.carriers()));
+        each.flat_map(|(name, all)| all.into_iter().map(move |carried| (name.clone(), carried))).collect()
     }
 
     /// Why files between servers went through this end, if any did.

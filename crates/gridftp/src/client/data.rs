@@ -19,9 +19,13 @@ use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::gridftp::reply::Reply;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// PBSZ under GSI, in bytes. Larger than any record.
 const PROTECTED_BLOCK: u64 = 1 << 20;
+
+/// How long datagrams may take to be answered where files can go over TCP instead: time for several lost ones.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// Settings of all data connections to a server.
 #[derive(Debug)]
@@ -31,11 +35,13 @@ pub(super) struct DataPlan<'a> {
     losses: Option<Arc<Losses>>,
     /// Connections of a transfer.
     connections: u32,
+    /// The stack of drivers.
+    stack: Option<&'a NetStack>,
 }
 
 impl<'a> DataPlan<'a> {
     pub(super) fn of(options: &'a Options) -> Self {
-        Self { options, losses: None, connections: 1 }
+        Self { options, losses: None, connections: 1, stack: options.stack.as_ref() }
     }
 
     /// The same, counting what was sent again.
@@ -48,11 +54,22 @@ impl<'a> DataPlan<'a> {
         Self { connections, ..self }
     }
 
+    /// The same for a file that goes as an object by this end's choice.
+    pub(super) fn by_objects(self) -> Self {
+        let auto = self.options.auto.as_ref().map(|auto| &auto.stack);
+        Self { stack: auto.or(self.stack), ..self }
+    }
+
+    /// Whether this end has chosen an object.
+    fn has_chosen_objects(&self) -> bool {
+        self.options.auto.is_some() && self.stack.is_some_and(NetStack::has_objects)
+    }
+
     /// Whether data goes without protection.
     pub(super) fn is_plain(&self) -> bool {
         match &self.options.security {
             _ if self.options.inside().is_some() => false,
-            _ if self.options.stack.as_ref().is_some_and(|stack| !stack.is_tcp() || stack.keyed().is_some()) => false,
+            _ if self.stack.is_some_and(|stack| !stack.is_tcp() || stack.keyed().is_some()) => false,
             Security::None => true,
             Security::Tls { .. } => false,
             Security::Grid(grid) => !grid.data_auth || grid.protection == Protection::Clear,
@@ -67,6 +84,7 @@ impl<'a> DataPlan<'a> {
     /// Sets the protection of data (PBSZ, PROT, DCAU).
     pub(super) async fn announce(&self, session: &mut Session) -> Result<(), Error> {
         let name = session.name.clone();
+        session.proves_data = self.is_proved();
         match &self.options.security {
             Security::None => Ok(()),
             Security::Tls { .. } => {
@@ -93,8 +111,11 @@ impl<'a> DataPlan<'a> {
 
     /// Settings of the data channel for a transfer of this session.
     fn settings(&self, session: &Session) -> Result<Settings, Error> {
+        let has_objects = session.stack.as_ref().is_some_and(|told| told.objects.is_some());
         let security = match &self.options.security {
             Security::None | Security::Grid(Grid { data_auth: false, .. }) => None,
+            // The keys that the two ends have told each other over the authenticated control connection protect data.
+            Security::Grid(_) if has_objects => None,
             Security::Tls { config, .. } => {
                 let config = session.tls.as_ref().unwrap_or(config).clone();
                 Some(ChannelSecurity::TlsClient(config, server_name(&self.options.server.host, &session.name)?))
@@ -113,9 +134,18 @@ impl<'a> DataPlan<'a> {
         };
         let (reply_timeout, stall_timeout) = (self.options.reply_timeout, self.options.stall_timeout);
         let ports = self.options.ports.clone();
+        let datagram_timeout = if self.has_chosen_objects() { ANSWER } else { Settings::default().datagram_timeout };
         let known_paths = self.options.known_paths.clone();
-        let mut settings =
-            Settings { from, security, ports, known_paths, reply_timeout, stall_timeout, ..Settings::default() };
+        let mut settings = Settings {
+            from,
+            security,
+            ports,
+            known_paths,
+            datagram_timeout,
+            reply_timeout,
+            stall_timeout,
+            ..Settings::default()
+        };
         if let Some(transport) = &session.data {
             settings.transport = transport.clone();
         }
@@ -146,7 +176,10 @@ impl<'a> DataPlan<'a> {
         if self.options.inside().is_some() {
             return self.carry_inside(session).await;
         }
-        let Some(stack) = self.options.stack.as_ref().filter(|_| !session.refuses_stack) else { return Ok(()) };
+        let by_choice = self.has_chosen_objects();
+        let Some(stack) = self.stack.filter(|_| by_choice || !session.refuses_stack) else {
+            return self.carry_by_default(session).await;
+        };
         let stack = &match mode {
             Some(mode) => stack.in_mode(mode),
             None => stack.to_list(),
@@ -155,12 +188,13 @@ impl<'a> DataPlan<'a> {
             Some(_) => Some(self.own_key(session)?.pin()),
             None => None,
         };
-        let line = stack.line(self.is_proved(), key);
+        let line = stack.line(self.is_proved() && !by_choice, key);
         if session.stack.as_ref().is_some_and(|told| told.line == line) {
             return Ok(());
         }
+        self.prove(session, !by_choice).await?;
         let theirs = match self.tell(session, stack, &line).await {
-            Err(Error::Store { kind: ErrorKind::Request, .. }) if stack.optional => {
+            Err(Error::Store { kind: ErrorKind::Request, .. }) if stack.optional && !by_choice => {
                 session.refuses_stack = true;
                 return Ok(());
             }
@@ -170,6 +204,35 @@ impl<'a> DataPlan<'a> {
         let told = stack.told(line, own.as_ref().zip(theirs));
         let failed = |error| passing(&session.name, format!("data cannot be carried: {}", phoebus_net::reason(&error)));
         session.stack = Some(told.map_err(failed)?);
+        Ok(())
+    }
+
+    /// Sets the server's default stack, after a file that went as an object by this end's choice.
+    async fn carry_by_default(&self, session: &mut Session) -> Result<(), Error> {
+        if session.stack.is_none() || self.options.auto.is_none() {
+            return Ok(());
+        }
+        // The data endpoint belongs to the previous stack.
+        session.take_prefetched().await?;
+        (session.stack, session.key_exchange) = (None, None);
+        let name = session.name.clone();
+        session.must("SITE SETNETSTACK default", &name, "use").await?;
+        self.prove(session, true).await
+    }
+
+    /// Has certificates authenticate data connections, if they are to at all, or not: objects have keys of their own.
+    async fn prove(&self, session: &mut Session, by_certificates: bool) -> Result<(), Error> {
+        if !self.is_proved() || session.proves_data == by_certificates {
+            return Ok(());
+        }
+        if by_certificates {
+            return self.announce(session).await;
+        }
+        let name = session.name.clone();
+        // Only authenticated connections are protected.
+        session.must("PROT C", &name, "leave the protection of data to the stack of").await?;
+        session.must("DCAU N", &name, "use").await?;
+        session.proves_data = false;
         Ok(())
     }
 
@@ -239,7 +302,7 @@ impl<'a> DataPlan<'a> {
     /// Sets the stack on this server and on that of `other`, for data between the two. If the stack needs keys, each
     /// server learns the other's, unless it has it.
     pub(super) async fn introduce(&self, session: &mut Session, other: &mut Session) -> Result<(), Error> {
-        let Some(stack) = self.options.stack.as_ref().filter(|stack| stack.keyed().is_some()) else { return Ok(()) };
+        let Some(stack) = self.stack.filter(|stack| stack.keyed().is_some()) else { return Ok(()) };
         if session.was_at(other.key_exchange.as_ref()) {
             return Ok(());
         }
@@ -253,7 +316,7 @@ impl<'a> DataPlan<'a> {
 
     /// Prepares a transfer in `mode` between two servers. Keys are exchanged by [`Self::introduce`].
     pub(super) async fn enter_between(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
-        if self.options.stack.as_ref().is_some_and(|stack| stack.keyed().is_none()) {
+        if self.stack.is_none_or(|stack| stack.keyed().is_none()) {
             self.carry(session, Some(mode)).await?;
         }
         self.go_to(session, mode).await

@@ -221,6 +221,7 @@ impl RemoteDraft {
             path: self.remote.path(&self.part)?,
             size: self.spec.size,
             streams: self.streams,
+            as_object: false,
             kept: self.kept.clone(),
             safe: self.safe.clone(),
             marks: self.marks.clone(),

@@ -61,6 +61,7 @@
 //!
 //! Connections and their protection:
 //! - `data`: endpoints and protection of data connections.
+//! - `carrier`, `choosing`: what carries a file, where that is left to the program.
 //! - `stack`: [`NetStack`], the drivers of data connections.
 //! - `route`: [`Route`], connections through gateways.
 //! - `inside`: data connections inside SSH.
@@ -76,6 +77,8 @@ mod as_draft;
 mod as_store;
 mod batch;
 mod begun;
+mod carrier;
+mod choosing;
 mod commands;
 mod connection_limit;
 mod data;
@@ -120,9 +123,10 @@ mod tls_tickets;
 mod upload_journal;
 mod upload_lock;
 
+pub use carrier::{AutoObjects, CarriedFiles, Carrier, Segment};
 pub use farewell::farewells;
 pub use inside::Inside;
-pub use options::{Grid, Login, Options, Password, Security, Segment};
+pub use options::{Grid, Login, Options, Password, Security};
 pub use remote::Remote;
 pub use route::{ControlStream, RelayStream, Route};
 pub use stack::NetStack;

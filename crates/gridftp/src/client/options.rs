@@ -1,5 +1,6 @@
 //! The options of the client: server, login, protection, limits.
 
+use super::carrier::{AutoObjects, Segment};
 use super::inside::Inside;
 use super::route::Route;
 use super::stack::NetStack;
@@ -37,6 +38,8 @@ pub struct Options {
     pub way: Option<Arc<dyn Route>>,
     /// The stack of drivers for data connections, which servers are told. `None`: TCP.
     pub stack: Option<NetStack>,
+    /// Objects, for files that are chosen for them. All others go by `stack`.
+    pub auto: Option<AutoObjects>,
     /// Whether data may go inside SSH, for a server that SSH has started.
     pub inside: Option<Inside>,
     /// Whether all data nodes of a server move each file (SPAS, SPOR), as extended blocks, to and from the addresses
@@ -87,6 +90,7 @@ impl Options {
             sessions: 16,
             way: None,
             stack: None,
+            auto: None,
             inside: None,
             striped: false,
             data_elsewhere: false,
@@ -101,19 +105,6 @@ impl Options {
             beside: Duration::from_secs(5),
         }
     }
-}
-
-/// Measurements of a file's path, for choosing the number of connections.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Segment {
-    /// Bytes to move.
-    pub size: u64,
-    /// Round trip of the server's replies.
-    pub rtt: Duration,
-    /// Bytes that the kernel allows in flight on one connection.
-    pub window: u64,
-    /// Fraction of segments that were retransmitted. 0 before many were sent.
-    pub loss: f64,
 }
 
 /// The login.

@@ -1,13 +1,14 @@
 //! A connection to a server after login, and what is known of the server. `as_store` implements the store.
 
 use super::ahead::Ahead;
+use super::carrier::{Carriers, Segment};
 use super::connection_limit::ConnectionLimit;
 use super::data::DataPlan;
 use super::error::senseless;
 use super::inside::WINDOW;
 use super::known::{Lists, Looked, Names, New, PartialDirs, Privacy, RESUME_FROM, Refused, SourceModes, Unsure};
 use super::login::login;
-use super::options::{Options, Segment};
+use super::options::Options;
 use super::pipe::Pipe;
 use super::pipelining::Pipelining;
 use super::session::Session;
@@ -56,6 +57,7 @@ pub(super) struct Inner {
     pub(super) rtt: Duration,
     pub(super) windows: (u64, u64),
     pub(super) losses: Arc<Losses>,
+    pub(super) carriers: Carriers,
     /// Whether TLS between pinned keys protects data.
     protected: bool,
     pub(super) used: AtomicU32,
@@ -147,6 +149,7 @@ impl Remote {
             rtt,
             windows: (host.tcp_rmem[2], host.tcp_wmem[2]),
             losses: Arc::default(),
+            carriers: Carriers::default(),
             protected,
             used: AtomicU32::new(1),
             limit: AtomicU32::new(u32::MAX),
@@ -208,7 +211,9 @@ impl Remote {
         let chosen = || self.chosen(size?, self.0.windows.1).map(|n| n.min(limit)).filter(|_| self.has("PARALLEL"));
         // Without a partial file to look at, only markers show what the server has.
         let marked = || (size? >= RESUME_FROM && self.has("XDRAFTS")).then_some(1);
-        self.streams().or_else(chosen).or_else(marked)
+        // Objects are extended blocks.
+        let as_object = || self.writes_object(size).then_some(1);
+        self.streams().or_else(as_object).or_else(chosen).or_else(marked)
     }
 
     /// Whether this end chooses between a stream and extended blocks.
@@ -229,10 +234,13 @@ impl Remote {
     }
 
     fn chosen(&self, size: u64, window: u64) -> Option<u32> {
-        let choose = self.choice()?;
-        let loss = self.0.losses.rate();
+        Some(self.choice()?(&self.segment(size, window))).filter(|n| *n > 1)
+    }
+
+    /// What is known of the path of a file of this size.
+    pub(super) fn segment(&self, size: u64, window: u64) -> Segment {
         let window = if self.why_inside().is_some() { window.min(WINDOW) } else { window };
-        Some(choose(&Segment { size, rtt: self.0.rtt, window, loss })).filter(|n| *n > 1)
+        Segment { size, rtt: self.0.rtt, window, loss: self.0.losses.rate(), rate: self.0.losses.objects().path_rate }
     }
 
     /// The chooser of streams, which assumes TCP.

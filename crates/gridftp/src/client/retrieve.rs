@@ -3,6 +3,8 @@
 //! Each retrieval is a task that feeds a flow. The flow ends only after all requested bytes and the server's 226: a cut
 //! connection looks like a complete one.
 
+use super::carrier::Carrier;
+use super::data::DataPlan;
 use super::error::passing;
 use super::remote::Remote;
 use super::request::{ReadRequest, Sender};
@@ -35,6 +37,9 @@ impl Retrieval {
     pub(super) fn of_file(remote: Remote, wanted: ReadRequest, pool: Pool) -> Self {
         let name = wanted.name.clone();
         Self::spawn(name, Some(remote.clone()), move |sender| async move {
+            if let Some(done) = as_object(&remote, &wanted, &pool, &sender).await {
+                return done;
+            }
             let parts = remote.parts_to_read(wanted.ranges.total()).filter(|_| !wanted.ordered);
             if let Some(parts) = parts {
                 return in_parts(&remote, &wanted, parts, pool, &sender, None).await;
@@ -160,6 +165,42 @@ fn divided(ranges: &Ranges, parts: u32) -> Vec<Ranges> {
     all
 }
 
+/// Retrieves everything as an object, if this end so chooses. `None` if it does not, or has found that the server takes none, or
+/// that datagrams do not get through.
+async fn as_object(remote: &Remote, wanted: &ReadRequest, pool: &Pool, sender: &Sender) -> Option<Result<(), Error>> {
+    let (bytes, in_order) = (wanted.ranges.total(), wanted.ordered || wanted.endless);
+    let chosen = remote.carrier_to_read(bytes)?;
+    if !chosen.is_object || in_order {
+        let why = if chosen.is_object { "they are read in order".into() } else { chosen.why };
+        remote.note_carrier(Some(Carrier { is_object: false, why }));
+        return None;
+    }
+    let mut given = Give::to(sender, wanted);
+    let done = async {
+        let mut session = remote.session().await?;
+        remote.agree_on_objects(&mut session).await?;
+        blocks(remote, &mut session, wanted, (remote.plan().by_objects(), 1), pool.clone(), &mut given).await?;
+        remote.keep_after(session).await;
+        Ok(())
+    };
+    let done = done.await.and_then(|()| all_of(&given, wanted));
+    let instead = remote.carrier_to_read(bytes).filter(|instead| !instead.is_object);
+    if done.is_err() && given.missing() == bytes && instead.is_some() {
+        remote.note_carrier(instead);
+        return None;
+    }
+    remote.note_carrier(Some(chosen));
+    Some(done)
+}
+
+/// Checks that everything has come.
+fn all_of(given: &Give<'_>, wanted: &ReadRequest) -> Result<(), Error> {
+    match given.missing() {
+        0 => Ok(()),
+        missing => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
+    }
+}
+
 /// Retrieves everything over `session`: as extended blocks over `streams` connections, or as a stream.
 async fn whole(
     remote: &Remote,
@@ -173,7 +214,7 @@ async fn whole(
     let give = &mut given;
     match streams {
         Some(streams) => {
-            blocks(remote, &mut session, wanted, streams, pool, give).await?;
+            blocks(remote, &mut session, wanted, (remote.plan(), streams), pool, give).await?;
         }
         None => {
             for extent in wanted.ranges.iter() {
@@ -193,10 +234,7 @@ async fn whole(
         }
     }
     remote.keep_after(session).await;
-    match given.missing() {
-        0 => Ok(()),
-        missing => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
-    }
+    all_of(&given, wanted)
 }
 
 /// The state of a session after a stream.
@@ -255,15 +293,16 @@ async fn blocks(
     remote: &Remote,
     session: &mut Session,
     wanted: &ReadRequest,
-    streams: u32,
+    (plan, streams): (DataPlan<'_>, u32),
     pool: Pool,
     give: &mut Give<'_>,
 ) -> Result<(), Error> {
-    let plan = remote.plan();
     plan.enter(session, Mode::Extended).await?;
     plan.parallel(session, streams).await?;
     remote.used(streams);
-    let channel = plan.active(session).await?;
+    // This end may be behind address translation, so it connects where it can.
+    let has_objects = session.stack.as_ref().is_some_and(|stack| stack.objects.is_some());
+    let channel = if has_objects { plan.passive(session).await? } else { plan.active(session).await? };
     let mut command = [b"RETR ", &wanted.path[..]].concat();
     let mut from = 0;
     if wanted.endless {

@@ -52,6 +52,8 @@ pub(super) struct Session {
     pub(super) stack: Option<AcceptedStack>,
     /// Whether the server refused an optional stack.
     pub(super) refuses_stack: bool,
+    /// Whether certificates authenticate data connections now (DCAU A).
+    pub(super) proves_data: bool,
     /// This end's key of data connections, if they need one.
     pub(super) own: Option<OwnKey>,
     /// The exchange of keys with the session of another server: each server has the other's key, and no newer one.
@@ -111,6 +113,7 @@ impl Session {
             farewell: None,
             stack: None,
             refuses_stack: false,
+            proves_data: false,
             own: None,
             key_exchange: None,
             reply_timeout,

@@ -3,6 +3,7 @@
 //! An upload is a task that takes blocks from a flow. It is complete only when all blocks were sent and the server has
 //! confirmed them (226).
 
+use super::carrier::{Carrier, Untouched};
 use super::error::{bare, kind, late, passing, refused, silent, words};
 use super::gated::{Gate, Gated, Nothing};
 use super::known::EarlyRefusal;
@@ -47,6 +48,8 @@ pub(super) struct Sending {
     pub(super) size: Option<u64>,
     /// Connections of extended blocks; `None` for a stream.
     pub(super) streams: Option<u32>,
+    /// Whether it goes as an object by this end's choice.
+    pub(super) as_object: bool,
     /// Ranges that the server has.
     pub(super) kept: Ranges,
     /// Ranges that the server says are synced.
@@ -111,6 +114,34 @@ async fn run(
     moved: Arc<AtomicU64>,
     stop: &Notify,
 ) -> Result<(), Error> {
+    let carrier = || remote.carrier_to_write(sending.size);
+    // A draft that was begun as a stream goes on as one; objects are extended blocks.
+    let Some(chosen) = carrier().filter(|chosen| chosen.is_object && sending.streams.is_some()) else {
+        remote.note_carrier(carrier().map(|carrier| Carrier { is_object: false, ..carrier }));
+        return attempt(remote, sending, flow, moved, stop).await;
+    };
+    let by_object = Sending { as_object: true, ..sending.clone() };
+    let untouched = Arc::new(Untouched::new(flow.clone()));
+    let done = attempt(remote, &by_object, untouched.clone(), moved.clone(), stop).await;
+    let instead = carrier().filter(|instead| !instead.is_object);
+    if done.is_ok() || untouched.was_read() || instead.is_none() {
+        remote.note_carrier(Some(chosen));
+        return done;
+    }
+    // The server takes no objects, or datagrams do not get through.
+    remote.note_carrier(instead);
+    let streams = Some(remote.streams_to_write(sending.size).unwrap_or(1));
+    attempt(remote, &Sending { streams, ..sending.clone() }, flow, moved, stop).await
+}
+
+/// Sends all of `flow` by one carrier.
+async fn attempt(
+    remote: &Remote,
+    sending: &Sending,
+    flow: Arc<dyn Flow>,
+    moved: Arc<AtomicU64>,
+    stop: &Notify,
+) -> Result<(), Error> {
     let mut session = remote.session_to_write().await?;
     let Some(line) = &sending.private_line else {
         store(remote, &mut session, sending, flow, &moved, stop).await?;
@@ -162,7 +193,11 @@ async fn store(
 ) -> Result<bool, Error> {
     let name = &sending.name;
     let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
-    let plan = remote.plan().over(streams);
+    let mut plan = remote.plan().over(streams);
+    if sending.as_object {
+        remote.agree_on_objects(session).await?;
+        plan = plan.by_objects();
+    }
     // Without an authenticated close, servers recognize a complete upload only by its size.
     let always = remote.options().stack.as_ref().is_some_and(|stack| !stack.tells_ends());
     let size = sending.size.filter(|size| *size >= ALLO_FROM || always);

@@ -111,6 +111,16 @@ impl Connection {
         self.stream.peer_addr()
     }
 
+    /// This end's address.
+    pub(super) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// The most bytes that go in one segment, if there are segments.
+    pub(super) fn segment_size(&self) -> Option<u32> {
+        self.stream.stats().ok().map(|stats| stats.segment_size).filter(|size| *size > 0)
+    }
+
     /// A secret that only the two ends of TLS know. `None` if there is no TLS.
     pub(super) fn exported(&self, label: &[u8], context: &[u8]) -> Option<[u8; 32]> {
         match &self.layer {

@@ -1,6 +1,7 @@
 //! Errors of a data channel.
 
 use phoebus_files::ErrorKind;
+use phoebus_net::object::Failure;
 use phoebus_net::reason;
 use phoebus_proto::gridftp::block::BlockError;
 use std::io;
@@ -98,12 +99,24 @@ pub enum Error {
     /// An object transfer failed.
     #[error("{0}")]
     Object(String),
+    /// No datagrams get through, so nothing was sent. Files may go over connections.
+    #[error("{0}")]
+    NoDatagrams(String),
     /// A task of the transfer ended without a word.
     #[error("the transfer was given up")]
     GivenUp,
     /// The source or destination failed.
     #[error(transparent)]
     Store(#[from] phoebus_files::Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Closed(why) => Self::NoDatagrams(why),
+            Failure::Other(why) => Self::Object(why),
+        }
+    }
 }
 
 impl From<Error> for phoebus_files::Error {

@@ -1,8 +1,8 @@
-//! What paths cost: packets that were sent again.
+//! What paths cost: packets that were sent again, and whether datagrams get through at all.
 
 use phoebus_net::Stats;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Sums over connections and transfers.
 #[derive(Debug, Default)]
@@ -10,6 +10,8 @@ pub struct Losses {
     sent: AtomicU64,
     again: AtomicU64,
     objects: Mutex<ObjectTotals>,
+    /// Why no datagrams get through, as a sentence.
+    no_datagrams: OnceLock<String>,
 }
 
 /// What transfers as objects have cost, over all that have ended well.
@@ -31,6 +33,9 @@ pub struct ObjectTotals {
     pub drops: u64,
     /// The rate in force at the end of the latest transfer, in bits per second with all headers. Only the sending end knows.
     pub rate: f64,
+    /// The rate that the latest transfer has found the path to carry, in bits per second with all headers. 0 if it was too short,
+    /// or came from the other end.
+    pub path_rate: f64,
     /// The round-trip time of the latest transfer, in seconds. Only the sending end knows.
     pub rtt: f64,
 }
@@ -45,14 +50,16 @@ impl ObjectTotals {
     pub fn and(self, other: Self) -> Self {
         let latest = if other.transfers > 0 { other } else { self };
         Self {
-            transfers: self.transfers + other.transfers,
-            needed: self.needed + other.needed,
-            sent: self.sent + other.sent,
-            repairs: self.repairs + other.repairs,
-            repeats: self.repeats + other.repeats,
-            parity: self.parity + other.parity,
-            drops: self.drops + other.drops,
+            // Some of them are what a peer says.
+            transfers: self.transfers.saturating_add(other.transfers),
+            needed: self.needed.saturating_add(other.needed),
+            sent: self.sent.saturating_add(other.sent),
+            repairs: self.repairs.saturating_add(other.repairs),
+            repeats: self.repeats.saturating_add(other.repeats),
+            parity: self.parity.saturating_add(other.parity),
+            drops: self.drops.saturating_add(other.drops),
             rate: latest.rate,
+            path_rate: latest.path_rate,
             rtt: latest.rtt,
         }
     }
@@ -78,6 +85,17 @@ impl Losses {
     pub(super) fn add_objects(&self, totals: ObjectTotals) {
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         *objects = objects.and(totals);
+    }
+
+    /// Records that no datagrams get through.
+    pub(super) fn note_no_datagrams(&self, why: &str) {
+        // The first reason stays.
+        let _ = self.no_datagrams.set(why.to_owned());
+    }
+
+    /// Why no datagrams get through, if that was found.
+    pub fn no_datagrams(&self) -> Option<String> {
+        self.no_datagrams.get().cloned()
     }
 
     /// What transfers as objects have cost.

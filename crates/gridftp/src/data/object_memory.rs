@@ -3,6 +3,7 @@
 //! A transfer gets what it wants, and at most a quarter of what is free: the first ones are fast, and later ones still have
 //! some. However little is free, each has [`ObjectMemory::LEAST`], so that each moves.
 
+use phoebus_proto::object::parity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,8 +32,13 @@ impl ObjectMemory {
         Self { free: Arc::new(AtomicU64::new(bytes)) }
     }
 
+    /// Takes a part for at most so many chunks of such a length, with their parity.
+    pub fn share(&self, (chunk, packet): (u32, u32), buffers: u32) -> MemoryShare {
+        self.part(of_chunk(chunk, packet).saturating_mul(buffers.into()))
+    }
+
     /// Takes a part of at most `wanted` bytes.
-    pub fn share(&self, wanted: u64) -> MemoryShare {
+    fn part(&self, wanted: u64) -> MemoryShare {
         let part = |free: u64| Some(wanted.min(free / 4)).filter(|part| *part >= Self::LEAST);
         let update =
             self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| part(free).map(|part| free - part));
@@ -46,14 +52,19 @@ impl MemoryShare {
         self.taken.max(ObjectMemory::LEAST)
     }
 
-    /// The length of chunks and their number that fit, of at most `chunk` bytes and at least `packet`, and at most `buffers`.
+    /// The length of chunks and their number that fit with their parity, of at most `chunk` bytes and at least `packet`, and at most `buffers`.
     /// At least two.
     pub fn fit(&self, (chunk, packet): (u32, u32), buffers: u32) -> (u32, u32) {
         let most = u32::try_from(self.bytes() / ObjectMemory::CHUNKS).unwrap_or(u32::MAX);
         let chunk = chunk.min(most).max(packet);
-        let fitting = u32::try_from(self.bytes() / u64::from(chunk.max(1))).unwrap_or(u32::MAX);
+        let fitting = u32::try_from(self.bytes() / of_chunk(chunk, packet).max(1)).unwrap_or(u32::MAX);
         (chunk, buffers.min(fitting).max(2))
     }
+}
+
+/// What a chunk takes with its parity, in bytes.
+fn of_chunk(chunk: u32, packet: u32) -> u64 {
+    u64::from(chunk) + parity::most_bytes(chunk, packet)
 }
 
 impl Drop for MemoryShare {
@@ -71,27 +82,27 @@ mod tests {
     #[test]
     fn first_transfers_have_what_they_want_and_all_have_some() {
         let memory = ObjectMemory::new(1024 * MIB);
-        let mut shares: Vec<_> = (0..500).map(|_| memory.share(96 * MIB)).collect();
+        let mut shares: Vec<_> = (0..500).map(|_| memory.part(96 * MIB)).collect();
         assert_eq!(shares[0].bytes(), 96 * MIB);
         assert!(shares.iter().all(|share| share.bytes() >= ObjectMemory::LEAST));
         let all: u64 = shares.iter().map(MemoryShare::bytes).sum();
         assert!(all <= 1024 * MIB + 500 * ObjectMemory::LEAST, "{all}");
         // What one gives back is there for the next.
         shares.truncate(0);
-        assert_eq!(memory.share(96 * MIB).bytes(), 96 * MIB);
+        assert_eq!(memory.part(96 * MIB).bytes(), 96 * MIB);
         assert_eq!(memory.free.load(Ordering::Relaxed), 1024 * MIB);
     }
 
     #[test]
     fn chunks_get_shorter_before_there_are_too_few() {
         let memory = ObjectMemory::new(1024 * MIB);
-        assert_eq!(memory.share(96 * MIB).fit((1 << 20, 1438), 96), (1 << 20, 96));
-        assert_eq!(memory.share(16 * MIB).fit((1 << 20, 1438), 96), (1 << 20, 16));
-        assert_eq!(memory.share(2 * MIB).fit((1 << 20, 1438), 96), (512 << 10, 4));
+        assert_eq!(memory.share((1 << 20, 1438), 96).fit((1 << 20, 1438), 96), (1 << 20, 96));
+        assert_eq!(memory.part(16 * MIB).fit((1 << 20, 1438), 96), (1 << 20, 14));
+        assert_eq!(memory.part(2 * MIB).fit((1 << 20, 1438), 96), (512 << 10, 3));
         let none = ObjectMemory::new(0);
-        assert_eq!(none.share(96 * MIB).fit((1 << 20, 1438), 96), (64 << 10, 4));
+        assert_eq!(none.part(96 * MIB).fit((1 << 20, 1438), 96), (64 << 10, 3));
         // A packet has to fit whatever there is.
-        assert_eq!(none.share(96 * MIB).fit((1 << 20, 65_473), 96), (65_536, 4));
-        assert_eq!(none.share(0).fit((1 << 20, 200_000), 96), (200_000, 2));
+        assert_eq!(none.part(96 * MIB).fit((1 << 20, 65_473), 96), (65_536, 2));
+        assert_eq!(none.part(0).fit((1 << 20, 200_000), 96), (200_000, 2));
     }
 }

@@ -27,6 +27,8 @@ pub struct Objects {
     pub buffers: u32,
     /// Packets after which the receiver acknowledges. 64 by default.
     pub ack: u32,
+    /// Most packets that the sender gives to the system at once. 64 by default, as many as Linux segments at once.
+    pub batch: u32,
     /// What sets the rate.
     pub control: RateControl,
     /// With [`RateControl::Loss`] the packets that may be lost, of a million. 10 000 by default, as in FOBS.
@@ -44,6 +46,7 @@ impl Default for Objects {
             chunk: 1 << 20,
             buffers: Self::buffers_of(1 << 20),
             ack: 64,
+            batch: Self::BATCH_MAX,
             control: RateControl::Fair,
             loss_per_million: 10_000,
             rate: None,
@@ -53,6 +56,8 @@ impl Default for Objects {
 }
 
 impl Objects {
+    /// The largest batch.
+    pub const BATCH_MAX: u32 = 64;
     /// The memory of a transfer by default: what 1 Gbit/s brings in four round trips of 200 ms. A chunk takes two and a half of
     /// them if a packet of it has to be repaired.
     const MEMORY: u32 = 96 << 20;

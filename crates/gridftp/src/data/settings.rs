@@ -56,6 +56,9 @@ pub struct Settings {
     pub object_memory: Option<ObjectMemory>,
     /// What is known of paths to other hosts, for objects.
     pub known_paths: KnownPaths,
+    /// For objects: how long the first datagram may take from one end to the other and back. 10 s by default: some of a dozen
+    /// checks get through whatever is lost.
+    pub datagram_timeout: Duration,
     /// Buffers, congestion control and the like. The kernel chooses buffers unless they are set (U16).
     pub profile: Profile,
     /// Most connections on which extended blocks are received. 256 by default: more gain nothing, and each has a
@@ -83,6 +86,7 @@ impl Default for Settings {
             objects: None,
             object_memory: None,
             known_paths: KnownPaths::default(),
+            datagram_timeout: Duration::from_secs(10),
             profile: Profile::default(),
             most: 256,
             ports: None,

@@ -193,7 +193,7 @@ impl Changes {
 /// # Errors
 /// What was expected, naming the driver.
 pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects, String> {
-    let (mut objects, mut buffers) = (Objects::default(), None);
+    let (mut objects, mut buffers, mut lossy) = (Objects::default(), None, false);
     for (key, value) in &layer.options {
         let wrong = |expected: &str| format!("driver {OBJECT}: {key} is \"{value}\"; {expected} was expected");
         let size = |least: u32, most: u32| {
@@ -217,6 +217,10 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
                 let ack = value.parse().ok().filter(|ack| (1..=100_000).contains(ack));
                 objects.ack = ack.ok_or_else(|| wrong("a number of packets from 1 to 100000"))?;
             }
+            "batch" => {
+                let batch = value.parse().ok().filter(|batch| (1..=Objects::BATCH_MAX).contains(batch));
+                objects.batch = batch.ok_or_else(|| wrong("a number of packets from 1 to 64"))?;
+            }
             "rate" => {
                 let rate = value.parse::<BitRate>().ok().filter(|rate| rate.0 >= 8000);
                 objects.rate = Some(rate.ok_or_else(|| wrong("a rate from 8 kbit/s on"))?);
@@ -233,7 +237,7 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
                 let share = value.parse::<Probability>().ok().map(Probability::get);
                 let share = share.filter(|share| (0.001..=LOSS_MAX).contains(share));
                 let share = share.ok_or_else(|| wrong("a share of packets from 0.001 to 0.1"))?;
-                objects.loss_per_million = (share * 1e6).round() as u32;
+                (objects.loss_per_million, lossy) = ((share * 1e6).round() as u32, true);
             }
             "seal" => {
                 objects.seal = match value.as_str() {
@@ -244,10 +248,13 @@ pub fn objects(layer: &Layer, (chunk_max, memory): (u64, u64)) -> Result<Objects
             }
             _ => {
                 return Err(format!(
-                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, control, loss, rate and seal"
+                    "driver {OBJECT} has no option {key} here; it has key, chunk, buffers, packet, ack, batch, control, loss, rate and seal"
                 ));
             }
         }
+    }
+    if lossy && objects.control != RateControl::Loss {
+        return Err(format!("driver {OBJECT}: loss is for control=loss"));
     }
     let fitting = u32::try_from(memory / u64::from(objects.chunk)).unwrap_or(u32::MAX).max(2);
     objects.buffers = match buffers {

@@ -6,7 +6,7 @@ use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use phoebus_files::store::Store;
 use phoebus_files::{TransferOptions, transfer};
-use phoebus_gridftp::client::{NetStack, Options, Remote};
+use phoebus_gridftp::client::{AutoObjects, Carrier, NetStack, Options, Remote, Segment};
 use phoebus_gridftp::data::stack::parse;
 use phoebus_proto::endpoint::Endpoint;
 use std::fs;
@@ -57,6 +57,74 @@ fn files_arrive_in_both_directions_and_between_servers() {
     for serve in &serves {
         assert_eq!(serve.hidden(), Vec::<String>::new());
     }
+}
+
+/// A client that chooses objects for files of 1 MiB on.
+async fn choosing(serve: &Serve) -> Remote {
+    let server = Endpoint::parse(&serve.addr().to_string(), None).unwrap();
+    let choose = |segment: &Segment| match segment.size {
+        size if size < 1 << 20 => Carrier { is_object: false, why: "it is short".into() },
+        _ => Carrier { is_object: true, why: "it is long".into() },
+    };
+    let stack = NetStack::new("object", &parse("object").unwrap()).unwrap();
+    let auto = Some(AutoObjects { stack, choose, obstacle: None });
+    Remote::connect(Options { auto, ..Options::new(format!("ftp://{server}"), server) }).await.unwrap()
+}
+
+/// How many files went as objects, how many otherwise, and why these did.
+fn counts(remote: &Remote) -> (u64, u64, String) {
+    let all = remote.carriers();
+    let files = |is_object: bool| {
+        let those = all.iter().filter(|one| one.carrier.is_object == is_object);
+        those.map(|one| one.files).sum::<u64>()
+    };
+    let why = all.iter().filter(|one| !one.carrier.is_object).map(|one| one.carrier.why.to_string());
+    (files(true), files(false), why.collect::<Vec<_>>().join("; "))
+}
+
+#[test]
+fn chosen_files_go_as_objects_and_others_over_the_same_control_connections() {
+    let (serve, here, runtime) = (serve(), tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    runtime.block_on(async {
+        let remote = choosing(&serve).await;
+        for round in 0..3 {
+            for len in [LONG, 1000, 0] {
+                let content = bytes(len);
+                fs::write(here.path().join("x"), &content).unwrap();
+                copy(&local, &remote, ("x", "a")).await.unwrap_or_else(|error| panic!("{round} {len}: {error}"));
+                assert!(fs::read(serve.path("a")).unwrap() == content, "{round} {len}: put");
+                copy(&remote, &local, ("a", "y")).await.unwrap_or_else(|error| panic!("{round} {len}: {error}"));
+                assert!(fs::read(here.path().join("y")).unwrap() == content, "{round} {len}: get");
+            }
+        }
+        let (objects, others, why) = counts(&remote);
+        assert!(objects == 6 && others > 0 && why == "it is short", "{:?}", remote.carriers());
+        assert_eq!(remote.objects().transfers, 6);
+    });
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn server_without_objects_gets_chosen_files_over_connections() {
+    let serve = Serve::with(|config| config.data.drivers.truncate(1));
+    let (here, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    runtime.block_on(async {
+        let remote = choosing(&serve).await;
+        for len in [LONG, LONG + 1] {
+            fs::write(here.path().join("x"), bytes(len)).unwrap();
+            copy(&local, &remote, ("x", "a")).await.unwrap();
+            copy(&remote, &local, ("a", "y")).await.unwrap();
+            assert!(fs::read(here.path().join("y")).unwrap() == bytes(len));
+        }
+        let (objects, others, why) = counts(&remote);
+        assert!(
+            (objects, others) == (0, 4) && why.contains("object driver not whitelisted"),
+            "{:?}",
+            remote.carriers()
+        );
+    });
 }
 
 #[test]

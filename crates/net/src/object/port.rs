@@ -1,7 +1,7 @@
 //! The socket of a transfer, and waiting for it.
 
 use crate::datagram::{Route, Sent, Socket};
-use crate::sys;
+use crate::sys::{self, TooLong};
 use quinn_udp::RecvMeta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io::{self, IoSliceMut};
@@ -44,7 +44,7 @@ impl Port {
     /// # Errors
     /// The system's, such as an address in use.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::bind(addr, false)?;
+        let socket = Socket::bind(addr, TooLong::SentWhole)?;
         socket.hold_few()?;
         let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(Inner { socket, wake_fd, began: Instant::now(), dropped_before: AtomicU32::new(0) })))
@@ -139,27 +139,35 @@ pub fn path_mtu(to: SocketAddr) -> Option<u32> {
     sys::path_mtu(to)
 }
 
-/// Buffers for received datagrams.
+/// Buffers for received datagrams. As many as one call has filled so far, so that many transfers with little traffic take little
+/// memory.
 #[derive(Debug)]
-pub(super) struct Inbox(Box<[u8]>);
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    most: usize,
+}
 
 impl Inbox {
-    /// For so many buffers at a time, at most [`RECEIVED_MAX`].
-    pub(super) fn new(buffers: usize) -> Self {
-        Self(vec![0; buffers.clamp(1, RECEIVED_MAX) * BUFFER].into())
+    /// For up to so many buffers at a time, at most [`RECEIVED_MAX`].
+    pub(super) fn new(most: usize) -> Self {
+        Self { bytes: vec![0; BUFFER], most: most.clamp(1, RECEIVED_MAX) }
     }
 
     /// Receives with one call, and passes each datagram and its sender on. Returns whether more may have arrived.
     pub(super) fn receive(&mut self, port: &Port, mut each: impl FnMut(&mut [u8], SocketAddr)) -> bool {
-        let most = self.0.len() / BUFFER;
+        let room = self.bytes.len() / BUFFER;
         let mut metas = [RecvMeta::default(); RECEIVED_MAX];
-        let mut slots = self.0.chunks_exact_mut(BUFFER);
+        let mut slots = self.bytes.chunks_exact_mut(BUFFER);
         let mut buffers: [_; RECEIVED_MAX] = std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
-        let Some(count) = port.0.socket.receive(&mut buffers[..most], &mut metas[..most]) else { return false };
-        for (bytes, meta) in self.0.chunks_exact_mut(BUFFER).zip(&metas[..count]) {
+        let Some(count) = port.0.socket.receive(&mut buffers[..room], &mut metas[..room]) else { return false };
+        for (bytes, meta) in self.bytes.chunks_exact_mut(BUFFER).zip(&metas[..count]) {
             let len = meta.len.min(BUFFER);
             bytes[..len].chunks_mut(meta.stride.max(1)).for_each(|datagram| each(datagram, meta.addr));
         }
-        count == most
+        let is_full = count == room;
+        if is_full && room < self.most {
+            self.bytes.resize(self.most.min(2 * room) * BUFFER, 0);
+        }
+        is_full
     }
 }

@@ -1,5 +1,6 @@
 //! The receiving end: a thread that opens packets, puts them into their chunks, and acknowledges.
 
+use super::path::{Failure, Path};
 use super::port::{Inbox, Port, RECEIVED_MAX};
 use super::seal::{End, Sealer, Secret};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
@@ -7,7 +8,7 @@ use phoebus_proto::object::parity::{self, ParityNumber};
 use phoebus_proto::object::{ACK_LEN_MIN, ReceiveCounters, Receiver, Seal, Shape, Unplaced};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -60,12 +61,13 @@ struct State<B> {
     complete: VecDeque<Received<B>>,
     /// Parity packets of chunks that are not complete, by chunk.
     parity: BTreeMap<u64, Parity>,
-    failure: Option<String>,
+    /// Chunks whose length has just become known, which the thread may restore.
+    announced: Vec<u64>,
+    failure: Option<Failure>,
     stop: bool,
 }
 
-/// Parity packets of a chunk: the number of all, and those that have arrived. As many are kept as a chunk may miss packets, an
-/// eighth of it.
+/// Parity packets of a chunk: the number of all, and those that have arrived, at most [`parity::most`].
 #[derive(Debug)]
 struct Parity {
     of: u32,
@@ -77,18 +79,15 @@ struct Thread<B> {
     shared: Arc<Shared<B>>,
     out_seal: Sealer,
     in_seal: Sealer,
-    /// The host that sends. Others' datagrams are dropped, so that no sender makes this end answer somebody else.
-    from: IpAddr,
-    /// Where the latest intact datagram came from: acknowledgements go there.
-    peer: Option<SocketAddr>,
+    path: Path,
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
-    /// Starts to receive over `port`, from whatever port of the host `from`. Buffers have at least `shape.chunk_len` bytes.
+    /// Starts to receive over `port` and `path`. Buffers have at least `shape.chunk_len` bytes.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(port: Port, from: IpAddr, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
+    pub fn start(port: Port, path: Path, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
         port.begin()?;
         let state = State {
             receiver: Receiver::new(shape),
@@ -98,15 +97,16 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
             first: 0,
             complete: VecDeque::new(),
             parity: BTreeMap::new(),
+            announced: Vec::new(),
             failure: None,
             stop: false,
         };
         let shared = Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new() });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Receiver), Sealer::new(seal, secret, End::Sender));
-        let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, from: from.to_canonical(), peer: None };
+        let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, path };
         let run = move || {
             if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
-                let failure = "the thread that receives objects has panicked".to_owned();
+                let failure = "the thread that receives objects has panicked".to_owned().into();
                 thread.shared.state().failure.get_or_insert(failure);
                 thread.shared.progress.notify_waiters();
             }
@@ -133,13 +133,16 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     /// The peer breaks the protocol.
     pub fn announce(&self, number: u64, len: u32) -> Result<(), String> {
         let mut state = self.shared.state();
-        let now = self.shared.port.now();
         let complete = state.receiver.announce(number, len).map_err(|error| error.to_string())?;
-        // Parity may have arrived before.
-        if let Some(number) = complete.or_else(|| state.restore(now, number)) {
+        if let Some(number) = complete {
             state.completed(number);
             drop(state);
             self.shared.progress.notify_waiters();
+        } else if state.parity.contains_key(&number) {
+            // Parity has arrived before. To compute packets takes a while.
+            state.announced.push(number);
+            drop(state);
+            self.shared.port.wake();
         }
         Ok(())
     }
@@ -148,7 +151,7 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     ///
     /// # Errors
     /// The transfer has failed.
-    pub async fn next(&self) -> Result<Received<B>, String> {
+    pub async fn next(&self) -> Result<Received<B>, Failure> {
         loop {
             let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
@@ -243,7 +246,15 @@ impl<B: AsMut<[u8]>> Thread<B> {
             if may_receive {
                 (may_receive, count) = self.receive(&mut inbox);
             }
-            let until = self.acknowledge(&mut out);
+            let check = match self.path.poll(&self.shared.port) {
+                Ok(until) => until,
+                Err(failure) => {
+                    self.shared.state().failure.get_or_insert(failure);
+                    self.shared.progress.notify_waiters();
+                    return;
+                }
+            };
+            let until = self.acknowledge(&mut out).into_iter().chain(check).min();
             if self.shared.state().stop {
                 return;
             }
@@ -270,11 +281,17 @@ impl<B: AsMut<[u8]>> Thread<B> {
             match self.datagram(&mut state, now, datagram, from) {
                 Ok(progress) => is_progress |= progress,
                 Err(failure) => {
-                    state.failure.get_or_insert(failure);
+                    state.failure.get_or_insert(failure.into());
                     is_progress = true;
                 }
             }
         });
+        for number in std::mem::take(&mut state.announced) {
+            if let Some(number) = state.restore(now, number) {
+                state.completed(number);
+                is_progress = true;
+            }
+        }
         drop(state);
         if is_progress {
             shared.progress.notify_waiters();
@@ -290,10 +307,14 @@ impl<B: AsMut<[u8]>> Thread<B> {
         datagram: &mut [u8],
         from: SocketAddr,
     ) -> Result<bool, String> {
-        if from.ip().to_canonical() != self.from {
+        if !self.path.is_peer(from) {
             return Ok(false);
         }
         let Some((header, body)) = Header::decode(datagram) else { return Ok(false) };
+        if matches!(header.kind, Kind::Check | Kind::CheckAnswer) {
+            self.path.datagram(&self.shared.port, &header, datagram, from);
+            return Ok(false);
+        }
         let Some(len) = body.len().checked_sub(self.in_seal.len()) else { return Ok(false) };
         if header.kind == Kind::Parity {
             return self.parity(state, now, (&header, len), datagram, from);
@@ -308,7 +329,7 @@ impl<B: AsMut<[u8]>> Thread<B> {
             Err(Unplaced::Invalid(what)) => return Err(format!("the peer sent {what}")),
             Err(Unplaced::Foreign) => return Ok(false),
         };
-        self.peer = Some(from);
+        self.path.heard(from);
         if !place.is_duplicate {
             let bytes = &bytes[..len];
             let room =
@@ -341,7 +362,7 @@ impl<B: AsMut<[u8]>> Thread<B> {
             Err(Unplaced::Invalid(what)) => return Err(format!("the peer sent {what}")),
             Err(Unplaced::Foreign) => return Ok(false),
         };
-        self.peer = Some(from);
+        self.path.heard(from);
         state.receiver.parity_arrived(now, header, len);
         let Some((chunk, ParityNumber { number, of })) = place else { return Ok(false) };
         let parity = state.parity.entry(chunk).or_insert_with(|| Parity { of, packets: Vec::new() });
@@ -374,10 +395,10 @@ impl<B: AsMut<[u8]>> Thread<B> {
             out[..HEADER_LEN].copy_from_slice(&header.encode());
             out.resize(out.len() + self.out_seal.len(), 0);
             if self.out_seal.seal(&header, out)
-                && let Some(peer) = self.peer
+                && let Some(to) = self.path.to()
             {
                 // The next statement makes good a lost one.
-                let _ = shared.port.send(peer, out, out.len());
+                let _ = shared.port.send(to, out, out.len());
             }
         }
     }

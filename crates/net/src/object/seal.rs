@@ -1,4 +1,4 @@
-//! Seals of datagrams (`docs/protocol/object.md` §5): AES-128-GCM, with the transmission number as the nonce and the header as
+//! Seals of datagrams (`docs/protocol/object.md` §6): AES-128-GCM, with the transmission number as the nonce and the header as
 //! associated data. Each end has keys of its own, derived from a secret that the control stream has established, and a
 //! new one for each [`KEY_PACKETS`] datagrams.
 
@@ -17,11 +17,15 @@ const KEY_PACKETS: u64 = 1 << 23;
 /// The secret of a transfer, from which the keys of both directions are derived.
 pub struct Secret(pub [u8; 32]);
 
-/// Which end a key belongs to.
+/// Whose datagrams a key is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Sender,
     Receiver,
+    /// Checks of the end that has made the control connection.
+    Checking,
+    /// Answers to these.
+    Answering,
 }
 
 /// Seals the datagrams of one end, or opens them at the other.
@@ -126,6 +130,8 @@ impl Keys {
         let end: &[u8] = match self.end {
             End::Sender => b"phoebus object sender",
             End::Receiver => b"phoebus object receiver",
+            End::Checking => b"phoebus object check",
+            End::Answering => b"phoebus object check answer",
         };
         let mut bytes = [0; 16];
         self.secret.expand(&[end, &epoch.to_be_bytes()], KeyLen).ok()?.fill(&mut bytes).ok()?;

@@ -1,5 +1,6 @@
 //! The sending end: a thread that seals and sends what [`Sender`] says, and processes acknowledgements.
 
+use super::path::{Failure, Path, too_long};
 use super::port::{Inbox, Port};
 use super::seal::{End, Sealer, Secret};
 use crate::datagram::Sent;
@@ -7,7 +8,9 @@ use bytes::Bytes;
 use phoebus_proto::control::{Factory, KnownPath};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
 use phoebus_proto::object::parity::{self, ParityNumber};
-use phoebus_proto::object::{Ack, ReplayWindow, Seal, SendConfig, SendCounters, Sender, Shape, Transmit};
+use phoebus_proto::object::{
+    ANNOUNCED_AHEAD, Ack, ReplayWindow, Seal, SendConfig, SendCounters, Sender, Shape, Transmit,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -33,6 +36,8 @@ pub struct SendingOptions {
     pub config: SendConfig,
     /// Chunks that may be in flight: as many are held in memory.
     pub chunks: u64,
+    /// Most datagrams that the kernel is given at once; at most 64, which it segments.
+    pub batch: u32,
     /// A peer that acknowledges nothing for this long is lost.
     pub silence: Duration,
 }
@@ -48,7 +53,7 @@ pub struct Sending {
 struct Shared {
     port: Port,
     state: Mutex<State>,
-    /// Chunks have arrived, or the transfer has ended.
+    /// Datagrams get through, chunks have arrived, or the transfer has ended.
     progress: Notify,
     chunks: u64,
 }
@@ -66,37 +71,39 @@ struct State {
     heard_at: Duration,
     /// Since when the peer has had no buffer for the next chunk.
     starved_since: Option<Duration>,
-    /// Why it failed.
-    failure: Option<String>,
+    /// Whether datagrams get through.
+    is_open: bool,
+    failure: Option<Failure>,
     stop: bool,
 }
 
 /// The part of the thread that nobody shares.
 struct Thread {
     shared: Arc<Shared>,
-    to: SocketAddr,
+    path: Path,
     shape: Shape,
     out_seal: Sealer,
     in_seal: Sealer,
     replay: ReplayWindow,
     silence: Duration,
+    batch: u32,
     /// A batch that the socket had no room for: its length and that of its datagrams.
     held: Option<(usize, usize)>,
 }
 
 impl Sending {
-    /// Starts to send to `to`, over `port`.
+    /// Starts to send over `port` and `path`, once that is known to be open.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn start(
         port: Port,
-        to: SocketAddr,
+        path: Path,
         (shape, seal, secret): (Shape, Seal, &Secret),
         control: &dyn Factory,
         options: SendingOptions,
     ) -> io::Result<Self> {
-        let SendingOptions { config, chunks, silence } = options;
+        let SendingOptions { config, chunks, batch, silence } = options;
         port.begin()?;
         let now = port.now();
         let state = State {
@@ -106,6 +113,7 @@ impl Sending {
             parity: None,
             heard_at: now,
             starved_since: None,
+            is_open: false,
             failure: None,
             stop: false,
         };
@@ -113,39 +121,40 @@ impl Sending {
             Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new(), chunks: chunks.max(1) });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Sender), Sealer::new(seal, secret, End::Receiver));
         let replay = ReplayWindow::new();
-        let mut thread = Thread { shared: shared.clone(), to, shape, out_seal, in_seal, replay, silence, held: None };
+        let mut thread =
+            Thread { shared: shared.clone(), path, shape, out_seal, in_seal, replay, silence, batch, held: None };
         let run = move || {
             if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
-                thread.fail("the thread that sends objects has panicked".to_owned());
+                thread.fail("the thread that sends objects has panicked".to_owned().into());
             }
         };
         let thread = std::thread::Builder::new().name("object-send".to_owned()).spawn(run)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
+    /// Waits until datagrams are known to get through. Before that, nothing is sent. Cancel safe.
+    ///
+    /// # Errors
+    /// [`Failure::Closed`] if they do not.
+    pub async fn opened(&self) -> Result<(), Failure> {
+        self.wait_for(|state| state.is_open.then_some(())).await
+    }
+
     /// Adds a chunk, once there is room, and returns its number. Cancel safe.
     ///
     /// # Errors
     /// The transfer has failed.
-    pub async fn push(&self, bytes: Bytes) -> Result<u64, String> {
-        loop {
-            let mut progress = std::pin::pin!(self.shared.progress.notified());
-            progress.as_mut().enable();
-            {
-                let mut state = self.shared.state();
-                if let Some(failure) = &state.failure {
-                    return Err(failure.clone());
-                }
-                if state.sender.chunks_in_flight() < self.shared.chunks {
-                    let number = state.sender.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-                    state.chunks.push_back(bytes);
-                    drop(state);
-                    self.shared.port.wake();
-                    return Ok(number);
-                }
-            }
-            progress.await;
-        }
+    pub async fn push(&self, bytes: Bytes) -> Result<u64, Failure> {
+        let number = self.wait_for(|state| {
+            let is_announceable = state.sender.chunks_end() < state.sender.credit().saturating_add(ANNOUNCED_AHEAD);
+            (is_announceable && state.sender.chunks_in_flight() < self.shared.chunks).then(|| {
+                state.chunks.push_back(bytes.clone());
+                state.sender.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX))
+            })
+        });
+        let number = number.await?;
+        self.shared.port.wake();
+        Ok(number)
     }
 
     /// Says that there are no more chunks.
@@ -157,6 +166,8 @@ impl Sending {
     /// Raises the number of chunks that may be sent, as the peer has said over the control stream.
     pub fn raise_credit(&self, credit: u64) {
         self.shared.state().raise_credit(credit);
+        // More chunks may be announced.
+        self.shared.progress.notify_waiters();
         self.shared.port.wake();
     }
 
@@ -164,17 +175,22 @@ impl Sending {
     ///
     /// # Errors
     /// The transfer has failed.
-    pub async fn arrived(&self) -> Result<(), String> {
+    pub async fn arrived(&self) -> Result<(), Failure> {
+        self.wait_for(|state| state.sender.is_done().then_some(())).await
+    }
+
+    /// Waits until there is what `look` looks for. Cancel safe.
+    async fn wait_for<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T, Failure> {
         loop {
             let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
             {
-                let state = self.shared.state();
+                let mut state = self.shared.state();
                 if let Some(failure) = &state.failure {
                     return Err(failure.clone());
                 }
-                if state.sender.is_done() {
-                    return Ok(());
+                if let Some(found) = look(&mut state) {
+                    return Ok(found);
                 }
             }
             progress.await;
@@ -223,27 +239,29 @@ impl Shared {
 }
 
 impl State {
-    /// Raises the credit. A peer that gives some is not out of buffers.
-    fn raise_credit(&mut self, credit: u64) {
-        if credit > self.sender.credit() {
+    /// Raises the credit, and returns whether it was less. A peer that gives some is not out of buffers.
+    fn raise_credit(&mut self, credit: u64) -> bool {
+        let is_more = credit > self.sender.credit();
+        if is_more {
             self.sender.raise_credit(credit);
             self.starved_since = None;
         }
+        is_more
     }
 }
 
 impl Thread {
     fn run(&mut self) {
         let segment = HEADER_LEN + self.shape.packet_len as usize + self.out_seal.len();
-        let batch = self.shared.port.batch_len(segment).min(BATCH_MAX * segment);
+        let batch = self.shared.port.batch_len(segment).min(BATCH_MAX.min(self.batch.max(1) as usize) * segment);
         let (mut out, mut inbox) = (vec![0; batch.max(segment)], Inbox::new(ACKS_MAX));
         let mut may_receive = true;
         loop {
             if may_receive {
                 may_receive = self.receive(&mut inbox);
             }
-            let until = match self.send(&mut out, segment) {
-                Ok(until) => until,
+            let until = match self.open().and_then(|until| Ok((until, self.send(&mut out, segment)?))) {
+                Ok((check, send)) => check.into_iter().chain(send).min(),
                 Err(failure) => {
                     self.fail(failure);
                     return;
@@ -259,9 +277,21 @@ impl Thread {
         }
     }
 
-    fn fail(&self, failure: String) {
+    fn fail(&self, failure: Failure) {
         self.shared.state().failure.get_or_insert(failure);
         self.shared.progress.notify_waiters();
+    }
+
+    /// Checks the path. Returns when there will be more to do.
+    fn open(&mut self) -> Result<Option<Duration>, Failure> {
+        let until = self.path.poll(&self.shared.port)?;
+        let mut state = self.shared.state();
+        if self.path.is_open() && !state.is_open {
+            state.is_open = true;
+            drop(state);
+            self.shared.progress.notify_waiters();
+        }
+        Ok(until)
     }
 
     /// Processes what has arrived. Returns whether more may have.
@@ -274,17 +304,21 @@ impl Thread {
             }
         });
         if let Some(failure) = failure {
-            self.fail(failure);
+            self.fail(failure.into());
         }
         more
     }
 
     /// Processes a datagram. Whatever does not open is dropped without an answer.
     fn datagram(&mut self, datagram: &mut [u8], from: SocketAddr) -> Result<(), String> {
-        if from.ip().to_canonical() != self.to.ip().to_canonical() {
+        if !self.path.is_peer(from) {
             return Ok(());
         }
         let Some((header, _)) = Header::decode(datagram) else { return Ok(()) };
+        if matches!(header.kind, Kind::Check | Kind::CheckAnswer) {
+            self.path.datagram(&self.shared.port, &header, datagram, from);
+            return Ok(());
+        }
         if header.kind != Kind::Ack || header.transfer != self.shape.transfer {
             return Ok(());
         }
@@ -293,10 +327,11 @@ impl Thread {
         }
         let Some(body) = self.in_seal.open(&header, &mut datagram[HEADER_LEN..]) else { return Ok(()) };
         self.replay.insert(header.transmission);
+        self.path.heard(from);
         let ack = Ack::decode(body).ok_or("the peer sent a malformed acknowledgement")?;
         let now = self.shared.port.now();
         let mut state = self.shared.state();
-        state.raise_credit(ack.credit);
+        let is_more = state.raise_credit(ack.credit);
         let before = state.sender.counters().arrived;
         state.sender.handle_ack(now, &ack).map_err(|error| error.to_string())?;
         // A peer that repeats itself for ever has not been heard.
@@ -309,7 +344,7 @@ impl Thread {
             state.first += 1;
             arrived.extend(state.chunks.pop_front());
         }
-        let is_progress = !arrived.is_empty();
+        let is_progress = is_more || !arrived.is_empty();
         drop(state);
         // Freeing a chunk may take a while.
         drop(arrived);
@@ -320,15 +355,21 @@ impl Thread {
     }
 
     /// Sends what is due. Returns when there will be more.
-    fn send(&mut self, out: &mut [u8], segment: usize) -> Result<Option<Duration>, String> {
+    fn send(&mut self, out: &mut [u8], segment: usize) -> Result<Option<Duration>, Failure> {
         let shared = self.shared.clone();
+        let Some(to) = self.path.to().filter(|_| self.path.is_open()) else { return Ok(None) };
         for _ in 0..BATCHES {
             let now = shared.port.now();
             let mut state = shared.state();
             if state.failure.is_some() || state.stop {
                 return Ok(None);
             }
-            let deadline = self.deadline(&mut state, now)?;
+            if state.sender.is_exhausted() {
+                return Err("the transfer has used up its transmission numbers; longer packets need fewer"
+                    .to_owned()
+                    .into());
+            }
+            let deadline = self.deadline(&mut state, now, to)?;
             let (len, segment, until) = match self.held.take() {
                 Some((len, segment)) => (len, segment, None),
                 None => {
@@ -346,7 +387,7 @@ impl Thread {
             if len == 0 {
                 return Ok(until.into_iter().chain(deadline).min());
             }
-            if !self.send_batch(&out[..len], segment)? {
+            if !self.send_batch(to, &out[..len], segment)? {
                 return Ok(Some(now + HELD));
             }
         }
@@ -357,41 +398,39 @@ impl Thread {
     ///
     /// # Errors
     /// It has failed.
-    fn deadline(&self, state: &mut State, now: Duration) -> Result<Option<Duration>, String> {
+    fn deadline(&self, state: &mut State, now: Duration, to: SocketAddr) -> Result<Option<Duration>, String> {
         let silent_at = (state.sender.in_flight() > 0).then(|| state.heard_at + self.silence);
         state.starved_since = state.sender.is_starved().then(|| state.starved_since.unwrap_or(now));
         let starved_at = state.starved_since.map(|since| since + self.silence);
         if silent_at.is_some_and(|at| at <= now) {
-            return Err(self.silent());
+            return Err(self.silent(to));
         }
         if starved_at.is_some_and(|at| at <= now) {
-            let (to, seconds) = (self.to, self.silence.as_secs());
+            let seconds = self.silence.as_secs();
             return Err(format!("{to} has had no buffer for more for {seconds} s"));
         }
         Ok(silent_at.into_iter().chain(starved_at).min())
     }
 
-    fn silent(&self) -> String {
+    fn silent(&self, to: SocketAddr) -> String {
         format!(
-            "{} has acknowledged nothing new for {} s; a firewall may drop datagrams (UDP) to it, or from it to {}",
-            self.to,
+            "{to} has acknowledged nothing new for {} s; a firewall may drop datagrams (UDP) to it, or from it to {}",
             self.silence.as_secs(),
             self.shared.port.local_addr()
         )
     }
 
     /// Sends a batch. Returns false if the socket has no room for it: then it is held.
-    fn send_batch(&mut self, bytes: &[u8], segment: usize) -> Result<bool, String> {
-        match self.shared.port.send(self.to, bytes, segment) {
+    fn send_batch(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) -> Result<bool, Failure> {
+        match self.shared.port.send(to, bytes, segment) {
             Sent::Gone => Ok(true),
             Sent::Full => {
                 self.held = Some((bytes.len(), segment));
                 Ok(false)
             }
-            Sent::Refused(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(format!(
-                "the path to {} does not carry datagrams of {segment} bytes; packets of {} bytes are too long for it",
-                self.to, self.shape.packet_len
-            )),
+            Sent::Refused(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                Err(too_long(to, segment, self.shape.packet_len as usize))
+            }
             // A lost route may return; the peer's silence ends the transfer otherwise.
             Sent::Refused(_) => Ok(true),
         }

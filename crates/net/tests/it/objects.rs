@@ -1,7 +1,7 @@
 //! Objects over loopback: what arrives, in which order, and what a forger can do (L3, L5).
 
 use bytes::Bytes;
-use phoebus_net::object::{OVERHEAD, Port, Receiving, Secret, Sending, SendingOptions};
+use phoebus_net::object::{Failure, OVERHEAD, Path, Port, Receiving, Secret, Sending, SendingOptions};
 use phoebus_proto::control::{Fixed, Model};
 use phoebus_proto::object::{Seal, SendConfig, Shape};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +18,8 @@ const SHAPE: Shape = Shape {
     ack_interval: Duration::from_millis(10),
 };
 const SECRET: Secret = Secret([9; 32]);
+/// How long datagrams may take to be answered.
+const ANSWER: Duration = Duration::from_secs(10);
 
 fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
@@ -25,14 +27,38 @@ fn loopback() -> SocketAddr {
 
 fn sending(to: SocketAddr, seal: Seal, silence: Duration) -> Sending {
     let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
-    let options = SendingOptions { config, chunks: 8, silence };
-    Sending::start(Port::bind(loopback()).unwrap(), to, (SHAPE, seal, &SECRET), &Model, options).unwrap()
+    let options = SendingOptions { config, chunks: 8, batch: 64, silence };
+    let port = Port::bind(loopback()).unwrap();
+    let path = Path::connected(&port, to, (SHAPE, seal, &SECRET), ANSWER);
+    Sending::start(port, path, (SHAPE, seal, &SECRET), &Model, options).unwrap()
 }
 
 fn receiving(seal: Seal) -> (Receiving<Vec<u8>>, SocketAddr) {
     let port = Port::bind(loopback()).unwrap();
     let addr = port.local_addr();
-    (Receiving::start(port, addr.ip(), (SHAPE, seal, &SECRET)).unwrap(), addr)
+    let path = Path::accepted(&port, addr.ip(), (SHAPE, seal, &SECRET), None);
+    (Receiving::start(port, path, (SHAPE, seal, &SECRET)).unwrap(), addr)
+}
+
+/// Passes datagrams between the end at `to` and whoever else sends to `socket`, for ever, as far as they are wanted: a
+/// datagram, and whether it goes to `to`.
+async fn relay(socket: &tokio::net::UdpSocket, to: SocketAddr, mut passes: impl FnMut(&[u8], bool) -> bool) {
+    let (mut datagram, mut other) = ([0; 2000], None);
+    loop {
+        let (len, from) = socket.recv_from(&mut datagram).await.unwrap();
+        let is_there = from != to;
+        if is_there {
+            other = Some(from);
+        }
+        if let Some(to) = (if is_there { Some(to) } else { other }).filter(|_| passes(&datagram[..len], is_there)) {
+            socket.send_to(&datagram[..len], to).await.unwrap();
+        }
+    }
+}
+
+/// Whether a datagram is a check, or the answer to one.
+fn is_check(datagram: &[u8]) -> bool {
+    [4, 5].contains(&datagram[0])
 }
 
 fn chunk(number: u64, len: usize) -> Bytes {
@@ -119,10 +145,12 @@ async fn parity_gives_what_the_tail_of_a_lossy_path_has_lost() {
     let (receiving, addr) = receiving(Seal::Encrypt);
     let (_path, addr) = lossy_path(addr);
     let config = SendConfig { known_loss: 0.05, ..SendConfig::default() };
-    let options = SendingOptions { config, chunks: 8, silence: Duration::from_secs(60) };
+    let options = SendingOptions { config, chunks: 8, batch: 64, silence: Duration::from_secs(60) };
     let port = Port::bind(loopback()).unwrap();
     let control = Fixed { bits_per_second: 200_000_000 };
-    let sending = Sending::start(port, addr, (SHAPE, Seal::Encrypt, &SECRET), &control, options).unwrap();
+    let keys = (SHAPE, Seal::Encrypt, &SECRET);
+    let path = Path::connected(&port, addr, keys, ANSWER);
+    let sending = Sending::start(port, path, keys, &control, options).unwrap();
     let lens = [500_000, 1438, 400_001];
     let all = transfer(&sending, &receiving, &lens).await;
     for (number, len) in (0..).zip(lens) {
@@ -159,14 +187,120 @@ async fn forged_datagrams_change_nothing_and_get_no_answer() {
 async fn silent_peer_ends_the_transfer_with_a_reason() {
     // It takes everything and says nothing, whether a batch is all that is in flight or not.
     for len in [5000, 1438, 2 * 1438, 5] {
-        let silent = UdpSocket::bind(loopback()).unwrap();
-        let sending = sending(silent.local_addr().unwrap(), Seal::Encrypt, Duration::from_secs(1));
+        let (_receiving, addr) = receiving(Seal::Encrypt);
+        let path = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
+        let sending = sending(path.local_addr().unwrap(), Seal::Encrypt, Duration::from_secs(1));
         sending.push(chunk(0, len)).await.unwrap();
         sending.raise_credit(9);
-        let failure = timeout(Duration::from_secs(30), sending.arrived()).await.unwrap().unwrap_err();
-        assert!(failure.contains("has acknowledged nothing new for 1 s"), "{failure}");
+        let failure = tokio::select! {
+            ended = timeout(Duration::from_secs(30), sending.arrived()) => ended.unwrap().unwrap_err(),
+            () = relay(&path, addr, |datagram, _| is_check(datagram)) => unreachable!("the path never ends"),
+        };
+        assert!(failure.to_string().contains("has acknowledged nothing new for 1 s"), "{failure}");
         assert_eq!(sending.push(chunk(1, 5)).await, Err(failure));
     }
+}
+
+#[tokio::test]
+async fn chunks_are_announced_no_further_beyond_the_credit_than_allowed() {
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    let port = Port::bind(loopback()).unwrap();
+    let keys = (SHAPE, Seal::Encrypt, &SECRET);
+    let path = Path::connected(&port, addr, keys, ANSWER);
+    let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
+    // Memory for all of them at the sender, and for four at the receiver.
+    let options = SendingOptions { config, chunks: 1000, batch: 64, silence: Duration::from_secs(60) };
+    let sending = Sending::start(port, path, keys, &Model, options).unwrap();
+    let lens = [1000; 600];
+    let all = transfer(&sending, &receiving, &lens).await;
+    assert!((0..600).all(|number| all[&number][..] == chunk(number, 1000)[..]));
+}
+
+#[tokio::test]
+async fn path_without_datagrams_is_found_before_anything_is_sent() {
+    let keys = (SHAPE, Seal::Encrypt, &SECRET);
+    let (receiving, addr) = receiving(Seal::Encrypt);
+    for one_way in [true, false] {
+        // A firewall drops datagrams to the receiver, or its answers.
+        let firewall = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
+        let to = firewall.local_addr().unwrap();
+        let port = Port::bind(loopback()).unwrap();
+        let path = Path::connected(&port, to, keys, Duration::from_secs(1));
+        let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
+        let options = SendingOptions { config, chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+        let sending = Sending::start(port, path, keys, &Model, options).unwrap();
+        sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize]));
+        sending.push(chunk(0, 5000)).await.unwrap();
+        let mut others = 0;
+        let passes = |datagram: &[u8], is_there: bool| {
+            others += u32::from(!is_check(datagram));
+            is_there == one_way
+        };
+        let failure = tokio::select! {
+            opened = sending.opened() => opened.unwrap_err(),
+            () = relay(&firewall, addr, passes) => unreachable!("the path never ends"),
+        };
+        let Failure::Closed(why) = failure else { panic!("{failure}") };
+        assert_eq!(
+            why,
+            format!("datagrams (UDP) to {to} got no answer within 1 s; a firewall may drop them, or the answers")
+        );
+        assert_eq!((others, sending.counters().sent), (0, 0), "data went out before the path was known to be open");
+    }
+}
+
+/// The receiver has made the control connection: it checks, and the sender learns where datagrams have to go, also when
+/// address translation gives the receiver another port meanwhile.
+#[tokio::test]
+async fn receiver_that_connects_opens_the_way_and_may_change_its_port() {
+    let keys = (SHAPE, Seal::Encrypt, &SECRET);
+    let (there, here) = (Port::bind(loopback()).unwrap(), Port::bind(loopback()).unwrap());
+    let (to, receiver) = (there.local_addr(), here.local_addr());
+    let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
+    let options = SendingOptions { config, chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let accepted = Path::accepted(&there, to.ip(), keys, Some(ANSWER));
+    let sending = Sending::start(there, accepted, keys, &Model, options).unwrap();
+    // The translator's port on the side of the sender changes with each datagram of the receiver's.
+    let inside = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
+    let outside: Vec<_> = (0..3).map(|_| UdpSocket::bind(loopback()).unwrap()).collect();
+    outside.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+    let path = Path::connected(&here, inside.local_addr().unwrap(), keys, ANSWER);
+    let receiving = Receiving::start(here, path, keys).unwrap();
+    let translator = async {
+        let (mut datagram, mut count) = ([0; 65_536], 0);
+        loop {
+            if let Ok(came) = timeout(Duration::from_millis(1), inside.recv_from(&mut datagram)).await {
+                count += 1;
+                let _ = outside[count % outside.len()].send_to(&datagram[..came.unwrap().0], to);
+            }
+            for socket in &outside {
+                while let Ok(len) = socket.recv(&mut datagram) {
+                    let _ = inside.try_send_to(&datagram[..len], receiver);
+                }
+            }
+        }
+    };
+    let lens = [300_000, 1, 1438, 700_001];
+    let all = tokio::select! {
+        all = transfer(&sending, &receiving, &lens) => all,
+        () = translator => unreachable!("it never ends"),
+    };
+    for (number, len) in (0..).zip(lens) {
+        assert!(all[&number][..] == chunk(number, len)[..], "chunk {number}");
+    }
+}
+
+#[tokio::test]
+async fn sender_whom_nobody_checks_says_so() {
+    let keys = (SHAPE, Seal::Encrypt, &SECRET);
+    let port = Port::bind(loopback()).unwrap();
+    let own = port.local_addr().port();
+    let path = Path::accepted(&port, loopback().ip(), keys, Some(Duration::from_secs(1)));
+    let options =
+        SendingOptions { config: SendConfig::default(), chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let sending = Sending::start(port, path, keys, &Model, options).unwrap();
+    let says = format!("no datagram (UDP) of 127.0.0.1 came to port {own} within 1 s; a firewall may drop them");
+    assert_eq!(sending.opened().await, Err(Failure::Closed(says)));
 }
 
 #[tokio::test]
@@ -227,7 +361,9 @@ async fn repeated_acknowledgements_keep_no_transfer_alive() {
                 continue;
             };
             let (len, from) = came.unwrap();
-            if from == addr {
+            if from == addr && is_check(&datagram) {
+                path.send_to(&datagram[..len], sender.unwrap()).await.unwrap();
+            } else if from == addr {
                 ack = datagram[..len].to_vec();
             } else if ack.is_empty() {
                 sender = Some(from);
@@ -246,7 +382,7 @@ async fn repeated_acknowledgements_keep_no_transfer_alive() {
         failure = transfer => failure,
         () = path => unreachable!("the path never ends"),
     };
-    assert!(failure.contains("has acknowledged nothing new for 1 s"), "{failure}");
+    assert!(failure.to_string().contains("has acknowledged nothing new for 1 s"), "{failure}");
 }
 
 #[tokio::test]
@@ -255,7 +391,7 @@ async fn peer_without_buffers_ends_the_transfer_with_a_reason() {
     let sending = sending(addr, Seal::Encrypt, Duration::from_secs(1));
     sending.push(chunk(0, 5000)).await.unwrap();
     let failure = sending.arrived().await.unwrap_err();
-    assert!(failure.contains("has had no buffer for more for 1 s"), "{failure}");
+    assert!(failure.to_string().contains("has had no buffer for more for 1 s"), "{failure}");
 }
 
 /// Not a test of speed: it prints how fast loopback is, for whoever asks.
@@ -266,11 +402,14 @@ async fn speed_on_loopback() {
         let shape = Shape { packet_len, chunk_len: 4 << 20, ..SHAPE };
         let port = Port::bind(loopback()).unwrap();
         let addr = port.local_addr();
-        let receiving = Arc::new(Receiving::<Vec<u8>>::start(port, addr.ip(), (shape, seal, &SECRET)).unwrap());
+        let keys = (shape, seal, &SECRET);
+        let path = Path::accepted(&port, addr.ip(), keys, None);
+        let receiving = Arc::new(Receiving::<Vec<u8>>::start(port, path, keys).unwrap());
         let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
-        let options = SendingOptions { config, chunks: 16, silence: Duration::from_secs(9) };
-        let sending = Sending::start(Port::bind(loopback()).unwrap(), addr, (shape, seal, &SECRET), &Model, options);
-        let sending = Arc::new(sending.unwrap());
+        let options = SendingOptions { config, chunks: 16, batch: 64, silence: Duration::from_secs(9) };
+        let port = Port::bind(loopback()).unwrap();
+        let path = Path::connected(&port, addr, keys, ANSWER);
+        let sending = Arc::new(Sending::start(port, path, keys, &Model, options).unwrap());
         (0..16).for_each(|_| sending.raise_credit(receiving.grant(vec![0; 4 << 20])));
         let bytes = Bytes::from(vec![7; 4 << 20]);
         const CHUNKS: u64 = 500;

@@ -142,7 +142,7 @@ pub(crate) struct Args {
     /// Number of blocks of a file that are written at a time; "auto" is 4
     #[arg(long, value_name = "N", default_value_t = Auto(None))]
     writers: Auto<64>,
-    /// Number of blocks of 1 MiB in memory, for all files; "auto" is 32, and 96 with --stack object
+    /// Number of blocks of 1 MiB in memory, for all files; "auto" is 32, and 96 with --stack object or auto. What arrives as objects has memory of its own
     #[arg(long, value_name = "N", default_value_t = Auto(None), conflicts_with = "limit_rate")]
     buffers: Auto<65536>,
     /// Limit the total rate: bytes per second such as 5M or 5MB/s, or bits per second such as 500mbit

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Concurrent files, and connections of each, for a server with these properties. `asked` has the user's own choices.
 pub(super) fn words(name: &str, rtt: Duration, windows: (u64, u64), asked: (Option<u32>, Option<u32>)) -> String {
-    let long = |window| streams(&Segment { size: u64::MAX, rtt, window, loss: 0.0 });
+    let long = |window| streams(&Segment { size: u64::MAX, rtt, window, loss: 0.0, rate: 0.0 });
     let files = Files::choose(asked.1, Some(rtt));
     let streams = match asked.0 {
         Some(n) => format!("{n} as asked"),

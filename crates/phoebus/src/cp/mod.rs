@@ -227,6 +227,7 @@ async fn copy(
     watch.end();
     outcome.streams = stores.most_streams();
     outcome.objects = stores.objects();
+    outcome.carriers = stores.carriers();
     outcome.by_way = stores.why_by_way();
     outcome.public = stores.why_public();
     if among && args.limit_rate.is_some() {

@@ -6,6 +6,7 @@ use crate::exit;
 use crate::human;
 use phoebus_files::job::{Job, Report};
 use phoebus_files::{Check, Error, ErrorKind, Side, Verify};
+use phoebus_gridftp::client::CarriedFiles;
 use phoebus_gridftp::data::ObjectTotals;
 use phoebus_places::plan::Group;
 use phoebus_places::{Paths, shown};
@@ -28,6 +29,8 @@ pub(super) struct Outcome {
     pub(super) streams: Option<u32>,
     /// What transfers as objects have cost.
     pub(super) objects: ObjectTotals,
+    /// What has carried files, by server, where `--stack auto` chose it.
+    pub(super) carriers: Vec<(String, CarriedFiles)>,
     /// Bytes that all attempts moved, including failed ones.
     pub(super) all_moved: u64,
     /// Files and directories whose modes could not be set.
@@ -61,6 +64,7 @@ impl Outcome {
             between: 0,
             streams: None,
             objects: ObjectTotals::default(),
+            carriers: Vec::new(),
             all_moved: 0,
             modes_refused: 0,
             times_refused: 0,
@@ -197,6 +201,7 @@ impl Outcome {
             "times_refused": self.times_refused,
             "streams": self.streams,
             "objects": self.objects_json(),
+            "carriers": self.carriers_json(),
             "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
             "paths": self.paths.json(),
             "by_way_of_this_end": if self.by_way.is_empty() { json!(null) } else { json!(self.by_way.join("; ")) },
@@ -206,9 +211,18 @@ impl Outcome {
         })
     }
 
+    /// What has carried files, where `--stack auto` chose it.
+    fn carriers_json(&self) -> serde_json::Value {
+        let each = self.carriers.iter().map(|(server, CarriedFiles { carrier, files })| {
+            let data = if carrier.is_object { "object" } else { "tcp" };
+            json!({ "server": server, "data": data, "files": files, "why": carrier.why })
+        });
+        if self.carriers.is_empty() { json!(null) } else { each.collect() }
+    }
+
     /// What objects have cost. Null without any, and for what this end does not know because it received.
     fn objects_json(&self) -> serde_json::Value {
-        let ObjectTotals { transfers, needed, sent, repairs, repeats, parity, drops, rate, rtt } = self.objects;
+        let ObjectTotals { transfers, needed, sent, repairs, repeats, parity, drops, rate, rtt, .. } = self.objects;
         if transfers == 0 {
             return json!(null);
         }
@@ -267,6 +281,10 @@ impl fmt::Display for Outcome {
             }
             if !self.paths.is_empty() {
                 write!(f, ", {}", self.paths)?;
+            }
+            for (_, CarriedFiles { carrier, files }) in &self.carriers {
+                let data = if carrier.is_object { "as objects" } else { "over TCP" };
+                write!(f, ", {files} {data}, since {}", carrier.why)?;
             }
             if self.objects.transfers > 0 {
                 write!(f, ", {:.1} % of the packets sent again", 100.0 * self.objects.waste())?;

@@ -34,7 +34,8 @@ pub(crate) struct FarArgs {
     #[command(flatten)]
     ssh: SshArgs,
     /// Driver stack of data connections in GCT's notation, lowest driver first: "udt",
-    /// "tcp:sndbuf=4MiB,rate:rate=1gbit", or "phoebus:path=HOST/PORT|HOST/PORT" for gateways
+    /// "tcp:sndbuf=4MiB,rate:rate=1gbit", or "phoebus:path=HOST/PORT|HOST/PORT" for gateways. "auto" chooses between TCP
+    /// and objects over UDP for each file
     #[arg(long, value_name = "DRIVER[:OPTIONS],...")]
     stack: Option<String>,
     /// When removing at a server that lists symbolic links as directories, treat all of them as directories. The
@@ -83,10 +84,10 @@ impl FarArgs {
         Stores::new(self.options(), carried, Arc::new(Command))
     }
 
-    /// Whether `--stack` carries files as objects.
+    /// Whether `--stack` may carry files as objects.
     pub(crate) fn has_objects(&self) -> bool {
         let layers = self.stack.as_deref().and_then(|text| stack::parse(text).ok()).unwrap_or_default();
-        layers.iter().any(|layer| layer.name == stack::OBJECT)
+        layers.iter().any(|layer| [stack::OBJECT, "auto"].contains(&&*layer.name))
     }
 
     /// Refuses SSH options if none of `urls` uses SSH: see [`ServerOptions::check_ssh`].

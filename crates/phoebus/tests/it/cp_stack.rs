@@ -3,7 +3,10 @@
 use crate::support;
 use serde_json::Value;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 use support::ftp::{Ftp, Tls};
 use support::grid::gct::Gct;
 use support::grid::lab::Lab;
@@ -164,4 +167,58 @@ fn unavailable_stacks_are_named_and_not_replaced() {
     here.fails(2, "--stack udt: data goes through gateways", &["ls", "--stack", "udt", "--via", "pg1", &url]);
     here.fails(2, "one of the two", &["ls", "--stack", "phoebus:gw=pg1", "--via", "pg1", &url]);
     here.fails(11, "gateway 127.0.0.1:9", &["ls", "--stack", "phoebus:gw=127.0.0.1%2F9", &url]);
+}
+
+/// The port of a relay to `port` of this host that takes 6 ms each way: a server that is far away, by its replies.
+fn far(port: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let near = near.unwrap();
+            let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 16_384];
+                    while let Ok(len @ 1..) = from.read(&mut bytes) {
+                        std::thread::sleep(Duration::from_millis(6));
+                        if to.write_all(&bytes[..len]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        }
+    });
+    at
+}
+
+#[test]
+fn auto_carries_long_files_as_objects_and_others_as_certificates_protect_them() {
+    let lab = Lab::new();
+    let here = Here::new(Some((&lab, "proxy")));
+    let serve = serve_with(&lab, "");
+    let url = format!("gsiftp://localhost:{}/", far(serve.port()));
+    fs::create_dir_all(here.path("tree")).unwrap();
+    for (name, len) in [("a", 5_000_001), ("b", 10), ("c", 5_000_002), ("d", 2_000_000)] {
+        fs::write(here.path("tree").join(name), bytes(len)).unwrap();
+    }
+    for protection in ["clear", "private"] {
+        let copy = ["cp", "-r", "--json", "--stack", "auto", "--data-protection", protection];
+        for places in [["tree/".to_owned(), format!("{url}tree")], [format!("{url}tree/"), "back".to_owned()]] {
+            let said = here.does(&[&copy[..], &[&places[0], &places[1]]].concat());
+            let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+            let carriers = report["carriers"].as_array().unwrap();
+            let objects = carriers.iter().find(|one| one["data"] == "object").unwrap_or_else(|| panic!("{report:#}"));
+            assert!(objects["files"] == 2 && objects["why"] == "the server is far", "{report:#}");
+            assert_eq!(report["objects"]["transfers"], 2, "{report:#}");
+        }
+        for tree in [here.path("back"), serve.path("tree")] {
+            for name in ["a", "b", "c", "d"] {
+                assert!(fs::read(tree.join(name)).unwrap() == fs::read(here.path("tree").join(name)).unwrap());
+            }
+            fs::remove_dir_all(tree).unwrap();
+        }
+    }
 }

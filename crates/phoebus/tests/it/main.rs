@@ -10,6 +10,7 @@ mod cli_testbed;
 mod cli_testbed_gateways;
 mod cli_testbed_killed;
 mod connect_gateways;
+mod cp_auto;
 mod cp_crowded;
 mod cp_drain;
 mod cp_ftp;

@@ -19,8 +19,10 @@ use crate::error::{Error, Result};
 use crate::options::{Carried, DataAuth, DataProtection, ServerOptions};
 use crate::url::{Far, Scheme};
 use netrc::Netrc;
-use phoebus_gridftp::client::{Grid, Inside, Login, NetStack, Options, Password, Remote, Security, trusting};
-use phoebus_gridftp::data::Protection;
+use phoebus_gridftp::client::{
+    AutoObjects, Grid, Inside, Login, NetStack, Options, Password, Remote, Security, trusting,
+};
+use phoebus_gridftp::data::{KnownPaths, Protection};
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::files::{self, Places};
@@ -54,6 +56,10 @@ pub(crate) async fn connect(
     let by_ssh = far.scheme.is_ssh();
     (options.stack, options.inside) = match said.stack.as_deref().map(Stack::parse).transpose()? {
         Some(Stack::Net(stack)) => (Some(fitting(stack, &options.security)?), None),
+        Some(Stack::Auto(objects)) => {
+            options.auto = Some(auto(objects, carried));
+            (if by_ssh { of_ssh(far, said)? } else { None }, by_ssh.then(Inside::if_needed))
+        }
         Some(Stack::Inside) if by_ssh => (None, Some(Inside::always())),
         Some(Stack::Inside) => {
             return Err(Error::request(format!("{far}: --stack ssh is for HOST:PATH and sshftp://")));
@@ -76,6 +82,9 @@ pub(crate) async fn connect(
             "--stack {text}: data goes through gateways, which carry it; --gateways none goes directly"
         )));
     }
+    if let (Some(_), Some(auto), false) = (&options.way, &mut options.auto, by_ssh) {
+        auto.obstacle = Some("data goes through gateways".into());
+    }
     options.login = login(far, said)?;
     options.data_elsewhere = matches!(&options.security, Security::Grid(Grid { data_auth: true, .. }));
     (options.streams, options.choose, options.in_place) = (carried.streams, carried.choose, carried.in_place);
@@ -85,6 +94,8 @@ pub(crate) async fn connect(
     options.trust_listings = said.trust_listings;
     options.sessions = carried.sessions.unwrap_or(options.sessions).min(most);
     options.state = said.state.clone();
+    options.known_paths =
+        said.state.as_ref().map(|dir| KnownPaths::in_file(dir.with_file_name("paths"))).unwrap_or_default();
     options.ports = said.port_range.as_deref().map(ports).transpose()?;
     if let Some(stall_timeout) = carried.stall_timeout {
         (options.stall_timeout, options.reply_timeout) = (stall_timeout, options.reply_timeout.min(stall_timeout));
@@ -148,6 +159,16 @@ fn of_ssh(far: &Far, said: &ServerOptions) -> Result<Option<NetStack>> {
 fn data_by(stack: &NetStack) -> String {
     let streams = if stack.has_objects() { ", streams and many short files by tcp,tls" } else { "" };
     format!("data by {}{streams}", stack.text())
+}
+
+/// Objects for the files for which this end chooses them.
+fn auto(objects: NetStack, carried: &Carried) -> AutoObjects {
+    let obstacle = match carried {
+        _ if carried.streams.is_some() => Some("--streams asks for connections".into()),
+        _ if carried.striped => Some("data nodes take no objects (--stripe)".into()),
+        _ => None,
+    };
+    AutoObjects { stack: objects, choose: crate::auto::carrier, obstacle }
 }
 
 /// Adapts the options to a stack that carries files as objects, if it does.

@@ -8,14 +8,18 @@
 //! | `ssh` | connections of SSH, for servers that it starts | yes |
 //! | `gsi` | what `--data-auth own` asks for anyway | yes |
 //! | `tls` | what `ftps://` asks for anyway; elsewhere TLS between keys that the two ends tell each other | yes |
+//! | `auto` alone | TCP or `object`, as [`crate::auto`] chooses for each file | for each file |
 //! | `phoebus:gw=HOST/PORT`, `phoebus:path=HOST/PORT\|HOST/PORT` | sessions through gateways, as by `--gateways`; `udt`, `quic` or `tls` beside it is their first hop | no: its own end is a TCP connection of the last gateway |
 
 use crate::error::{Error, Result};
 use phoebus_config::first_hop::FirstHop;
 use phoebus_gridftp::client::NetStack;
-use phoebus_gridftp::data::stack::{self, SESSIONS};
+use phoebus_gridftp::data::stack::{self, OBJECT, SESSIONS};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::gridftp::inside;
+
+/// The name that leaves the choice to this end.
+const AUTO: &str = "auto";
 
 /// A stack, as it concerns this end.
 #[derive(Debug, Clone)]
@@ -24,6 +28,8 @@ pub(crate) enum Stack {
     Net(NetStack),
     /// Whether data goes inside SSH.
     Inside,
+    /// Connections or objects, as this end chooses for each file. The stack is that of objects.
+    Auto(NetStack),
     /// Gateways, as in `--gateways`.
     Gateways {
         /// All of them, the first hop first.
@@ -45,6 +51,9 @@ impl Stack {
     fn read(text: &str) -> Result<Self, String> {
         if text.trim() == inside::DRIVER {
             return Ok(Self::Inside);
+        }
+        if text.trim() == AUTO {
+            return NetStack::new(OBJECT, &stack::parse(OBJECT)?).map(Self::Auto);
         }
         let layers = stack::parse(text)?;
         let Some(at) = layers.iter().position(|layer| layer.name == SESSIONS) else {

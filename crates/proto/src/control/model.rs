@@ -79,7 +79,7 @@ enum Jump {
 
 impl Control {
     fn new(now: Duration, path: &Path, known: Option<KnownPath>) -> Self {
-        let min_rtt = path.rtt.max(Duration::from_micros(100));
+        let min_rtt = path.rtt.max(Self::RTT_MIN);
         let mut control = Self {
             phase: Phase::Startup,
             rate: MaxFilter::default(),
@@ -179,6 +179,8 @@ impl MaxFilter {
 }
 
 impl Control {
+    /// Shortest round-trip time that is believed.
+    const RTT_MIN: Duration = Duration::from_micros(100);
     /// Pacing gain in startup: 2 / ln 2, with which the delivery rate doubles every round.
     const STARTUP: f64 = 2.885;
     /// Window gain in startup: the amount in flight that this gain needs. More would only queue once the bottleneck's
@@ -267,7 +269,8 @@ impl Control {
     }
 
     fn update_rtt(&mut self, now: Duration, path: &Path, rtt: Option<Duration>) {
-        let Some(rtt) = rtt else { return };
+        // A peer may say that it has held back an acknowledgement for all of the round trip.
+        let Some(rtt) = rtt.map(|rtt| rtt.max(Self::RTT_MIN)) else { return };
         let min = &mut self.min_rtts[self.round as usize % ROUNDS];
         *min = rtt.min(*min);
         // After a pause, this connection has no queue, so that the measurement needs no probe.
@@ -401,7 +404,6 @@ impl Control {
 impl Controller for Control {
     fn on_ack(&mut self, now: Duration, path: &Path, ack: &Ack) {
         self.update_rtt(now, path, ack.rtt);
-        self.consider_jump(path, ack.rtt);
         self.acked += u64::from(ack.count);
         if let Some(sample) = &ack.sample {
             if sample.delivered_before >= self.round_ends {
@@ -424,6 +426,8 @@ impl Controller for Control {
             }
             self.is_app_limited &= sample.app_limited || !is_long;
         }
+        // The round that may have ended above is not one of the jump's.
+        self.consider_jump(path, ack.rtt);
         self.last_ack_at = now;
         self.next_phase(now, path);
         self.update_pace(path);

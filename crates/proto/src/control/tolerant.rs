@@ -40,7 +40,8 @@ impl Factory for Tolerant {
             is_starting: true,
             min_rtt,
             is_measured: path.rtt_measured,
-            round_ends: 0,
+            round_ends: None,
+            path_rate: 0.0,
             lost: 0,
             acked: 0,
             delivered: 0.0,
@@ -63,8 +64,11 @@ struct Control {
     is_starting: bool,
     min_rtt: Duration,
     is_measured: bool,
-    /// The round ends when a packet is acknowledged that was sent after so many had been delivered.
-    round_ends: u64,
+    /// The round ends when a packet is acknowledged that was sent after so many had been delivered. `None` before the first
+    /// acknowledgement: rounds begin with it.
+    round_ends: Option<u64>,
+    /// The delivery rate of the last round that asked the path for more.
+    path_rate: f64,
     /// Packets of this round.
     lost: u64,
     acked: u64,
@@ -109,6 +113,7 @@ impl Control {
             // The path was not asked for more.
             return;
         }
+        self.path_rate = delivered;
         if self.is_starting {
             if is_high || delivered < self.rate * Self::DELIVERED_MIN / 2.0 {
                 self.is_starting = false;
@@ -118,7 +123,10 @@ impl Control {
             }
             return;
         }
+        // The peer's host takes no more, whatever it says about losses, or this one sends no more.
+        let is_stuck = delivered > 0.0 && delivered < self.rate * Self::DELIVERED_MIN;
         let is_over = match self.tolerant.reaction {
+            _ if is_stuck => true,
             Reaction::History => self.average > self.tolerant.share,
             Reaction::State => self.high_rounds >= 2,
         };
@@ -167,9 +175,14 @@ impl Controller for Control {
                 self.delivered = self.delivered.max(rate);
             }
             self.is_limited &= sample.app_limited;
-            if sample.delivered_before >= self.round_ends {
-                self.round_ends = ack.delivered;
-                self.end_of_round();
+            match self.round_ends {
+                Some(end) if sample.delivered_before < end => {}
+                ends => {
+                    self.round_ends = Some(ack.delivered);
+                    if ends.is_some() {
+                        self.end_of_round();
+                    }
+                }
             }
         }
         self.update_pace(path);
@@ -190,6 +203,6 @@ impl Controller for Control {
     }
 
     fn path_rate(&self) -> Option<f64> {
-        (!self.is_starting).then_some(self.rate)
+        (!self.is_starting && self.path_rate > 0.0).then_some(self.path_rate)
     }
 }

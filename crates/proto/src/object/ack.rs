@@ -1,4 +1,4 @@
-//! Acknowledgements (`docs/protocol/object.md` §4; L6): a full statement about the packets in flight, in as many datagrams
+//! Acknowledgements (`docs/protocol/object.md` §5; L6): a full statement about the packets in flight, in as many datagrams
 //! as it needs. Each datagram makes sense by itself, and the next statement makes good a lost one.
 //!
 //! A datagram states, for all packets from one place up to another, which of them have arrived. It does so by sections:
@@ -70,8 +70,8 @@ pub(super) trait Arrived {
 }
 
 impl Ack<()> {
-    /// Appends an acknowledgement of at most `room` bytes (at least [`ACK_LEN_MIN`]) to `out`. Its statement begins with the
-    /// packet `from`. Returns where the next one has to begin; `None` if this one reached the end.
+    /// Appends an acknowledgement of at most `room` bytes to `out`: without any section, if the room is less than
+    /// [`ACK_LEN_MIN`]. Its statement begins with the packet `from`. Returns where the next one has to begin; `None` if this one reached the end.
     pub(super) fn encode(
         &self,
         from: PacketNumber,
@@ -79,7 +79,7 @@ impl Ack<()> {
         room: usize,
         out: &mut Vec<u8>,
     ) -> Option<PacketNumber> {
-        let limit = out.len() + room.max(ACK_LEN_MIN);
+        let begin = out.len();
         let micros = u64::try_from(self.delay.as_micros()).unwrap_or(u64::MAX);
         for value in [self.largest, micros, self.received, self.duplicates, self.drops, self.credit, self.complete] {
             put(out, value);
@@ -90,6 +90,7 @@ impl Ack<()> {
         let mut last_chunk = self.complete;
         put(out, from.chunk.saturating_sub(last_chunk));
         last_chunk = last_chunk.max(from.chunk);
+        let limit = begin + room;
         // The packet after the last section: where this statement ends if it is cut.
         let mut stated = from;
         let mut at = from;

@@ -3,6 +3,7 @@
 //! specification.
 //!
 //! - [`packet`]: headers of datagrams.
+//! - [`Checking`], [`Answering`]: whether datagrams get through.
 //! - [`parity`]: packets from which missing ones are computed.
 //! - [`Sender`]: what to send and when, by acknowledgements, credit and a [controller](crate::control).
 //! - [`Receiver`]: where packets belong, which chunks are complete, and when to acknowledge.
@@ -12,6 +13,7 @@
 
 mod ack;
 mod bitmap;
+mod check;
 mod config;
 mod message;
 pub mod packet;
@@ -23,9 +25,10 @@ mod sender;
 mod varint;
 
 pub use ack::{ACK_LEN_MIN, Ack, Sections};
+pub use check::{Answering, Checking};
 pub use config::{Shape, ShapeError};
 pub use message::{Inbox, MESSAGE_MAX, Message, MessageError, Seal, VERSION};
-pub use receiver::{AnnouncementError, Place, ReceiveCounters, Receiver, Unplaced};
+pub use receiver::{ANNOUNCED_AHEAD, AnnouncementError, Place, ReceiveCounters, Receiver, Unplaced};
 pub use replay::ReplayWindow;
 pub use sender::{
     AckError, Choice, Chunks, Circular, NewestFirst, OldestFirst, SendConfig, SendCounters, Sender, Transmit,

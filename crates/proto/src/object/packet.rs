@@ -18,6 +18,10 @@ pub enum Kind {
     Ack,
     /// A parity packet of the chunk that the header names; the index is a [`ParityNumber`](super::parity::ParityNumber).
     Parity,
+    /// A check whether datagrams get through ([`Checking`](super::Checking)).
+    Check,
+    /// The answer to the check of this number.
+    CheckAnswer,
 }
 
 /// Number of a packet: its chunk, and its place in the chunk. Packets of a chunk have the same length, except the last.
@@ -37,7 +41,7 @@ pub struct Header {
     /// The transfer, as the control stream has named it.
     pub transfer: u32,
     /// Number of this transmission: each end counts its own datagrams, whatever they carry, and never uses a number
-    /// twice. It is the nonce of the seal.
+    /// twice. It is the nonce of the seal. Checks and their answers are numbered by themselves, and have keys of their own.
     pub transmission: u64,
     /// The packet whose bytes follow.
     pub packet: PacketNumber,
@@ -51,6 +55,8 @@ impl Header {
             Kind::Data => 1,
             Kind::Ack => 2,
             Kind::Parity => 3,
+            Kind::Check => 4,
+            Kind::CheckAnswer => 5,
         };
         out[1..5].copy_from_slice(&self.transfer.to_be_bytes());
         out[5..10].copy_from_slice(&self.transmission.to_be_bytes()[3..]);
@@ -66,6 +72,8 @@ impl Header {
             1 => Kind::Data,
             2 => Kind::Ack,
             3 => Kind::Parity,
+            4 => Kind::Check,
+            5 => Kind::CheckAnswer,
             _ => return None,
         };
         let number =
@@ -83,7 +91,7 @@ mod tests {
     proptest! {
         #[test]
         fn decoded_header_is_the_encoded_one(
-            kind in prop::sample::select(vec![Kind::Data, Kind::Ack, Kind::Parity]),
+            kind in prop::sample::select(vec![Kind::Data, Kind::Ack, Kind::Parity, Kind::Check, Kind::CheckAnswer]),
             transfer: u32,
             transmission in 0..TRANSMISSION_END,
             chunk in 0..CHUNK_END,

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// Parity packets of a chunk are at most this part of its packets.
 const PART: u32 = 8;
-/// And these, however few packets it has.
+/// And these besides, for chunks of few packets, but never more than half of these.
 const FEW: u32 = 8;
 
 /// Chunks of more packets have no parity: the code has 2^16 packets, half of them originals.
@@ -16,7 +16,12 @@ const PACKETS: u32 = 1 << 15;
 
 /// Most parity packets of a chunk of `packets` packets.
 pub fn most(packets: u32) -> u32 {
-    if packets > PACKETS { 0 } else { (packets / PART + FEW).min(MAX) }
+    if packets > PACKETS { 0 } else { (packets / PART + FEW).min(packets / 2).min(MAX) }
+}
+
+/// Most bytes that a receiver holds of the parity of a chunk.
+pub fn most_bytes(chunk_len: u32, packet_len: u32) -> u64 {
+    u64::from(most(chunk_len.div_ceil(packet_len.max(1)))) * u64::from(packet_len)
 }
 
 /// Most parity packets of any chunk: their numbers share a header's field.
@@ -131,7 +136,11 @@ mod tests {
 
     #[test]
     fn there_is_little_parity() {
-        assert_eq!([1, 80, 729, PACKETS - 100, PACKETS, PACKETS + 1].map(most), [8, 18, 99, 4091, MAX, 0]);
+        assert_eq!([1, 2, 16, 80, 729, PACKETS - 100, PACKETS, PACKETS + 1].map(most), [0, 1, 8, 18, 99, 4091, MAX, 0]);
+        assert_eq!(
+            [(1 << 20, 1438), (1 << 20, 65_472), (65_472, 65_472)].map(|(chunk, packet)| most_bytes(chunk, packet)),
+            [99 * 1438, 8 * 65_472, 0]
+        );
         assert!(reed_solomon_simd::ReedSolomonEncoder::supports(PACKETS as usize, MAX as usize));
         assert!(is_possible(1438) && !is_possible(1439));
     }

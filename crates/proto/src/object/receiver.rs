@@ -14,8 +14,8 @@ use super::replay::ReplayWindow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Chunks that may be announced beyond the credit: more than a sender reads ahead, and little to remember.
-const ANNOUNCED_AHEAD: u64 = 256;
+/// Chunks that may be announced beyond the credit: little to remember.
+pub const ANNOUNCED_AHEAD: u64 = 256;
 
 /// Of the bytes that arrive, one in this many may be answered at once.
 const ACK_SHARE: usize = 4;
@@ -372,9 +372,10 @@ impl Receiver {
         let ack = Ack { largest, delay, received, duplicates, drops, credit, complete, statement: () };
         let window = Window { complete, chunks: &self.chunks };
         let before = out.len();
+        // What is due is not put off. With a debt of a whole datagram, it is said briefly.
+        let room = if self.acks.budget <= -ROOM_MAX { 0 } else { room };
         self.acks.rest = ack.encode(from, &window, room, out);
-        // What is due in any case is not put off, and adds no debt of more than one datagram.
-        self.acks.budget = (self.acks.budget - (out.len() - before) as i64).max(-ROOM_MAX);
+        self.acks.budget = (self.acks.budget - (out.len() - before) as i64).max(-2 * ROOM_MAX);
         let transmission = self.acks.next;
         self.acks.next += 1;
         self.counters.acknowledgements += 1;

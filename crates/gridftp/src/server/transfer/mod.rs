@@ -118,7 +118,10 @@ impl Worker {
     fn channel_of(&mut self, transfer: &Transfer) -> Result<Channel, Failure> {
         let sends =
             matches!(transfer.what, Operation::Send { .. } | Operation::SendBatch { .. } | Operation::List { .. });
-        if transfer.settings.mode == Mode::Extended && sends == (transfer.aim == DataEndpoint::Listen) {
+        // Of objects, either end connects.
+        let has_objects = transfer.settings.stack.as_ref().is_some_and(|stack| stack.objects().is_some());
+        let sender_connects = transfer.settings.mode == Mode::Extended && !has_objects;
+        if sender_connects && sends == (transfer.aim == DataEndpoint::Listen) {
             let how = if sends { "PORT, EPRT or SPOR has to say where" } else { "PASV, EPSV or SPAS has to ask where" };
             return Err(Failure::say(425, format!("in MODE E the sender connects: {how}")));
         }
@@ -170,6 +173,7 @@ impl Worker {
         connects: Option<u64>,
     ) -> Settings {
         let data = &self.server.config.data;
+        let user = self.served.as_ref().map_or("", |served| &*served.account.name);
         let buffer = |bytes: Option<u64>| bytes.map_or(Buffer::Auto, |bytes| Buffer::Bytes(ByteSize(bytes.max(4096))));
         let profile = Profile {
             send_buffer: buffer(session.send_buffer),
@@ -182,7 +186,8 @@ impl Worker {
             transport: stack.transport(connects.is_some(), &profile),
             objects: stack.objects(),
             object_memory: Some(self.server.object_memory.clone()),
-            known_paths: self.server.known_paths.clone(),
+            known_paths: self.server.known_paths.of(user),
+            datagram_timeout: Settings::default().datagram_timeout,
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),

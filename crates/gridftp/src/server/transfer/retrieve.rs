@@ -43,12 +43,13 @@ impl Worker {
         // Blocks of objects stay in memory until they have arrived.
         let objects = transfer.settings.stack.as_ref().and_then(Stack::objects);
         let share = objects.map(|objects| {
-            let (block, memory) = (self.server.config.data.block.0, &self.server.object_memory);
-            (memory.share(u64::from(objects.buffers) * block), block, objects.buffers)
+            // What is sent needs no memory for parity: as of chunks with packets of one byte.
+            let block = (u32::try_from(self.server.config.data.block.0).unwrap_or(u32::MAX), 1);
+            (self.server.object_memory.share(block, objects.buffers), block, objects.buffers)
         });
         let pool = match &share {
             Some((share, block, buffers)) => {
-                let (block, buffers) = share.fit((u32::try_from(*block).unwrap_or(u32::MAX), 1), *buffers);
+                let (block, buffers) = share.fit(*block, *buffers);
                 Pool::new(block as usize, buffers as usize)
             }
             None => self.pool(streams as usize),

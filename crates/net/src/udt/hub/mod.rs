@@ -5,6 +5,7 @@ mod link;
 pub(in crate::udt) use link::{Link, State};
 
 use crate::datagram::Socket;
+use crate::sys::TooLong;
 use phoebus_proto::udt::{self, Endpoint};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -58,7 +59,7 @@ impl Hub {
         Ok(Self {
             // UDT cannot reduce its packet size on an open connection: if the path's MTU shrinks, its packets are
             // fragmented.
-            socket: Socket::bind(addr, true)?,
+            socket: Socket::bind(addr, TooLong::Fragmented)?,
             began: Instant::now(),
             accepting: Mutex::new(Accepting { endpoint: Endpoint::new(seed), acceptor: None }),
             requests: Mutex::default(),

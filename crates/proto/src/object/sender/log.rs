@@ -29,6 +29,18 @@ impl Log {
         self.first + self.entries.len() as u64
     }
 
+    /// Number of transmissions that are remembered.
+    pub(super) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// Forgets the oldest transmission. Returns it if it was in flight.
+    pub(super) fn drop_oldest(&mut self) -> Option<Transmission> {
+        let oldest = self.close(self.first);
+        self.first += u64::from(self.entries.pop_front().is_some());
+        oldest
+    }
+
     /// Number of packets in flight.
     pub(super) fn in_flight(&self) -> u32 {
         self.open

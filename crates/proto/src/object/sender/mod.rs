@@ -162,6 +162,9 @@ impl Sender {
     /// What a path may hold, as a multiple of the rate and the smallest round-trip time: controls let queues of one round trip
     /// stand on the path, and probe for more.
     const ON_PATH: f64 = 2.5;
+    /// Transmissions that are remembered, for each packet in flight, and in any case: two round trips are usual.
+    const LOG_PER_IN_FLIGHT: u64 = 4;
+    const LOG_MIN: u64 = 1 << 16;
     /// Packets that may be in flight however little room the peer's socket has.
     const IN_FLIGHT_MIN: f64 = 64.0;
 
@@ -213,6 +216,21 @@ impl Sender {
     /// Number of chunks that were added and have not arrived as a whole.
     pub fn chunks_in_flight(&self) -> u64 {
         self.chunks.end() - self.chunks.first()
+    }
+
+    /// Number of all chunks that were added.
+    pub fn chunks_end(&self) -> u64 {
+        self.chunks.end()
+    }
+
+    /// Number of transmissions that are remembered: those in flight, and what was sent after the oldest of them.
+    pub fn remembered(&self) -> u64 {
+        self.log.len()
+    }
+
+    /// Whether nothing more can be sent, because all transmission numbers are used up: they are nonces.
+    pub fn is_exhausted(&self) -> bool {
+        self.log.end() >= TRANSMISSION_END
     }
 
     /// Whether there are packets to send, and the peer has no buffer for any of their chunks.
@@ -269,8 +287,7 @@ impl Sender {
 
     /// The next packet to send at `now`, if one is due.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Transmit> {
-        // Numbers are nonces, and are never used twice.
-        if !self.pacer.is_ready(now) || self.log.end() >= TRANSMISSION_END {
+        if !self.pacer.is_ready(now) || self.is_exhausted() {
             return None;
         }
         let pace = self.control.pace();
@@ -423,9 +440,22 @@ impl Sender {
             }
         }
         self.counters.sent += 1;
+        self.give_up_oldest();
         self.plan_parity();
         let header = Header { kind: Kind::Data, transfer: self.shape.transfer, transmission, packet };
         Transmit { header, offset: packet.index as usize * self.shape.packet_len as usize, len: len as usize }
+    }
+
+    /// Bounds the log: a peer may leave the oldest packets open for ever, and say of later ones that they are lost. Then the oldest
+    /// are lost as well.
+    fn give_up_oldest(&mut self) {
+        let most = Self::LOG_PER_IN_FLIGHT * u64::from(self.log.in_flight()) + Self::LOG_MIN;
+        while self.log.len() > most {
+            if let Some(oldest) = self.log.drop_oldest() {
+                self.counters.lost += 1;
+                self.chunks.lost(oldest.packet);
+            }
+        }
     }
 
     /// When a peer that says nothing is asked.

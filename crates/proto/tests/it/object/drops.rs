@@ -1,8 +1,9 @@
 //! Packets that the receiving host had no room for: they are repaired, and say nothing about the path.
 
 use super::SHAPE;
-use phoebus_proto::control::{Ack as Acked, Controller, Factory, Loss, Pace, Path};
+use phoebus_proto::control::{Ack as Acked, Controller, Factory, Loss, Pace, Path, Reaction, Tolerant};
 use phoebus_proto::object::{Ack, Receiver, SendConfig, Sender};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -105,4 +106,63 @@ fn no_more_waits_at_the_receiving_host_than_its_socket_holds() {
     assert_eq!(most_in_flight(300 * packet), 250 + 300);
     assert_eq!(most_in_flight(0), 250);
     assert_eq!(most_in_flight(u64::MAX), 10_000);
+}
+
+/// The rate of `control=loss` in packets per second, each second, to a host that takes at most `each_ms` packets in a millisecond
+/// and reports that it dropped the others. The round trip is 40 ms, and everything to send is there from the beginning.
+fn rates(each_ms: usize, seconds: u64) -> Vec<f64> {
+    let tolerant = Tolerant { share: 0.01, reaction: Reaction::History };
+    let mut sender = Sender::new(Duration::ZERO, SHAPE, SendConfig::default(), &tolerant);
+    let mut receiver = Receiver::new(SHAPE);
+    for _ in 0..5000 {
+        receiver.grant(Duration::ZERO);
+        sender.push(SHAPE.chunk_len);
+    }
+    sender.raise_credit(receiver.credit());
+    let (mut there, mut back) = (VecDeque::new(), VecDeque::new());
+    let (delay, mut drops, mut rates) = (Duration::from_millis(20), 0, Vec::new());
+    for millis in 0..1000 * seconds {
+        let now = Duration::from_millis(millis);
+        while let Some((_, bytes)) = back.pop_front_if(|(at, _): &mut (Duration, Vec<u8>)| *at <= now) {
+            sender.handle_ack(now, &Ack::decode(&bytes).unwrap()).unwrap();
+        }
+        while sender.poll_arrived().is_some() {}
+        sender.handle_timeout(now);
+        while let Some(transmit) = sender.poll_transmit(now) {
+            there.push_back((now + delay, transmit));
+        }
+        let mut taken = 0;
+        while let Some((_, transmit)) = there.pop_front_if(|(at, _)| *at <= now) {
+            taken += 1;
+            if taken > each_ms {
+                drops += 1;
+            } else if receiver.place(&transmit.header, transmit.len).is_ok() {
+                receiver.arrived(now, &transmit.header, transmit.len);
+            }
+        }
+        receiver.dropped(drops);
+        loop {
+            let mut out = Vec::new();
+            if receiver.poll_transmit(now, 1200, &mut out).is_none() {
+                break;
+            }
+            back.push_back((now + delay, out));
+        }
+        if millis % 1000 == 999 {
+            rates.push(sender.rate() / 8.0 / 1500.0);
+        }
+    }
+    rates
+}
+
+#[test]
+fn tolerant_control_does_not_outrun_a_host_that_drops() {
+    let rates = rates(5, 40);
+    assert!(rates.iter().skip(5).all(|rate| (3000.0..7500.0).contains(rate)), "{rates:?}");
+}
+
+#[test]
+fn tolerant_control_starts_when_everything_is_there_at_once() {
+    let rates = rates(40, 3);
+    assert!(rates[1] > 20_000.0, "{rates:?}");
 }

@@ -166,18 +166,26 @@ fn packets_that_break_the_agreement_are_told_apart() {
 
 #[test]
 fn sender_cannot_make_the_receiver_send_more_than_it_sends() {
-    let shape = Shape { packet_len: 64, ..SHAPE };
+    for (pause, chunks) in [(Duration::from_micros(20), 64), (ms(1), 2), (ms(10), 1)] {
+        let (sent, answered) = longest_statements(pause, chunks);
+        assert!(answered <= sent, "{pause:?}: {sent} bytes were sent, and {answered} answered");
+        assert!(answered > sent / 10, "{pause:?}: hardly anything was acknowledged");
+    }
+}
+
+/// Bytes of short packets of which every second one is missing, sent at intervals, and of the acknowledgements.
+fn longest_statements(pause: Duration, chunks: u64) -> (usize, usize) {
+    let shape = Shape { packet_len: 64, ack_interval: ms(1), ..SHAPE };
     let mut receiver = Receiver::new(shape);
-    (0..64).for_each(|_| receiver.grant(Duration::ZERO));
+    (0..chunks).for_each(|_| receiver.grant(Duration::ZERO));
     let (mut now, mut transmission, mut sent, mut answered) = (Duration::ZERO, 0, 0, 0);
-    // Every second packet: the longest statement there is.
-    for chunk in 0..64 {
+    for chunk in 0..chunks {
         for index in (0..shape.chunk_packets()).step_by(2) {
             let packet = PacketNumber { chunk, index };
             let header = Header { kind: Kind::Data, transfer: shape.transfer, transmission, packet };
             receiver.place(&header, 64).unwrap();
             receiver.arrived(now, &header, 64);
-            (now, transmission, sent) = (now + Duration::from_micros(20), transmission + 1, sent + 64);
+            (now, transmission, sent) = (now + pause, transmission + 1, sent + 64);
             loop {
                 let mut out = Vec::new();
                 if receiver.poll_transmit(now, 1200, &mut out).is_none() {
@@ -187,8 +195,75 @@ fn sender_cannot_make_the_receiver_send_more_than_it_sends() {
             }
         }
     }
-    assert!(answered <= sent, "{sent} bytes were sent, and {answered} answered");
-    assert!(answered > sent / 10, "hardly anything was acknowledged");
+    (sent, answered)
+}
+
+#[test]
+fn peer_that_never_says_what_became_of_the_first_packet_costs_little_memory() {
+    let mut sender = sender(Duration::ZERO);
+    (0..1000).for_each(|_| assert!(sender.push(1 << 20) < 1000));
+    sender.raise_credit(1000);
+    // Every statement begins after the first packet, and says that every second packet of the rest is missing. Whatever is
+    // sent again is then there.
+    let mut receiver = Receiver::new(SHAPE);
+    (0..1000).for_each(|_| receiver.grant(Duration::ZERO));
+    let (mut now, mut sent) = (Duration::ZERO, 0u64);
+    while sent < 300_000 && now < Duration::from_secs(60) {
+        now += ms(1);
+        sender.handle_timeout(now);
+        while let Some(transmit) = sender.poll_transmit(now) {
+            sent += 1;
+            let header = transmit.header;
+            if header.packet == PacketNumber::default() || header.transmission.is_multiple_of(2) {
+                continue;
+            }
+            if receiver.place(&header, transmit.len).is_ok() {
+                receiver.arrived(now, &header, transmit.len);
+            }
+        }
+        let mut out = Vec::new();
+        while receiver.poll_transmit(now, 1200, &mut out).is_some() {
+            // Seven numbers stand before the index at which the statement begins.
+            let mut numbers = (0..out.len()).filter(|at| out[*at] < 128);
+            let last = numbers.nth(6).unwrap();
+            if out[last + 1] == 0 {
+                out[last + 1] = 1;
+            }
+            sender.handle_ack(now, &Ack::decode(&out).unwrap()).unwrap();
+            out.clear();
+        }
+    }
+    assert!(sent > 200_000, "{sent}");
+    assert!(sender.remembered() < 1 << 18, "{} transmissions are remembered", sender.remembered());
+}
+
+#[test]
+fn a_peer_that_holds_back_acknowledgements_for_a_round_trip_gets_no_infinite_rate() {
+    let mut sender = Sender::new(Duration::ZERO, SHAPE, SendConfig::default(), &Model);
+    (0..100).for_each(|_| assert!(sender.push(1 << 20) < 1000));
+    sender.raise_credit(100);
+    let mut receiver = Receiver::new(SHAPE);
+    (0..100).for_each(|_| receiver.grant(Duration::ZERO));
+    let (mut now, mut sent) = (Duration::ZERO, 0u64);
+    while now < Duration::from_secs(1) {
+        now += ms(50);
+        let mut headers = Vec::new();
+        while let Some(transmit) = sender.poll_transmit(now) {
+            (sent, headers) = (sent + 1, [headers, vec![transmit]].concat());
+        }
+        // It claims that all of the round trip was its own delay.
+        for transmit in headers {
+            receiver.place(&transmit.header, transmit.len).unwrap();
+            receiver.arrived(now, &transmit.header, transmit.len);
+        }
+        let mut out = Vec::new();
+        while receiver.poll_transmit(now + ms(50), 1200, &mut out).is_some() {
+            sender.handle_ack(now + ms(50), &Ack::decode(&out).unwrap()).unwrap();
+            out.clear();
+        }
+    }
+    assert!(sender.rate().is_finite() && sender.rate() < 100e9, "{}", sender.rate());
+    assert!(sent < 70_000, "{sent} packets were sent in a second");
 }
 
 #[test]

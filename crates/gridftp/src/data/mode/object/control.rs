@@ -1,10 +1,13 @@
 //! The control stream of an object transfer: messages over a data connection.
 
+use super::super::super::acceptor::Acceptor;
+use super::super::super::channel::{Direction, Inner};
 use super::super::super::connection::Connection;
 use super::super::super::error::Error;
-use phoebus_net::object::Secret;
-use phoebus_proto::object::{Inbox, Message};
-use std::net::IpAddr;
+use phoebus_net::object::{Path, Port, Secret};
+use phoebus_proto::object::{Inbox, Message, Seal, Shape};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -18,13 +21,55 @@ const READ: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Control {
     connection: Connection,
+    /// Whether this end has made it.
+    is_own: bool,
     inbox: Inbox,
     stall_timeout: Duration,
 }
 
 impl Control {
-    pub(super) fn new(connection: Connection, stall_timeout: Duration) -> Self {
-        Self { connection, inbox: Inbox::default(), stall_timeout }
+    /// Connects, or accepts a connection. `peer_begins`: the peer sends the first message.
+    ///
+    /// # Errors
+    /// Connecting fails, or no permitted peer connects.
+    pub(super) async fn between(inner: &Arc<Inner>, peer_begins: bool) -> Result<Self, Error> {
+        if matches!(&inner.way, Direction::Connect(to) if to.len() != 1) {
+            return Err(Error::Object("data nodes do not take objects (driver object)".to_owned()));
+        }
+        let connection = Acceptor::of(inner, peer_begins).one().await?;
+        let (is_own, stall_timeout) = (!inner.is_listening(), inner.settings.stall_timeout);
+        Ok(Self { connection, is_own, inbox: Inbox::default(), stall_timeout })
+    }
+
+    /// The port for datagrams, and the path to the peer's, to which the first check goes at once. `sends`: this end is the sender,
+    /// for which datagrams have to get through in time.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub(super) fn path(&self, inner: &Inner, keys: (Shape, Seal, &Secret), sends: bool) -> Result<(Port, Path), Error> {
+        let (peer, within) = (self.peer()?, inner.settings.datagram_timeout.min(self.stall_timeout * 3 / 4));
+        if self.is_own {
+            // From the address that the peer knows.
+            let port = Port::bind(SocketAddr::new(self.own_addr()?.ip(), 0))?;
+            let path = Path::connected(&port, peer, keys, within);
+            return Ok((port, path));
+        }
+        let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
+        // The end that checks is to fail first: it may have another way.
+        let path = Path::accepted(&port, peer.ip(), keys, sends.then_some(within * 2));
+        Ok((port, path))
+    }
+
+    /// The longest IP packet to the peer: at most `mtu`, and what TCP has agreed on if that is less, as behind routers that
+    /// lower its segment size.
+    pub(super) fn path_mtu(&self, mtu: u32) -> u32 {
+        /// What TCP's options take of each segment: time stamps.
+        const OPTIONS: u32 = 12;
+        let headers = if self.peer().is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 };
+        match self.connection.segment_size() {
+            Some(segment) if segment + headers + OPTIONS < mtu => segment + headers,
+            _ => mtu,
+        }
     }
 
     /// The secret for the datagrams of a transfer. `None` if the control stream is not protected by TLS.
@@ -32,9 +77,14 @@ impl Control {
         self.connection.exported(LABEL, &transfer.to_be_bytes()).map(Secret)
     }
 
-    /// The host at the other end.
-    pub(super) fn peer(&self) -> Result<IpAddr, Error> {
-        Ok(self.connection.peer_addr()?.ip())
+    /// This end's address.
+    pub(super) fn own_addr(&self) -> Result<SocketAddr, Error> {
+        Ok(self.connection.local_addr()?)
+    }
+
+    /// The address of the other end.
+    pub(super) fn peer(&self) -> Result<SocketAddr, Error> {
+        Ok(self.connection.peer_addr()?)
     }
 
     /// Sends a message. Not cancel safe.
@@ -75,8 +125,11 @@ impl Control {
     }
 
     /// Tells the peer why this end gives up, as far as possible without waiting long, and returns the error.
-    pub(super) async fn fail(&mut self, error: Error) -> Error {
+    pub(super) async fn fail(&mut self, inner: &Inner, error: Error) -> Error {
         const LAST: Duration = Duration::from_secs(1);
+        if let (Error::NoDatagrams(why), Some(losses)) = (&error, inner.losses()) {
+            losses.note_no_datagrams(why);
+        }
         let _ = timeout(LAST, self.send(&Message::Failed { reason: error.to_string() })).await;
         error
     }

@@ -1,6 +1,5 @@
 //! Receives objects as a flow.
 
-use super::super::super::acceptor::Acceptor;
 use super::super::super::blocks::{Sender, give};
 use super::super::super::channel::Inner;
 use super::super::super::error::Error;
@@ -17,21 +16,15 @@ use std::sync::Arc;
 
 /// Receives all of the flow, and passes its blocks on. Ends only once everything has come.
 pub(super) async fn receive(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
-    if !inner.is_listening() {
-        return Err(Error::Direction("PASV, EPSV or SPAS has to come before what is received"));
-    }
     let objects = inner.settings.objects.unwrap_or_default();
-    let mut acceptor = Acceptor::of(inner, true);
-    let connection = acceptor.one().await?;
-    drop(acceptor);
-    let mut control = Control::new(connection, inner.settings.stall_timeout);
+    let mut control = Control::between(inner, true).await?;
     match run(inner, &mut control, &objects, (intake, blocks)).await {
         Ok(()) => {
             // Everything is here, whether or not the peer still hears of it.
             let _ = control.into_connection().leave(inner.settings.stall_timeout).await;
             Ok(())
         }
-        Err(error) => Err(control.fail(error).await),
+        Err(error) => Err(control.fail(inner, error).await),
     }
 }
 
@@ -55,7 +48,7 @@ async fn run(
     // Packets have to fit the chunk, whatever is the least.
     let chunk_len = shape.chunk_len.min(objects.chunk).max(shape.packet_len);
     let memory = inner.settings.object_memory.as_ref();
-    let share = memory.map(|memory| memory.share(u64::from(objects.buffers) * u64::from(chunk_len)));
+    let share = memory.map(|memory| memory.share((chunk_len, shape.packet_len), objects.buffers));
     let (chunk_len, buffers) = match &share {
         Some(share) => share.fit((chunk_len, shape.packet_len), objects.buffers),
         None => (chunk_len, objects.buffers),
@@ -66,8 +59,8 @@ async fn run(
         (Seal::None, None) => object::Secret([0; 32]),
         (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
     };
-    let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
-    let receiving = Receiving::start(port.clone(), control.peer()?, (shape, seal, &secret))?;
+    let (port, path) = control.path(inner, (shape, seal, &secret), false)?;
+    let receiving = Receiving::start(port.clone(), path, (shape, seal, &secret))?;
     let pool = Pool::new(chunk_len as usize, buffers as usize);
     let mut credit = 0;
     for _ in 0..buffers {
@@ -137,7 +130,7 @@ impl Run {
                     control.send(&Message::Credit(credit)).await?;
                 }
                 received = receiving.next() => {
-                    let block = self.block(received.map_err(Error::Object)?)?;
+                    let block = self.block(received?)?;
                     give(blocks, block).await?;
                     self.passed += 1;
                 }

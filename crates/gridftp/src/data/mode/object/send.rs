@@ -1,7 +1,8 @@
 //! Sends a flow as objects.
 
-use super::super::super::channel::{Direction, Inner};
+use super::super::super::channel::Inner;
 use super::super::super::error::Error;
+use super::super::super::known_paths::PathInUse;
 use super::super::super::losses::ObjectTotals;
 use super::super::super::objects::Objects;
 use super::super::Sending as WhatToSend;
@@ -11,9 +12,9 @@ use bytes::Bytes;
 use phoebus_files::block::{Block, Body};
 use phoebus_files::store::Flow;
 use phoebus_files::sum::Combining;
-use phoebus_net::object::{self, OVERHEAD, Port, Sending, SendingOptions};
+use phoebus_net::object::{self, OVERHEAD, Sending, SendingOptions};
 use phoebus_proto::object::{Message, Seal, SendConfig, SendCounters, Shape, VERSION};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,30 +31,27 @@ const RTT: Duration = Duration::from_millis(100);
 pub(super) async fn send(inner: &Arc<Inner>, what: WhatToSend) -> Result<u64, Error> {
     let WhatToSend { flow, moved, .. } = what;
     let objects = inner.settings.objects.unwrap_or_default();
-    let Direction::Connect(to) = &inner.way else {
-        return Err(Error::Direction("PORT, EPRT or SPOR has to say where to"));
-    };
-    let [to] = to[..] else {
-        return Err(Error::Object("data nodes do not take objects (driver object)".to_owned()));
-    };
-    let connection = inner.connect(to, 0).await?;
-    let mut control = Control::new(connection, inner.settings.stall_timeout);
-    match run(inner, &mut control, (to, objects), (flow, moved)).await {
+    let mut control = Control::between(inner, false).await?;
+    match run(inner, &mut control, &objects, (flow, moved)).await {
         Ok(sent) => {
             control.into_connection().close();
             Ok(sent)
         }
-        Err(error) => Err(control.fail(error).await),
+        Err(error) => Err(control.fail(inner, error).await),
     }
 }
 
 async fn run(
     inner: &Arc<Inner>,
     control: &mut Control,
-    (to, objects): (SocketAddr, Objects),
+    objects: &Objects,
     (flow, moved): (Arc<dyn Flow>, Arc<AtomicU64>),
 ) -> Result<u64, Error> {
-    let (sending, shape) = agree(inner, control, to, &objects).await?;
+    let to = control.peer()?;
+    let path = inner.settings.known_paths.take(control.own_addr()?.ip(), to.ip());
+    let (sending, shape) = agree(inner, control, objects, &path).await?;
+    let mut credit = Credit::default();
+    open(control, &sending, &mut credit).await?;
     let (said, mut to_say) = mpsc::channel(4);
     let reader = Reader { flow, chunk_len: shape.chunk_len, said, moved };
     let mut reading = std::pin::pin!(reader.run(&sending));
@@ -64,11 +62,15 @@ async fn run(
     loop {
         tokio::select! {
             biased;
+            // A peer that goes on talking does not put it off.
+            () = sleep_until(word_by.unwrap_or_else(Instant::now)), if word_by.is_some() => {
+                return Err(Error::Stalled(inner.settings.stall_timeout));
+            }
             message = control.next() => match message? {
-                Message::Credit(credit) => sending.raise_credit(credit),
+                Message::Credit(to) => sending.raise_credit(credit.raised(to)?),
                 // It may overtake the last acknowledgement.
                 Message::Done if let Some((bytes, _)) = sent && sending.has_sent_all() => {
-                    record(inner, &sending, (to, &objects));
+                    record(inner, &sending, (&path, objects));
                     return Ok(bytes);
                 }
                 other => return Err(unexpected(&other, "CREDIT")),
@@ -84,11 +86,8 @@ async fn run(
                 control.send(&Message::End { chunks }).await?;
                 sending.finish();
             }
-            () = sleep_until(word_by.unwrap_or_else(Instant::now)), if word_by.is_some() => {
-                return Err(Error::Stalled(inner.settings.stall_timeout));
-            }
             arrived = &mut all_arrived, if word_by.is_none() => {
-                arrived.map_err(Error::Object)?;
+                arrived?;
                 word_by = Some(Instant::now() + inner.settings.stall_timeout);
             }
         }
@@ -96,15 +95,16 @@ async fn run(
 }
 
 /// Records what the transfer has cost.
-fn record(inner: &Inner, sending: &Sending, (to, objects): (SocketAddr, &Objects)) {
+fn record(inner: &Inner, sending: &Sending, (path, objects): (&PathInUse, &Objects)) {
     // What a rate of the user's says of the path is too little.
-    if let Some(path) = sending.known_path().filter(|_| objects.rate.is_none()) {
-        inner.settings.known_paths.learn(to.ip(), path);
+    if let Some(found) = sending.known_path().filter(|_| objects.rate.is_none()) {
+        path.learn(found);
     }
     let (SendCounters { needed, sent, repairs, repeats, parity, lost, drops, .. }, (rtt, rate)) =
         (sending.counters(), sending.pace());
     let rtt = rtt.map_or(0.0, |rtt| rtt.as_secs_f64());
-    let totals = ObjectTotals { transfers: 1, needed, sent, repairs, repeats, parity, drops, rate, rtt };
+    let path_rate = sending.known_path().map_or(0.0, |found| found.bits_per_second as f64);
+    let totals = ObjectTotals { transfers: 1, needed, sent, repairs, repeats, parity, drops, rate, path_rate, rtt };
     tracing::debug!(
         packets = needed,
         waste = totals.waste(),
@@ -122,16 +122,44 @@ fn record(inner: &Inner, sending: &Sending, (to, objects): (SocketAddr, &Objects
     }
 }
 
+/// Waits until datagrams are known to get through. Nothing of the flow was read before, so its bytes may still go another way.
+async fn open(control: &mut Control, sending: &Sending, credit: &mut Credit) -> Result<(), Error> {
+    loop {
+        tokio::select! {
+            biased;
+            opened = sending.opened() => return opened.map_err(Error::from),
+            message = control.next() => match message? {
+                Message::Credit(to) => sending.raise_credit(credit.raised(to)?),
+                other => return Err(unexpected(&other, "CREDIT")),
+            },
+        }
+    }
+}
+
+/// The credit that the peer has given over the control stream.
+#[derive(Debug, Default)]
+struct Credit(u64);
+
+impl Credit {
+    /// Raises it to `to`.
+    fn raised(&mut self, to: u64) -> Result<u64, Error> {
+        if to <= self.0 {
+            return Err(Error::Object(format!("the peer sent credit {to} after {}; it only grows", self.0)));
+        }
+        self.0 = to;
+        Ok(to)
+    }
+}
+
 /// Proposes the transfer, and starts to send what the peer accepts.
 async fn agree(
     inner: &Inner,
     control: &mut Control,
-    to: SocketAddr,
     objects: &Objects,
+    in_use: &PathInUse,
 ) -> Result<(Sending, Shape), Error> {
-    let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let port = Port::bind(SocketAddr::new(any, 0))?;
-    let packet_len = packet_len(to, objects)?;
+    let to = control.peer()?;
+    let packet_len = packet_len(control, to, objects)?;
     let transfer = random()? as u32;
     let mut shape =
         Shape { transfer, packet_len, chunk_len: objects.chunk, ack_packets: objects.ack, ack_interval: ACK_INTERVAL };
@@ -142,6 +170,8 @@ async fn agree(
         (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
     };
     control.send(&Message::Hello { version: VERSION, shape, seal: objects.seal }).await?;
+    let keys = (shape, objects.seal, &secret);
+    let (port, path) = control.path(inner, keys, true)?;
     let (chunk_len, credit, socket_room) = match control.next_within(inner.settings.reply_timeout).await? {
         Message::Accept { version, chunk_len, credit, socket_room } if (1..=VERSION).contains(&version) => {
             (chunk_len, credit, socket_room)
@@ -159,32 +189,35 @@ async fn agree(
         return Err(Error::Object(why));
     }
     shape.chunk_len = chunk_len;
-    let known = inner.settings.known_paths.get(to.ip());
     let config = SendConfig {
         rtt: RTT,
         socket_room,
-        known_loss: known.map_or(0.0, |known| f64::from(known.loss_per_million) / 1e6),
+        known_loss: in_use.known().map_or(0.0, |known| f64::from(known.loss_per_million) / 1e6),
         seed: random()?,
         overhead: OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 },
         ..SendConfig::default()
     };
     // Before the user's own time-out, which could not say why nothing moves.
-    let options =
-        SendingOptions { config, chunks: objects.buffers.into(), silence: inner.settings.stall_timeout * 3 / 4 };
-    let factory = objects.factory(known);
-    let sending = Sending::start(port, to, (shape, objects.seal, &secret), &*factory, options)?;
+    let options = SendingOptions {
+        config,
+        chunks: objects.buffers.into(),
+        batch: objects.batch,
+        silence: inner.settings.stall_timeout * 3 / 4,
+    };
+    let factory = objects.factory(in_use.to_resume());
+    let sending = Sending::start(port, path, (shape, objects.seal, &secret), &*factory, options)?;
     sending.raise_credit(credit);
     Ok((sending, shape))
 }
 
 /// The length of packets: what was asked for, or what the path carries.
-fn packet_len(to: SocketAddr, objects: &Objects) -> Result<u32, Error> {
+fn packet_len(control: &Control, to: SocketAddr, objects: &Objects) -> Result<u32, Error> {
     let headers = OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 };
     let mtu = object::path_mtu(to).ok_or_else(|| Error::Object(format!("there is no route for datagrams to {to}")))?;
     let most = mtu.saturating_sub(headers);
     match objects.packet {
         // An even number, so that there can be parity.
-        None => Ok(most.min(PACKET_MAX) & !1),
+        None => Ok(control.path_mtu(mtu).saturating_sub(headers).min(PACKET_MAX) & !1),
         Some(packet) if packet <= most => Ok(packet),
         Some(packet) => Err(Error::Object(format!(
             "driver object: packet is {packet}; the path to {to} carries packets of at most {most} bytes"
@@ -226,7 +259,7 @@ impl Reader {
 
     async fn chunk(&self, sending: &Sending, offset: u64, bytes: Bytes) -> Result<(), Error> {
         let (len, checksum) = (bytes.len() as u32, Combining::Crc32c.of(&bytes));
-        let number = sending.push(bytes).await.map_err(Error::Object)?;
+        let number = sending.push(bytes).await?;
         // The other side is gone only if the transfer has failed.
         let _ = self.said.send(Message::Chunk { number, offset, len, checksum }).await;
         Ok(())
