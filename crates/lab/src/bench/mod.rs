@@ -88,6 +88,10 @@ enum BenchCommand {
     Gridftp(gridftp::GridftpArgs),
     /// Files as objects over a long path, beside UDT, QUIC and other projects' programs.
     Objects(gridftp::ObjectsArgs),
+    /// Objects in packets of many sizes, with and without batches.
+    Packets(gridftp::PacketsArgs),
+    /// Readers, writers and buffers of a slow store.
+    Stores(gridftp::StoresArgs),
     /// Many short files on one machine, and to and from a server at several round trips, beside globus-url-copy, rsync, rclone and scp.
     Small(gridftp_small::SmallArgs),
     /// The emulated links against their own settings.
@@ -176,6 +180,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         ),
         BenchCommand::Gridftp(args) => measure(&gridftp::Servers::new(&args), &args.common),
         BenchCommand::Objects(args) => measure(&gridftp::Objects::new(&args), &args.common),
+        BenchCommand::Packets(args) => measure(&gridftp::Packets::new(&args), &args.common),
+        BenchCommand::Stores(args) => measure(&gridftp::Stores::new(&args), &args.common),
         BenchCommand::Small(args) => measure(&gridftp_small::Small::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;

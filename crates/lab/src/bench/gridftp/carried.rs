@@ -41,28 +41,33 @@ pub(super) enum DataTransport {
     Object,
     /// As objects in clear.
     ObjectClear,
+    /// TCP or objects, as the client chooses.
+    Auto,
+    /// As many connections as the client chooses.
+    TcpChosen,
 }
 
 impl DataTransport {
     /// The stack to request, if any.
     fn stack(self) -> Option<&'static str> {
         match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::TcpChosen => None,
             Self::Udt => Some("udt"),
             Self::UdtTls => Some("udt,tls"),
             Self::Quic => Some("quic"),
             Self::Object => Some("object"),
             Self::ObjectClear => Some("object:seal=none"),
+            Self::Auto => Some("auto"),
         }
     }
 
     /// The drivers that the server has to allow besides TCP.
     fn drivers(self) -> &'static [&'static str] {
         match self {
-            Self::Tcp(_) => &[],
+            Self::Tcp(_) | Self::TcpChosen => &[],
             Self::Udt | Self::UdtTls => &["udt"],
             Self::Quic => &["quic"],
-            Self::Object | Self::ObjectClear => &["object"],
+            Self::Object | Self::ObjectClear | Self::Auto => &["object"],
         }
     }
 }
@@ -200,10 +205,12 @@ impl MonitoredTransfer {
             if !self.disk {
                 client.args(["--length", &bytes.to_string()]);
             }
-            match self.over {
-                DataTransport::Tcp(streams) => client.args(["--streams", &streams.to_string()]),
-                other => client.args(["--stack", other.stack().unwrap_or_default()]),
-            };
+            if let DataTransport::Tcp(streams) = self.over {
+                client.args(["--streams", &streams.to_string()]);
+            }
+            if let Some(stack) = self.over.stack() {
+                client.args(["--stack", stack]);
+            }
             client.args([source, format!("ftp://{}:{PORT}{target}", hosts.server_of(nth).1)]);
             return Ok(client);
         }

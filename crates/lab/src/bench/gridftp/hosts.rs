@@ -115,7 +115,14 @@ impl Hosts {
 
     /// Two hosts with a path between them. Sockets that request no congestion control use `control`, by their routes.
     pub(super) fn with_path(path: DirectionConfig, seed: u64, control: &str) -> anyhow::Result<Self> {
-        let links = vec![link(LINK, ENDS, seed, path)];
+        Self::with_path_of_mtu(path, LinkConfig::MTU_DEFAULT, seed, control)
+    }
+
+    /// The same with this MTU.
+    pub(super) fn with_path_of_mtu(path: DirectionConfig, mtu: u16, seed: u64, control: &str) -> anyhow::Result<Self> {
+        let mut link = link(LINK, ENDS, seed, path);
+        link.config.mtu = mtu;
+        let links = vec![link];
         Self::with(ENDS.map(HostSpec::new).into(), links, &[(ENDS[0].into(), ENDS[1].into(), LINK)], control)
     }
 

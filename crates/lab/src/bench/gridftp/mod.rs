@@ -7,9 +7,12 @@ mod concurrent;
 mod disk;
 mod hosts;
 mod objects;
+mod packets;
 mod program;
 mod short;
+mod single_put;
 mod site;
+mod stores;
 mod timed;
 mod uftp;
 mod wan;
@@ -29,8 +32,12 @@ pub(super) use disk::Disks;
 use hosts::{AROUND, Hosts, Server};
 pub(super) use objects::Objects;
 pub(crate) use objects::ObjectsArgs;
+pub(super) use packets::Packets;
+pub(crate) use packets::PacketsArgs;
 pub(super) use short::Sizes;
 use std::time::{Duration, Instant};
+pub(super) use stores::Stores;
+pub(crate) use stores::StoresArgs;
 pub(super) use wan::LongPath;
 
 /// Options of the experiment.

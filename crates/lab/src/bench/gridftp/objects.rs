@@ -61,18 +61,23 @@ pub(in crate::bench) struct Objects {
 struct Row {
     id: &'static str,
     title: &'static str,
-    colour: Colour,
+    /// None for rows that the drawing leaves out: it has room for eleven.
+    colour: Option<Colour>,
     program: TransferProgram,
     /// Whether it encrypts.
     is_sealed: bool,
 }
 
 const fn row(id: &'static str, title: &'static str, colour: Colour, program: TransferProgram) -> Row {
-    Row { id, title, colour, program, is_sealed: false }
+    Row { id, title, colour: Some(colour), program, is_sealed: false }
 }
 
 const fn sealed(id: &'static str, title: &'static str, colour: Colour, program: TransferProgram) -> Row {
-    Row { id, title, colour, program, is_sealed: true }
+    Row { id, title, colour: Some(colour), program, is_sealed: true }
+}
+
+const fn undrawn(row: Row) -> Row {
+    Row { colour: None, ..row }
 }
 
 const fn ours(over: DataTransport) -> TransferProgram {
@@ -84,11 +89,16 @@ const GCT_UDT: TransferProgram =
 
 const OBJECT: &str = "object";
 const CLEAR: &str = "object-clear";
-const ROWS: [Row; 11] = [
+const AUTO: &str = "auto";
+/// The stacks among which `auto` could choose.
+const FIXED: [&str; 5] = [OBJECT, "udt", "udt-tls", "quic", "tcp"];
+const ROWS: [Row; 13] = [
     sealed(OBJECT, "objects", Colour::Wine, ours(DataTransport::Object)),
-    row(CLEAR, "objects, in clear", Colour::Orange, ours(DataTransport::ObjectClear)),
+    undrawn(row(CLEAR, "objects, in clear", Colour::Grey, ours(DataTransport::ObjectClear))),
+    sealed(AUTO, "Phoebus, --stack auto", Colour::Orange, ours(DataTransport::Auto)),
+    row("tcp", "Phoebus, TCP, in clear", Colour::Blue, ours(DataTransport::TcpChosen)),
     row("udt", "Phoebus, UDT, in clear", Colour::Sky, ours(DataTransport::Udt)),
-    sealed("udt-tls", "Phoebus, TLS on UDT", Colour::Blue, ours(DataTransport::UdtTls)),
+    undrawn(sealed("udt-tls", "Phoebus, TLS on UDT", Colour::Grey, ours(DataTransport::UdtTls))),
     sealed("quic", "Phoebus, QUIC", Colour::Vermilion, ours(DataTransport::Quic)),
     row("iperf3-bbr", "iperf3, bbr, in clear", Colour::Green, TransferProgram::Iperf { streams: 1, control: "bbr" }),
     row(
@@ -269,13 +279,20 @@ impl Objects {
         ] {
             let each = self.paths().filter_map(|path| {
                 let at = point(path);
-                let others =
-                    ROWS.iter().filter(|row| ![OBJECT, CLEAR].contains(&row.id) && (row.is_sealed || !only_sealed));
+                let others = ROWS
+                    .iter()
+                    .filter(|row| ![OBJECT, CLEAR, AUTO].contains(&row.id) && (row.is_sealed || !only_sealed));
                 let best = others.filter_map(|row| median(row.id, &at, GOODPUT)).max_by(f64::total_cmp)?;
                 Some((median(OBJECT, &at, GOODPUT)? / best, at))
             });
             all.extend(worst(target.to_owned(), each.collect(), Bound::AtLeast(least)));
         }
+        let each = self.paths().filter_map(|path| {
+            let at = point(path);
+            let best = FIXED.iter().filter_map(|row| median(row, &at, GOODPUT)).max_by(f64::total_cmp)?;
+            Some((median(AUTO, &at, GOODPUT)? / best, at))
+        });
+        all.extend(worst("auto to the best of Phoebus's stacks".to_owned(), each.collect(), Bound::AtLeast(0.95)));
         let each = self.paths().filter_map(|path| {
             let at = point(path);
             let loss = path.1.get();
@@ -287,9 +304,10 @@ impl Objects {
     }
 
     fn chart(&self, results: &Results, loss: Probability) -> Chart {
-        let series = ROWS.iter().map(|row| Series {
+        let drawn = ROWS.iter().filter_map(|row| Some((row, row.colour?)));
+        let series = drawn.map(|(row, colour)| Series {
             name: row.title.to_owned(),
-            colour: row.colour,
+            colour,
             points: (0..)
                 .zip(&self.rtts)
                 .filter_map(|(x, rtt)| {
