@@ -360,7 +360,10 @@ impl Run<'_> {
                 self.failed(key, error);
             }
         }
+        let Report { carried, deleted, modes_set, dirs, .. } = self.report;
+        let has_changed = carried + deleted + modes_set + dirs > 0;
         if !self.job.dry_run
+            && has_changed
             && let Err(error) = self.job.dest.settle().await
         {
             self.report.unsettled = true;

@@ -181,6 +181,20 @@ async fn what_fails_is_told_and_the_rest_is_carried() {
     assert_eq!((kind("absent"), kind("run/c.h5")), (ErrorKind::NotFound, ErrorKind::Request));
 }
 
+/// A server that has died fails each file. That nothing can be made durable there is no failure of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_was_carried_has_to_be_made_durable() {
+    for (name, expected) in [("absent", (0, 1, false)), ("a.h5", (1, 1, true))] {
+        let (from, to) = (tree(), tempdir().unwrap());
+        let far = Far::new(to.path());
+        far.faults.unsettled.store(9, Ordering::Relaxed);
+        let (job, _) = job(from.path(), to.path());
+        let job = Job { dest: Arc::new(far), ..job };
+        let report = job.run([(key(name), key(name))]).await;
+        assert_eq!((report.carried, report.failed, report.unsettled), expected, "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_pass_is_tried_again() {
     let (from, to) = (tree(), tempdir().unwrap());

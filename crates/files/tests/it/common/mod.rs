@@ -61,6 +61,8 @@ pub struct Faults {
     /// passing error.
     pub alters: AtomicI64,
     pub unlisted: AtomicI64,
+    /// How many times nothing can be made durable.
+    pub unsettled: AtomicI64,
 }
 
 impl Faults {
@@ -121,6 +123,7 @@ impl Far {
             stats: 0.into(),
             alters: 0.into(),
             unlisted: 0.into(),
+            unsettled: 0.into(),
         };
         Self { inner: local(dir), algorithms: vec![Algorithm::Adler32, Algorithm::Md5], faults: Arc::new(faults) }
     }
@@ -226,7 +229,10 @@ impl Store for Far {
         })
     }
     fn settle(&self) -> Fallible<'_, ()> {
-        self.inner.settle()
+        Box::pin(async move {
+            Faults::passes_for(&self.faults.unsettled)?;
+            self.inner.settle().await
+        })
     }
 }
 
