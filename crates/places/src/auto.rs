@@ -3,12 +3,12 @@
 //! | a file | goes | because |
 //! |---|---|---|
 //! | shorter than [`LONG`] | over TCP | it is gone before objects have agreed on anything |
-//! | on a path that objects have found to carry more than [`FAST`] | over TCP | the kernel takes less of a processor for each byte |
+//! | to be put on a path that objects have found to carry more than [`FAST`] | over TCP | the kernel takes less of a processor for each byte |
 //! | to or from a server nearer than [`FAR`], without much loss | over TCP | TCP recovers at once from what it loses, and finds the rate within milliseconds |
 //! | any other | as an object | neither loss nor the kernel's windows bound it, and it is encrypted |
 //!
-//! Files go over TCP all the same through gateways, with `--streams` or `--stripe`, inside SSH, to servers that take no objects,
-//! and where datagrams do not get through. Objects are always encrypted, so nothing is less protected than over TCP.
+//! Files go over TCP all the same through gateways, with `--streams` or `--stripe`, inside SSH, in order, to servers that take no
+//! objects, and where datagrams do not get through. Objects are always encrypted, so nothing is less protected than over TCP.
 
 use crate::choose::LOSS;
 use phoebus_gridftp::client::{Carrier, Segment};

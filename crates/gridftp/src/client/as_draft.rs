@@ -126,7 +126,9 @@ impl Draft for RemoteDraft {
         Capabilities {
             resumable: self.is_resumable(),
             ordered: self.streams.is_none(),
-            file_ranges: self.remote.plan().is_plain().then(|| Box::new(self) as _),
+            // Objects are read by several readers at a time.
+            file_ranges: (self.remote.plan().is_plain() && !self.remote.writes_object(self.spec.size))
+                .then(|| Box::new(self) as _),
             drain: Some(self),
             fetch: Some(self),
             ..Capabilities::default()

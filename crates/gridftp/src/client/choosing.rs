@@ -1,6 +1,7 @@
 //! Chooses what carries each file of a server, and finds out whether it takes objects (S25).
 
 use super::carrier::{CarriedFiles, Carrier};
+use super::error::bare;
 use super::remote::Remote;
 use super::session::Session;
 use crate::data::Mode;
@@ -15,7 +16,11 @@ impl Remote {
 
     /// What is to carry an upload of this size, where that is left to this end.
     pub(super) fn carrier_to_write(&self, size: Option<u64>) -> Option<Carrier> {
-        self.carrier(size.unwrap_or(0), self.0.windows.1)
+        match size {
+            Some(size) => self.carrier(size, self.0.windows.1),
+            None => Some(Carrier { is_object: false, why: "their size is not known".into() })
+                .filter(|_| self.options().auto.is_some()),
+        }
     }
 
     /// Whether an upload of this size goes as an object by this end's choice.
@@ -50,6 +55,14 @@ impl Remote {
     /// Records what carries a file, if that was left to this end.
     pub(super) fn note_carrier(&self, carrier: Option<Carrier>) {
         carrier.into_iter().for_each(|carrier| self.0.carriers.note(carrier));
+    }
+
+    /// What carries a file whose object failed with `error` before any of it was read: `choice` by now, or connections if the way of
+    /// objects may be at fault.
+    pub(super) fn instead_of_object(&self, choice: Option<Carrier>, error: &Error, name: &str) -> Option<Carrier> {
+        let known = choice.filter(|choice| !choice.is_object);
+        let passing = || Carrier { is_object: false, why: bare(error, name).into() };
+        known.or_else(|| (error.kind() == ErrorKind::Passing).then(passing))
     }
 
     /// Has the server take objects, on a session that is about to carry one.

@@ -225,6 +225,7 @@ impl RemoteDraft {
             kept: self.kept.clone(),
             safe: self.safe.clone(),
             marks: self.marks.clone(),
+            is_stopped: Arc::default(),
             no_data: Arc::default(),
             refused: Arc::default(),
             private_line: self.private_line_at_begin(*self.mode.lock().unwrap_or_else(PoisonError::into_inner))?,

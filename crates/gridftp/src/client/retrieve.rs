@@ -37,20 +37,13 @@ impl Retrieval {
     pub(super) fn of_file(remote: Remote, wanted: ReadRequest, pool: Pool) -> Self {
         let name = wanted.name.clone();
         Self::spawn(name, Some(remote.clone()), move |sender| async move {
-            if let Some(done) = as_object(&remote, &wanted, &pool, &sender).await {
-                return done;
-            }
-            let parts = remote.parts_to_read(wanted.ranges.total()).filter(|_| !wanted.ordered);
-            if let Some(parts) = parts {
-                return in_parts(&remote, &wanted, parts, pool, &sender, None).await;
-            }
-            let session = remote.session().await?;
-            let streams = remote.streams().filter(|_| !wanted.ordered);
-            match streams.filter(|_| session.data.is_some() && remote.has("ERET")) {
-                // With MODE E, the server's connections would bypass the gateways.
-                Some(parts) => in_parts(&remote, &wanted, parts, pool, &sender, Some(session)).await,
-                None => whole(&remote, &wanted, session, streams, pool, &sender).await,
-            }
+            let instead = match as_object(&remote, &wanted, &pool, &sender).await {
+                Ok(done) => return done,
+                Err(instead) => instead,
+            };
+            over_connections(&remote, &wanted, pool, &sender).await?;
+            remote.note_carrier(instead);
+            Ok(())
         })
     }
 
@@ -165,16 +158,37 @@ fn divided(ranges: &Ranges, parts: u32) -> Vec<Ranges> {
     all
 }
 
-/// Retrieves everything as an object, if this end so chooses. `None` if it does not, or has found that the server takes none, or
-/// that datagrams do not get through.
-async fn as_object(remote: &Remote, wanted: &ReadRequest, pool: &Pool, sender: &Sender) -> Option<Result<(), Error>> {
-    let (bytes, in_order) = (wanted.ranges.total(), wanted.ordered || wanted.endless);
-    let chosen = remote.carrier_to_read(bytes)?;
-    if !chosen.is_object || in_order {
-        let why = if chosen.is_object { "they are read in order".into() } else { chosen.why };
-        remote.note_carrier(Some(Carrier { is_object: false, why }));
-        return None;
+/// Retrieves everything as streams or extended blocks.
+async fn over_connections(remote: &Remote, wanted: &ReadRequest, pool: Pool, sender: &Sender) -> Result<(), Error> {
+    let parts = remote.parts_to_read(wanted.ranges.total()).filter(|_| !wanted.ordered);
+    if let Some(parts) = parts {
+        return in_parts(remote, wanted, parts, pool, sender, None).await;
     }
+    let session = remote.session().await?;
+    let streams = remote.streams().filter(|_| !wanted.ordered);
+    match streams.filter(|_| session.data.is_some() && remote.has("ERET")) {
+        // With MODE E, the server's connections would bypass the gateways.
+        Some(parts) => in_parts(remote, wanted, parts, pool, sender, Some(session)).await,
+        None => whole(remote, wanted, session, streams, pool, sender).await,
+    }
+}
+
+/// Retrieves everything as an object, if this end so chooses. Otherwise, or if objects do not come and nothing has, returns what
+/// carries it instead, if that was left to this end.
+async fn as_object(
+    remote: &Remote,
+    wanted: &ReadRequest,
+    pool: &Pool,
+    sender: &Sender,
+) -> Result<Result<(), Error>, Option<Carrier>> {
+    let (bytes, in_order) = (wanted.ranges.total(), wanted.ordered || wanted.endless);
+    let chosen = match remote.carrier_to_read(bytes) {
+        Some(chosen) if chosen.is_object && in_order => {
+            return Err(Some(Carrier { is_object: false, why: "they are read in order".into() }));
+        }
+        Some(chosen) if chosen.is_object => chosen,
+        other => return Err(other),
+    };
     let mut given = Give::to(sender, wanted);
     let done = async {
         let mut session = remote.session().await?;
@@ -184,13 +198,14 @@ async fn as_object(remote: &Remote, wanted: &ReadRequest, pool: &Pool, sender: &
         Ok(())
     };
     let done = done.await.and_then(|()| all_of(&given, wanted));
-    let instead = remote.carrier_to_read(bytes).filter(|instead| !instead.is_object);
-    if done.is_err() && given.missing() == bytes && instead.is_some() {
-        remote.note_carrier(instead);
-        return None;
+    let Err(error) = done else {
+        remote.note_carrier(Some(chosen));
+        return Ok(Ok(()));
+    };
+    match remote.instead_of_object(remote.carrier_to_read(bytes), &error, &wanted.name) {
+        Some(instead) if given.missing() == bytes => Err(Some(instead)),
+        _ => Ok(Err(error)),
     }
-    remote.note_carrier(Some(chosen));
-    Some(done)
 }
 
 /// Checks that everything has come.

@@ -56,6 +56,8 @@ pub(super) struct Sending {
     pub(super) safe: Arc<Mutex<Ranges>>,
     /// The record of them.
     pub(super) marks: Option<UploadJournal>,
+    /// Set if it was stopped.
+    pub(super) is_stopped: Arc<AtomicBool>,
     /// Set if no data connection could be made.
     pub(super) no_data: Arc<AtomicBool>,
     /// Set if the server refused before it wrote anything, which leaves the session in step.
@@ -115,23 +117,34 @@ async fn run(
     stop: &Notify,
 ) -> Result<(), Error> {
     let carrier = || remote.carrier_to_write(sending.size);
-    // A draft that was begun as a stream goes on as one; objects are extended blocks.
-    let Some(chosen) = carrier().filter(|chosen| chosen.is_object && sending.streams.is_some()) else {
-        remote.note_carrier(carrier().map(|carrier| Carrier { is_object: false, ..carrier }));
-        return attempt(remote, sending, flow, moved, stop).await;
+    let over_connections = |flow, moved, carrier: Option<Carrier>| async move {
+        // A draft that was begun for an object has one connection so far.
+        let streams = sending.streams.map(|streams| match carrier {
+            Some(_) => remote.streams_to_write(sending.size).unwrap_or(streams),
+            None => streams,
+        });
+        attempt(remote, &Sending { streams, ..sending.clone() }, flow, moved, stop).await?;
+        remote.note_carrier(carrier);
+        Ok(())
     };
-    let by_object = Sending { as_object: true, ..sending.clone() };
+    // Objects are extended blocks.
+    let begun = || Carrier { is_object: false, why: "they were begun as streams".into() };
+    let chosen = carrier().map(|chosen| if chosen.is_object && sending.streams.is_none() { begun() } else { chosen });
+    let Some(chosen) = chosen.clone().filter(|chosen| chosen.is_object) else {
+        return over_connections(flow, moved, chosen).await;
+    };
     let untouched = Arc::new(Untouched::new(flow.clone()));
-    let done = attempt(remote, &by_object, untouched.clone(), moved.clone(), stop).await;
-    let instead = carrier().filter(|instead| !instead.is_object);
-    if done.is_ok() || untouched.was_read() || instead.is_none() {
+    let by_object = Sending { as_object: true, ..sending.clone() };
+    let Err(error) = attempt(remote, &by_object, untouched.clone(), moved.clone(), stop).await else {
         remote.note_carrier(Some(chosen));
-        return done;
+        return Ok(());
+    };
+    match remote.instead_of_object(carrier(), &error, &sending.name) {
+        Some(instead) if !untouched.was_read() && !sending.is_stopped.load(Ordering::Relaxed) => {
+            over_connections(flow, moved, Some(instead)).await
+        }
+        _ => Err(error),
     }
-    // The server takes no objects, or datagrams do not get through.
-    remote.note_carrier(instead);
-    let streams = Some(remote.streams_to_write(sending.size).unwrap_or(1));
-    attempt(remote, &Sending { streams, ..sending.clone() }, flow, moved, stop).await
 }
 
 /// Sends all of `flow` by one carrier.
@@ -331,6 +344,7 @@ async fn store(
             }
             () = sleep_until(limit.end()), if sent => return Err(late(name, &limit)),
             () = stop.notified() => {
+                sending.is_stopped.store(true, Ordering::Relaxed);
                 session.is_transferring = false;
                 session.send(b"ABOR").await?;
                 // The replies to STOR, ABOR and ALLO.

@@ -33,8 +33,8 @@ pub struct ObjectTotals {
     pub drops: u64,
     /// The rate in force at the end of the latest transfer, in bits per second with all headers. Only the sending end knows.
     pub rate: f64,
-    /// The rate that the latest transfer has found the path to carry, in bits per second with all headers. 0 if it was too short,
-    /// or came from the other end.
+    /// The rate that the path was last found to carry, in bits per second with all headers. 0 before that. Only the sending end
+    /// finds it, in transfers that are long enough.
     pub path_rate: f64,
     /// The round-trip time of the latest transfer, in seconds. Only the sending end knows.
     pub rtt: f64,
@@ -59,7 +59,7 @@ impl ObjectTotals {
             parity: self.parity.saturating_add(other.parity),
             drops: self.drops.saturating_add(other.drops),
             rate: latest.rate,
-            path_rate: latest.path_rate,
+            path_rate: if latest.path_rate > 0.0 { latest.path_rate } else { self.path_rate },
             rtt: latest.rtt,
         }
     }

@@ -192,8 +192,8 @@ impl Work for Outgoing {
     }
 }
 
-/// Reads a part of a file, for connections that need the bytes.
-async fn read(lent: FileRange, from: u64) -> Result<Vec<u8>, Error> {
+/// Reads a part of a file, for what needs the bytes.
+pub(super) async fn read(lent: FileRange, from: u64) -> Result<Vec<u8>, Error> {
     let read = tokio::task::spawn_blocking(move || {
         let mut bytes = vec![0; READ];
         let len = lent.read(from, &mut bytes)?;

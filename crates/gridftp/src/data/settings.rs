@@ -56,8 +56,8 @@ pub struct Settings {
     pub object_memory: Option<ObjectMemory>,
     /// What is known of paths to other hosts, for objects.
     pub known_paths: KnownPaths,
-    /// For objects: how long the first datagram may take from one end to the other and back. 10 s by default: some of a dozen
-    /// checks get through whatever is lost.
+    /// For objects: how long the first datagram may take from one end to the other and back. 10 s by default: time
+    /// for some twenty checks, of which one has to get through.
     pub datagram_timeout: Duration,
     /// Buffers, congestion control and the like. The kernel chooses buffers unless they are set (U16).
     pub profile: Profile,

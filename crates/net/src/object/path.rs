@@ -47,6 +47,8 @@ pub struct AcceptedPath {
     out_seal: Sealer,
     in_seal: Sealer,
     peer: IpAddr,
+    /// Bytes of an answer: as many as of a packet if this end sends, so that packets are known to get through.
+    answer_len: usize,
     /// Where the latest intact datagram came from.
     to: Option<SocketAddr>,
     /// For how long the first check may take, and when that is over.
@@ -88,9 +90,21 @@ impl Path {
             out_seal: Sealer::new(seal, secret, End::Answering),
             in_seal: Sealer::new(seal, secret, End::Checking),
             peer: peer.to_canonical(),
+            answer_len: if within.is_some() { shape.packet_len as usize } else { 0 },
             to: None,
             patience: within.map(|within| (within, port.now().saturating_add(within))),
         })
+    }
+
+    /// Begins to wait for the peer, which has agreed to the transfer by now.
+    pub(super) fn begin(&mut self, port: &Port) {
+        let now = port.now();
+        match self {
+            Self::Connected(path) => path.checking.restart(now, path.within),
+            Self::Accepted(path) => {
+                path.patience = path.patience.map(|(within, _)| (within, now.saturating_add(within)));
+            }
+        }
     }
 
     /// Where datagrams go, once that is known.
@@ -160,7 +174,7 @@ impl CheckedPath {
             // What routers say of a path may be forged, so silence has to agree.
             let headers = HEADER_LEN + self.out_seal.len() + if to.is_ipv6() { 48 } else { 28 };
             if let Some(mtu) = path_mtu(to).filter(|mtu| (*mtu as usize) < self.packet_len + headers) {
-                return Err(Failure::Other(format!(
+                return Err(Failure::Closed(format!(
                     "packets of {} bytes to {to} got no answer, and routers say that the path carries {mtu} bytes with all headers",
                     self.packet_len
                 )));
@@ -193,7 +207,7 @@ impl AcceptedPath {
         self.to = Some(from);
         let answer = self.answering.answer(header);
         let mut out = answer.encode().to_vec();
-        out.resize(HEADER_LEN + self.out_seal.len(), 0);
+        out.resize(HEADER_LEN + self.answer_len + self.out_seal.len(), 0);
         if self.out_seal.seal(&answer, &mut out) {
             // The peer checks again.
             let _ = port.send(from, &out, out.len());

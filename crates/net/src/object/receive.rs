@@ -87,8 +87,9 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(port: Port, path: Path, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
+    pub fn start(port: Port, mut path: Path, (shape, seal, secret): (Shape, Seal, &Secret)) -> io::Result<Self> {
         port.begin()?;
+        path.begin(&port);
         let state = State {
             receiver: Receiver::new(shape),
             packet_len: shape.packet_len as usize,

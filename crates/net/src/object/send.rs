@@ -98,13 +98,14 @@ impl Sending {
     /// The thread cannot be started.
     pub fn start(
         port: Port,
-        path: Path,
+        mut path: Path,
         (shape, seal, secret): (Shape, Seal, &Secret),
         control: &dyn Factory,
         options: SendingOptions,
     ) -> io::Result<Self> {
         let SendingOptions { config, chunks, batch, silence } = options;
         port.begin()?;
+        path.begin(&port);
         let now = port.now();
         let state = State {
             sender: Sender::new(now, shape, config, control),

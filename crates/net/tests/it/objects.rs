@@ -290,6 +290,26 @@ async fn receiver_that_connects_opens_the_way_and_may_change_its_port() {
     }
 }
 
+/// Packets from the sender are longer than what the path carries in that direction.
+#[tokio::test]
+async fn receiver_that_connects_finds_that_packets_do_not_come() {
+    let keys = (SHAPE, Seal::Encrypt, &SECRET);
+    let (there, here) = (Port::bind(loopback()).unwrap(), Port::bind(loopback()).unwrap());
+    let sender = there.local_addr();
+    let options =
+        SendingOptions { config: SendConfig::default(), chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let accepted = Path::accepted(&there, sender.ip(), keys, Some(ANSWER));
+    let _sending = Sending::start(there, accepted, keys, &Model, options).unwrap();
+    let narrow = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
+    let path = Path::connected(&here, narrow.local_addr().unwrap(), keys, Duration::from_secs(1));
+    let receiving = Receiving::<Vec<u8>>::start(here, path, keys).unwrap();
+    let failure = tokio::select! {
+        next = receiving.next() => next.unwrap_err(),
+        () = relay(&narrow, sender, |datagram, is_there| is_there || datagram.len() < 1400) => unreachable!(),
+    };
+    assert!(matches!(&failure, Failure::Closed(why) if why.contains("got no answer within 1 s")), "{failure}");
+}
+
 #[tokio::test]
 async fn sender_whom_nobody_checks_says_so() {
     let keys = (SHAPE, Seal::Encrypt, &SECRET);

@@ -100,7 +100,9 @@ pub(crate) async fn connect(
     if let Some(stall_timeout) = carried.stall_timeout {
         (options.stall_timeout, options.reply_timeout) = (stall_timeout, options.reply_timeout.min(stall_timeout));
     }
-    let (name, stack) = (options.name.clone(), said.stack.as_deref());
+    // What `auto` chooses stands in the report by itself.
+    let stack = said.stack.as_deref().filter(|_| options.auto.is_none());
+    let name = options.name.clone();
     let mut attempt = 1;
     let remote = loop {
         match Remote::connect(options.clone()).await {

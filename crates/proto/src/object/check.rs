@@ -31,6 +31,13 @@ impl Checking {
         Self { transfer, next: 0, due: Some(now), interval: FIRST_INTERVAL, until: now.saturating_add(within) }
     }
 
+    /// Begins anew with the next check: the peer did not know of the transfer before. Answers to earlier ones count.
+    pub fn restart(&mut self, now: Duration, within: Duration) {
+        self.until = now.saturating_add(within);
+        self.interval = FIRST_INTERVAL;
+        self.due = self.due.map(|due| due.min(now + FIRST_INTERVAL));
+    }
+
     /// The header of a check that is due.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Header> {
         self.due.filter(|due| *due <= now)?;
@@ -91,11 +98,6 @@ impl Answering {
         self.end = check.transmission + 1;
         Header { kind: Kind::CheckAnswer, ..*check }
     }
-
-    /// Whether a check has come.
-    pub fn is_checked(&self) -> bool {
-        self.end > 0
-    }
 }
 
 #[cfg(test)]
@@ -116,6 +118,12 @@ mod tests {
         let times = [0, 100, 300, 700, 1200, 1700, 2200, 2700].map(|ms| ms * MS);
         assert_eq!(sent, times.into_iter().zip(0..).collect::<Vec<_>>());
         assert!(!checking.is_answered());
+        // Only now has the peer agreed.
+        checking.restart(now, 1000 * MS);
+        assert!(!checking.is_closed(now));
+        assert_eq!(checking.poll_timeout(), Some(now + 100 * MS));
+        assert!(checking.poll_transmit(now + 100 * MS).is_some());
+        assert!(checking.is_closed(now + 1000 * MS));
         checking.heard();
         assert!(checking.is_answered() && !checking.is_closed(now) && checking.poll_timeout().is_none());
         assert_eq!(checking.poll_transmit(now), None);
@@ -126,9 +134,8 @@ mod tests {
         let (mut checking, mut answering) = (Checking::new(MS, 3, 3000 * MS), Answering::new(3));
         let first = checking.poll_transmit(MS).unwrap();
         let second = checking.poll_transmit(200 * MS).unwrap();
-        assert!(answering.expects(&second) && !answering.is_checked());
+        assert!(answering.expects(&second));
         let answer = answering.answer(&second);
-        assert!(answering.is_checked());
         assert!(!answering.expects(&second) && !answering.expects(&first), "replayed, or overtaken");
         assert!(checking.expects(&answer));
         assert!(!checking.expects(&second), "reflected");

@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The first line.
 const MAGIC: &str = "phoebus paths 1";
+/// The highest rate that is believed, in bits per second: that of the fastest links.
+const RATE_MAX: u64 = 800_000_000_000;
 /// Longest file, in bytes: more than all paths take.
 const MAX_FILE: u64 = 256 << 10;
 
@@ -42,7 +44,8 @@ fn parse(line: &str) -> Option<Line> {
     let loss_per_million = u32::try_from(loss?).ok().filter(|loss| *loss <= 1_000_000)?;
     let path = KnownPath { bits_per_second: bits_per_second?, rtt: Duration::from_micros(micros?), loss_per_million };
     let at = UNIX_EPOCH.checked_add(Duration::from_secs(seconds?))?;
-    (words.next().is_none() && !path.rtt.is_zero()).then_some(Line { from: from?, to: to?, path, at })
+    let is_sane = !path.rtt.is_zero() && path.bits_per_second <= RATE_MAX;
+    (words.next().is_none() && is_sane).then_some(Line { from: from?, to: to?, path, at })
 }
 
 /// Replaces the file. Only its owner can read it: it says with whom the user has to do.
@@ -50,16 +53,27 @@ pub(super) fn write(file: &Path, lines: &[Line]) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
     }
-    let next = file.with_extension(format!("{}.new", std::process::id()));
-    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    // Several transfers, or programs on several hosts, may write at the same time.
+    let next = file.with_extension(format!("{}-{}.new", std::process::id(), random()));
+    let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
     let mut text = format!("{MAGIC}\n");
     for Line { from, to, path, at } in lines {
         let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let KnownPath { bits_per_second, rtt, loss_per_million } = path;
         text += &format!("{from} {to} {bits_per_second} {} {loss_per_million} {seconds}\n", rtt.as_micros());
     }
-    out.write_all(text.as_bytes())?;
-    fs::rename(&next, file)
+    let written = out.write_all(text.as_bytes()).and_then(|()| fs::rename(&next, file));
+    if written.is_err() {
+        let _ = fs::remove_file(&next);
+    }
+    written
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // At worst, a name is taken.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
 }
 
 #[cfg(test)]

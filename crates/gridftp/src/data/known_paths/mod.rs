@@ -1,7 +1,7 @@
 //! The rates that paths to other hosts have carried lately, so that a transfer as objects need not find out anew (RFC 9959).
 //!
-//! What one user's transfers have found is no other user's: a peer can say of its own path what it likes. One transfer at a time
-//! begins with a known rate; others beside it would each take all of it.
+//! What one user's transfers have found is no other user's: a peer can say of its own path what it likes. One transfer of a program
+//! at a time begins with a known rate; others beside it would each take all of it.
 
 mod file;
 

@@ -5,11 +5,12 @@ use super::super::super::error::Error;
 use super::super::super::known_paths::PathInUse;
 use super::super::super::losses::ObjectTotals;
 use super::super::super::objects::Objects;
+use super::super::super::outgoing::read;
 use super::super::Sending as WhatToSend;
 use super::ACK_INTERVAL;
 use super::control::{Control, unexpected};
 use bytes::Bytes;
-use phoebus_files::block::{Block, Body};
+use phoebus_files::block::Body;
 use phoebus_files::store::Flow;
 use phoebus_files::sum::Combining;
 use phoebus_net::object::{self, OVERHEAD, Sending, SendingOptions};
@@ -49,8 +50,8 @@ async fn run(
 ) -> Result<u64, Error> {
     let to = control.peer()?;
     let path = inner.settings.known_paths.take(control.own_addr()?.ip(), to.ip());
-    let (sending, shape) = agree(inner, control, objects, &path).await?;
-    let mut credit = Credit::default();
+    let (sending, shape, granted) = agree(inner, control, objects, &path).await?;
+    let mut credit = Credit(granted);
     open(control, &sending, &mut credit).await?;
     let (said, mut to_say) = mpsc::channel(4);
     let reader = Reader { flow, chunk_len: shape.chunk_len, said, moved };
@@ -58,7 +59,7 @@ async fn run(
     let mut sent = None;
     let mut all_arrived = std::pin::pin!(sending.arrived());
     // All has arrived, and the peer's word is missing until then.
-    let mut word_by = None;
+    let (mut word_by, mut written_since) = (None, 0);
     loop {
         tokio::select! {
             biased;
@@ -67,7 +68,13 @@ async fn run(
                 return Err(Error::Stalled(inner.settings.stall_timeout));
             }
             message = control.next() => match message? {
-                Message::Credit(to) => sending.raise_credit(credit.raised(to)?),
+                Message::Credit(to) => {
+                    sending.raise_credit(credit.raised(to)?);
+                    // A chunk was written. There are no more than this end may have in flight.
+                    if let Some(at) = word_by.as_mut().filter(|_| written_since < objects.buffers) {
+                        (*at, written_since) = (Instant::now() + inner.settings.stall_timeout, written_since + 1);
+                    }
+                }
                 // It may overtake the last acknowledgement.
                 Message::Done if let Some((bytes, _)) = sent && sending.has_sent_all() => {
                     record(inner, &sending, (&path, objects));
@@ -137,7 +144,7 @@ async fn open(control: &mut Control, sending: &Sending, credit: &mut Credit) -> 
 }
 
 /// The credit that the peer has given over the control stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Credit(u64);
 
 impl Credit {
@@ -157,7 +164,7 @@ async fn agree(
     control: &mut Control,
     objects: &Objects,
     in_use: &PathInUse,
-) -> Result<(Sending, Shape), Error> {
+) -> Result<(Sending, Shape, u64), Error> {
     let to = control.peer()?;
     let packet_len = packet_len(control, to, objects)?;
     let transfer = random()? as u32;
@@ -207,7 +214,7 @@ async fn agree(
     let factory = objects.factory(in_use.to_resume());
     let sending = Sending::start(port, path, (shape, objects.seal, &secret), &*factory, options)?;
     sending.raise_credit(credit);
-    Ok((sending, shape))
+    Ok((sending, shape, credit))
 }
 
 /// The length of packets: what was asked for, or what the path carries.
@@ -244,17 +251,38 @@ impl Reader {
     async fn run(self, sending: &Sending) -> Result<(u64, u64), Error> {
         let (mut sent, mut chunks) = (0, 0);
         while let Some(block) = self.flow.next().await? {
-            let Block { offset, body: Body::Bytes(bytes), .. } = block else { return Err(Error::Order) };
-            offset.checked_add(bytes.len() as u64).ok_or(Error::Endless)?;
-            let mut at = 0;
-            while at < bytes.len() {
-                let len = (bytes.len() - at).min(self.chunk_len as usize);
-                self.chunk(sending, offset + at as u64, bytes.slice(at..at + len)).await?;
-                self.moved.fetch_add(len as u64, Ordering::Relaxed);
-                (sent, chunks, at) = (sent + len as u64, chunks + 1, at + len);
-            }
+            let len = block.len();
+            block.offset.checked_add(len).ok_or(Error::Endless)?;
+            chunks += match block.body {
+                Body::Bytes(bytes) => self.bytes(sending, block.offset, bytes).await?,
+                // Bytes that are still in a file, for connections on which the kernel could send it.
+                Body::FileRange(lent) => {
+                    let (mut done, mut chunks) = (0, 0);
+                    while done < len {
+                        let bytes = read(lent.clone(), done).await?;
+                        let read = bytes.len() as u64;
+                        chunks += self.bytes(sending, block.offset + done, bytes.into()).await?;
+                        done += read;
+                    }
+                    chunks
+                }
+                Body::Written(_) | Body::Hole(_) => return Err(Error::Order),
+            };
+            sent += len;
         }
         Ok((sent, chunks))
+    }
+
+    /// Makes chunks of a part of the object. Returns their number.
+    async fn bytes(&self, sending: &Sending, offset: u64, bytes: Bytes) -> Result<u64, Error> {
+        let (mut at, mut chunks) = (0, 0);
+        while at < bytes.len() {
+            let len = (bytes.len() - at).min(self.chunk_len as usize);
+            self.chunk(sending, offset + at as u64, bytes.slice(at..at + len)).await?;
+            self.moved.fetch_add(len as u64, Ordering::Relaxed);
+            (chunks, at) = (chunks + 1, at + len);
+        }
+        Ok(chunks)
     }
 
     async fn chunk(&self, sending: &Sending, offset: u64, bytes: Bytes) -> Result<(), Error> {
