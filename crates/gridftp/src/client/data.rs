@@ -8,7 +8,7 @@ use super::session::Session;
 use super::stack::{AcceptedStack, NetStack};
 use super::tls::server_name;
 use crate::data::pinned::OwnKey;
-use crate::data::{Channel, ChannelSecurity, Losses, Mode, Peers, Protection, Settings};
+use crate::data::{Channel, ChannelSecurity, Losses, Mode, ObjectMemory, Peers, Protection, Settings};
 use phoebus_files::{Error, ErrorKind};
 use phoebus_gsi::context::Expect;
 use phoebus_net::transport::Transport;
@@ -37,16 +37,23 @@ pub(super) struct DataPlan<'a> {
     connections: u32,
     /// The stack of drivers.
     stack: Option<&'a NetStack>,
+    /// Memory for files that come as objects.
+    object_memory: Option<ObjectMemory>,
 }
 
 impl<'a> DataPlan<'a> {
     pub(super) fn of(options: &'a Options) -> Self {
-        Self { options, losses: None, connections: 1, stack: options.stack.as_ref() }
+        Self { options, losses: None, connections: 1, stack: options.stack.as_ref(), object_memory: None }
     }
 
     /// The same, counting what was sent again.
     pub(super) fn counting(self, losses: Arc<Losses>) -> Self {
         Self { losses: Some(losses), ..self }
+    }
+
+    /// The same within `memory` for files that come as objects.
+    pub(super) fn within(self, memory: Option<ObjectMemory>) -> Self {
+        Self { object_memory: memory, ..self }
     }
 
     /// The same for a transfer over `connections` connections.
@@ -146,6 +153,7 @@ impl<'a> DataPlan<'a> {
             stall_timeout,
             ..Settings::default()
         };
+        settings.object_memory = self.object_memory.clone();
         if let Some(transport) = &session.data {
             settings.transport = transport.clone();
         }

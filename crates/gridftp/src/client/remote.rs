@@ -13,7 +13,7 @@ use super::pipe::Pipe;
 use super::pipelining::Pipelining;
 use super::session::Session;
 use super::stack::NetStack;
-use crate::data::{Losses, ObjectTotals};
+use crate::data::{Losses, ObjectMemory, ObjectTotals};
 use phoebus_files::key::Key;
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, ErrorKind};
@@ -57,6 +57,8 @@ pub(super) struct Inner {
     pub(super) rtt: Duration,
     pub(super) windows: (u64, u64),
     pub(super) losses: Arc<Losses>,
+    /// Memory for files that come as objects, if they may.
+    object_memory: Option<ObjectMemory>,
     pub(super) carriers: Carriers,
     /// Whether TLS between pinned keys protects data.
     protected: bool,
@@ -130,6 +132,8 @@ impl Remote {
         let known = features.checksums();
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
         let protected = session.stack.as_ref().is_some_and(|told| told.pinned.is_some());
+        let auto = options.auto.as_ref().map(|auto| &auto.stack);
+        let object_memory = auto.or(options.stack.as_ref()).and_then(NetStack::object_memory);
         let idle = Mutex::new(vec![session]);
         let (modeless, privacy, without_modes, restartless, whole_alone, not_from, by_way) = Default::default();
         let (most, host) = (options.sessions.max(1), Host::read());
@@ -149,6 +153,7 @@ impl Remote {
             rtt,
             windows: (host.tcp_rmem[2], host.tcp_wmem[2]),
             losses: Arc::default(),
+            object_memory,
             carriers: Carriers::default(),
             protected,
             used: AtomicU32::new(1),
@@ -272,7 +277,7 @@ impl Remote {
     }
 
     pub(super) fn plan(&self) -> DataPlan<'_> {
-        DataPlan::of(&self.0.options).counting(self.0.losses.clone())
+        DataPlan::of(&self.0.options).counting(self.0.losses.clone()).within(self.0.object_memory.clone())
     }
 
     pub(super) fn has(&self, feature: &str) -> bool {

@@ -3,7 +3,7 @@
 
 use crate::data::pinned::{self, OwnKey, Pinned};
 use crate::data::stack::{Changes, Layer, OBJECT, QUIC, RATE, TLS, objects, parse};
-use crate::data::{Mode, Objects};
+use crate::data::{Mode, ObjectMemory, Objects};
 use phoebus_net::Profile;
 use phoebus_net::Registry;
 use phoebus_net::tcp::Tcp;
@@ -172,6 +172,11 @@ impl NetStack {
             drivers.push(GSI.to_owned());
         }
         drivers.join(",")
+    }
+
+    /// Memory for files that come as objects, if they do.
+    pub(super) fn object_memory(&self) -> Option<ObjectMemory> {
+        self.objects.map(|objects| ObjectMemory::of_client(objects.chunk, objects.buffers))
     }
 
     /// Whether files go as objects.

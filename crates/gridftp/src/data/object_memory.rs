@@ -32,6 +32,12 @@ impl ObjectMemory {
         Self { free: Arc::new(AtomicU64::new(bytes)) }
     }
 
+    /// Memory in which the first transfer has all `buffers` chunks of `chunk` bytes, and all transfers together have four times that.
+    pub fn of_client(chunk: u32, buffers: u32) -> Self {
+        // Parity takes less than a quarter of a chunk of many packets.
+        Self::new(4 * (u64::from(chunk) + u64::from(chunk / 4)) * u64::from(buffers))
+    }
+
     /// Takes a part for at most so many chunks of such a length, with their parity.
     pub fn share(&self, (chunk, packet): (u32, u32), buffers: u32) -> MemoryShare {
         self.part(of_chunk(chunk, packet).saturating_mul(buffers.into()))
@@ -99,6 +105,8 @@ mod tests {
         assert_eq!(memory.share((1 << 20, 1438), 96).fit((1 << 20, 1438), 96), (1 << 20, 96));
         assert_eq!(memory.part(16 * MIB).fit((1 << 20, 1438), 96), (1 << 20, 14));
         assert_eq!(memory.part(2 * MIB).fit((1 << 20, 1438), 96), (512 << 10, 3));
+        let client = ObjectMemory::of_client(1 << 20, 96);
+        assert_eq!(client.share((1 << 20, 8938), 96).fit((1 << 20, 8938), 96), (1 << 20, 96));
         let none = ObjectMemory::new(0);
         assert_eq!(none.part(96 * MIB).fit((1 << 20, 1438), 96), (64 << 10, 3));
         // A packet has to fit whatever there is.

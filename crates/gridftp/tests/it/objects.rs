@@ -1,6 +1,7 @@
 //! The driver `object` of data channels: files as objects over UDP, with a data connection as the control stream.
 
 use crate::support;
+use phoebus_files::ErrorKind;
 use phoebus_files::Links;
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
@@ -8,7 +9,9 @@ use phoebus_files::store::Store;
 use phoebus_files::{TransferOptions, transfer};
 use phoebus_gridftp::client::{AutoObjects, Carrier, NetStack, Options, Remote, Segment};
 use phoebus_gridftp::data::stack::parse;
+use phoebus_gridftp::server::Quota;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::units::ByteSize;
 use std::fs;
 use support::{Serve, bytes};
 use tokio::runtime::Runtime;
@@ -201,5 +204,82 @@ fn bad_options_and_servers_without_objects_are_named() {
         let remote = remote(&serve, "object:packet=65473").await.unwrap();
         copy(&local, &remote, ("x", "a")).await.unwrap();
         assert!(fs::read(serve.path("a")).unwrap() == bytes(5000));
+    });
+}
+
+/// What goes wrong with a file ends its transfer with that reason, and leaves nothing under its name.
+#[test]
+fn faults_of_files_and_disks_are_told_and_leave_nothing() {
+    let quota = Quota { bytes: Some(ByteSize(1_000_000)), files: Some(5) };
+    let full = Serve::with(|config| config.anonymous.as_mut().unwrap().quota = quota);
+    let (reading, writable) = (Serve::reading(), serve());
+    let (here, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    fs::write(here.path().join("x"), bytes(LONG)).unwrap();
+    runtime.block_on(async {
+        for (serve, kind) in [(&full, ErrorKind::NoSpace), (&reading, ErrorKind::Denied)] {
+            let remote = remote(serve, "object").await.unwrap();
+            let error = copy(&local, &remote, ("x", "a")).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(!serve.path("a").exists());
+        }
+        // The source becomes shorter than it was said to be, before its last chunks are read.
+        let remote = remote(&writable, "object:rate=100mbit;buffers=2").await.unwrap();
+        let source = here.path().join("x");
+        let cut = async {
+            while fs::read_dir(writable.path("")).unwrap().next().is_none() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            fs::File::options().write(true).open(&source).unwrap().set_len(1000).unwrap();
+        };
+        let (copied, ()) = tokio::join!(copy(&local, &remote, ("x", "a")), cut);
+        let error = copied.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Changed | ErrorKind::Passing | ErrorKind::Other), "{error}");
+        assert!(error.to_string().contains("ended at byte") || error.to_string().contains("changed"), "{error}");
+        assert!(!writable.path("a").exists());
+        // A get of what is not there, and of a directory.
+        for name in ["nowhere", ""] {
+            let error = copy(&remote, &local, (name, "y")).await.unwrap_err();
+            assert!([ErrorKind::NotFound, ErrorKind::Request].contains(&error.kind()), "{error}");
+        }
+        assert!(!here.path().join("y").exists());
+    });
+}
+
+/// Two transfers to one name: one of the two contents is there, whole.
+#[test]
+fn transfers_to_one_name_do_not_mix() {
+    let (serve, here, runtime) = (serve(), tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+    let local = Local::new(here.path(), Links::Beneath).unwrap();
+    let contents = [bytes(LONG), bytes(LONG).into_iter().rev().collect::<Vec<_>>()];
+    for (name, content) in ["x", "y"].into_iter().zip(&contents) {
+        fs::write(here.path().join(name), content).unwrap();
+    }
+    runtime.block_on(async {
+        let [one, other] = [remote(&serve, "object").await.unwrap(), remote(&serve, "object").await.unwrap()];
+        let (first, second) = tokio::join!(copy(&local, &one, ("x", "a")), copy(&local, &other, ("y", "a")));
+        assert!(first.is_ok() || second.is_ok(), "{first:?}, {second:?}");
+        let there = fs::read(serve.path("a")).unwrap();
+        assert!(contents.contains(&there), "two files were mixed");
+    });
+}
+
+/// A file of ten terabytes with some bytes at its end: only these bytes, and what is asked for, go over the path.
+#[test]
+fn part_of_a_sparse_file_of_terabytes_comes() {
+    use std::os::unix::fs::FileExt;
+    let (serve, runtime) = (serve(), Runtime::new().unwrap());
+    let len = 10u64 << 40;
+    let file = fs::File::create(serve.path("huge")).unwrap();
+    file.set_len(len).unwrap();
+    let content = bytes(3_000_000);
+    file.write_all_at(&content, len - 3_000_000).unwrap();
+    runtime.block_on(async {
+        let remote = remote(&serve, "object").await.unwrap();
+        let object = remote.open(&key("huge")).await.unwrap();
+        assert_eq!(object.meta().size, Some(len));
+        let wanted = [phoebus_files::range::Extent::new(len - 3_000_000, 3_000_000).unwrap()];
+        let parts = object.read(&wanted).await.unwrap();
+        assert!(parts[0] == content);
     });
 }

@@ -51,7 +51,6 @@ struct Shared<B> {
 #[derive(Debug)]
 struct State<B> {
     receiver: Receiver,
-    packet_len: usize,
     /// Buffers that no chunk has yet.
     free: Vec<B>,
     /// The buffers of the chunks in flight, the first first.
@@ -61,8 +60,8 @@ struct State<B> {
     complete: VecDeque<Received<B>>,
     /// Parity packets of chunks that are not complete, by chunk.
     parity: BTreeMap<u64, Parity>,
-    /// Chunks whose length has just become known, which the thread may restore.
-    announced: Vec<u64>,
+    /// Chunks that parity may complete, since more of them or their length is known by now.
+    restorable: Vec<u64>,
     failure: Option<Failure>,
     stop: bool,
 }
@@ -74,12 +73,22 @@ struct Parity {
     packets: Vec<(u32, Vec<u8>)>,
 }
 
+/// A chunk whose missing packets can be computed.
+struct Restorable<B> {
+    chunk: u64,
+    buffer: B,
+    len: usize,
+    missing: Vec<u32>,
+    parity: Parity,
+}
+
 /// The part of the thread that nobody shares.
 struct Thread<B> {
     shared: Arc<Shared<B>>,
     out_seal: Sealer,
     in_seal: Sealer,
     path: Path,
+    packet_len: usize,
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
@@ -92,19 +101,19 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
         path.begin(&port);
         let state = State {
             receiver: Receiver::new(shape),
-            packet_len: shape.packet_len as usize,
             free: Vec::new(),
             chunks: VecDeque::new(),
             first: 0,
             complete: VecDeque::new(),
             parity: BTreeMap::new(),
-            announced: Vec::new(),
+            restorable: Vec::new(),
             failure: None,
             stop: false,
         };
         let shared = Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new() });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Receiver), Sealer::new(seal, secret, End::Sender));
-        let mut thread = Thread { shared: shared.clone(), out_seal, in_seal, path };
+        let mut thread =
+            Thread { shared: shared.clone(), out_seal, in_seal, path, packet_len: shape.packet_len as usize };
         let run = move || {
             if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
                 let failure = "the thread that receives objects has panicked".to_owned().into();
@@ -141,7 +150,7 @@ impl<B: AsMut<[u8]> + Send + 'static> Receiving<B> {
             self.shared.progress.notify_waiters();
         } else if state.parity.contains_key(&number) {
             // Parity has arrived before. To compute packets takes a while.
-            state.announced.push(number);
+            state.restorable.push(number);
             drop(state);
             self.shared.port.wake();
         }
@@ -207,20 +216,25 @@ impl<B: AsMut<[u8]>> State<B> {
         }
     }
 
-    /// Computes the missing packets of a chunk if there is parity for all of them. Returns the chunk if that completes it.
-    fn restore(&mut self, now: Duration, chunk: u64) -> Option<u64> {
+    /// What it takes to compute the missing packets of a chunk, if there is parity for all of them. The chunk's buffer is taken.
+    fn take_restorable(&mut self, chunk: u64) -> Option<Restorable<B>> {
         let parity = self.parity.get(&chunk)?;
         if (self.receiver.missing_count(chunk)? as usize) > parity.packets.len() {
             return None;
         }
-        let (missing, len) = (self.receiver.missing(chunk)?, self.receiver.len_of(chunk)?);
-        let Parity { of, packets } = self.parity.remove(&chunk)?;
-        let packet_len = self.packet_len;
-        let room = self.buffer(chunk)?.as_mut().get_mut(..len as usize)?;
-        if !parity::restore(room, packet_len, &missing, (&packets, of as usize)) {
-            return None;
+        let (missing, len) = (self.receiver.missing(chunk)?, self.receiver.len_of(chunk)? as usize);
+        // There is one even if no packet has arrived.
+        self.buffer(chunk)?;
+        let buffer = self.chunks.get_mut(chunk.checked_sub(self.first)? as usize)?.take()?;
+        let parity = self.parity.remove(&chunk)?;
+        Some(Restorable { chunk, buffer, len, missing, parity })
+    }
+
+    /// Remembers that a chunk may be completed by its parity, if it has some.
+    fn may_restore(&mut self, chunk: u64) {
+        if self.parity.contains_key(&chunk) && !self.restorable.contains(&chunk) {
+            self.restorable.push(chunk);
         }
-        self.receiver.restored(now, chunk)
     }
 
     /// The buffer of a chunk in flight.
@@ -247,6 +261,7 @@ impl<B: AsMut<[u8]>> Thread<B> {
             if may_receive {
                 (may_receive, count) = self.receive(&mut inbox);
             }
+            self.restore();
             let check = match self.path.poll(&self.shared.port) {
                 Ok(until) => until,
                 Err(failure) => {
@@ -287,17 +302,39 @@ impl<B: AsMut<[u8]>> Thread<B> {
                 }
             }
         });
-        for number in std::mem::take(&mut state.announced) {
-            if let Some(number) = state.restore(now, number) {
-                state.completed(number);
-                is_progress = true;
-            }
-        }
         drop(state);
         if is_progress {
             shared.progress.notify_waiters();
         }
         (more, count)
+    }
+
+    /// Computes missing packets of chunks that parity may complete. That takes a while, so the state is not held meanwhile: only this
+    /// thread touches the buffers of chunks in flight.
+    fn restore(&self) {
+        let chunks = std::mem::take(&mut self.shared.state().restorable);
+        for chunk in chunks {
+            let Some(mut restorable) = self.shared.state().take_restorable(chunk) else { continue };
+            let packet_len = self.packet_len;
+            let room = restorable.buffer.as_mut().get_mut(..restorable.len);
+            let Parity { of, packets } = &restorable.parity;
+            let is_restored = room
+                .is_some_and(|room| parity::restore(room, packet_len, &restorable.missing, (packets, *of as usize)));
+            let mut state = self.shared.state();
+            let at = restorable.chunk.checked_sub(state.first).map(|at| at as usize);
+            if let Some(slot) = at.and_then(|at| state.chunks.get_mut(at)) {
+                *slot = Some(restorable.buffer);
+            }
+            if !is_restored {
+                continue;
+            }
+            let now = self.shared.port.now();
+            if let Some(number) = state.receiver.restored(now, restorable.chunk) {
+                state.completed(number);
+                drop(state);
+                self.shared.progress.notify_waiters();
+            }
+        }
     }
 
     /// Processes a datagram, and returns whether it completes a chunk. Whatever does not open is dropped without an answer.
@@ -318,7 +355,7 @@ impl<B: AsMut<[u8]>> Thread<B> {
         }
         let Some(len) = body.len().checked_sub(self.in_seal.len()) else { return Ok(false) };
         if header.kind == Kind::Parity {
-            return self.parity(state, now, (&header, len), datagram, from);
+            return self.parity(state, now, (&header, len), datagram, from).map(|()| false);
         }
         let place = state.receiver.place(&header, len);
         if place == Err(Unplaced::Foreign) {
@@ -338,13 +375,15 @@ impl<B: AsMut<[u8]>> Thread<B> {
             let Some(room) = room else { return Err("a chunk is longer than its buffer".to_owned()) };
             room.copy_from_slice(bytes);
         }
-        let complete = state.receiver.arrived(now, &header, len);
-        let Some(number) = complete.or_else(|| state.restore(now, header.packet.chunk)) else { return Ok(false) };
+        let Some(number) = state.receiver.arrived(now, &header, len) else {
+            state.may_restore(header.packet.chunk);
+            return Ok(false);
+        };
         state.completed(number);
         Ok(true)
     }
 
-    /// Processes a parity packet. Returns whether it completes its chunk.
+    /// Processes a parity packet.
     fn parity(
         &mut self,
         state: &mut State<B>,
@@ -352,20 +391,20 @@ impl<B: AsMut<[u8]>> Thread<B> {
         (header, len): (&Header, usize),
         datagram: &mut [u8],
         from: SocketAddr,
-    ) -> Result<bool, String> {
+    ) -> Result<(), String> {
         let place = state.receiver.place_parity(header, len);
         if place == Err(Unplaced::Foreign) {
-            return Ok(false);
+            return Ok(());
         }
-        let Some(bytes) = self.in_seal.open(header, &mut datagram[HEADER_LEN..]) else { return Ok(false) };
+        let Some(bytes) = self.in_seal.open(header, &mut datagram[HEADER_LEN..]) else { return Ok(()) };
         let place = match place {
             Ok(place) => place,
             Err(Unplaced::Invalid(what)) => return Err(format!("the peer sent {what}")),
-            Err(Unplaced::Foreign) => return Ok(false),
+            Err(Unplaced::Foreign) => return Ok(()),
         };
         self.path.heard(from);
         state.receiver.parity_arrived(now, header, len);
-        let Some((chunk, ParityNumber { number, of })) = place else { return Ok(false) };
+        let Some((chunk, ParityNumber { number, of })) = place else { return Ok(()) };
         let parity = state.parity.entry(chunk).or_insert_with(|| Parity { of, packets: Vec::new() });
         if parity.of != of {
             return Err("the peer sent parity of two kinds for one chunk".to_owned());
@@ -373,9 +412,8 @@ impl<B: AsMut<[u8]>> Thread<B> {
         if parity.packets.iter().all(|(known, _)| *known != number) {
             parity.packets.push((number, bytes[..len].to_vec()));
         }
-        let Some(number) = state.restore(now, chunk) else { return Ok(false) };
-        state.completed(number);
-        Ok(true)
+        state.may_restore(chunk);
+        Ok(())
     }
 
     /// Sends acknowledgements that are due. Returns when the next one will be.

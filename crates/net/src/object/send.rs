@@ -1,7 +1,7 @@
 //! The sending end: a thread that seals and sends what [`Sender`] says, and processes acknowledgements.
 
 use super::path::{Failure, Path, too_long};
-use super::port::{Inbox, Port};
+use super::port::{Inbox, Port, path_mtu};
 use super::seal::{End, Sealer, Secret};
 use crate::datagram::Sent;
 use bytes::Bytes;
@@ -87,6 +87,8 @@ struct Thread {
     replay: ReplayWindow,
     silence: Duration,
     batch: u32,
+    /// For how many time-outs in a row the path's MTU was asked for.
+    asked_at: u32,
     /// A batch that the socket had no room for: its length and that of its datagrams.
     held: Option<(usize, usize)>,
 }
@@ -122,8 +124,18 @@ impl Sending {
             Arc::new(Shared { port, state: Mutex::new(state), progress: Notify::new(), chunks: chunks.max(1) });
         let (out_seal, in_seal) = (Sealer::new(seal, secret, End::Sender), Sealer::new(seal, secret, End::Receiver));
         let replay = ReplayWindow::new();
-        let mut thread =
-            Thread { shared: shared.clone(), path, shape, out_seal, in_seal, replay, silence, batch, held: None };
+        let mut thread = Thread {
+            shared: shared.clone(),
+            path,
+            shape,
+            out_seal,
+            in_seal,
+            replay,
+            silence,
+            batch,
+            asked_at: 0,
+            held: None,
+        };
         let run = move || {
             if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
                 thread.fail("the thread that sends objects has panicked".to_owned().into());
@@ -399,10 +411,11 @@ impl Thread {
     ///
     /// # Errors
     /// It has failed.
-    fn deadline(&self, state: &mut State, now: Duration, to: SocketAddr) -> Result<Option<Duration>, String> {
+    fn deadline(&mut self, state: &mut State, now: Duration, to: SocketAddr) -> Result<Option<Duration>, String> {
         let silent_at = (state.sender.in_flight() > 0).then(|| state.heard_at + self.silence);
         state.starved_since = state.sender.is_starved().then(|| state.starved_since.unwrap_or(now));
         let starved_at = state.starved_since.map(|since| since + self.silence);
+        self.check_mtu(state, to)?;
         if silent_at.is_some_and(|at| at <= now) {
             return Err(self.silent(to));
         }
@@ -411,6 +424,24 @@ impl Thread {
             return Err(format!("{to} has had no buffer for more for {seconds} s"));
         }
         Ok(silent_at.into_iter().chain(starved_at).min())
+    }
+
+    /// Ends the transfer if the peer is silent and routers say that the path no longer carries its packets. Each alone proves
+    /// nothing: a path may be cut for a while, and messages of routers may be forged.
+    fn check_mtu(&mut self, state: &State, to: SocketAddr) -> Result<(), String> {
+        const TIMEOUTS: u32 = 2;
+        let timeouts = state.sender.timeouts();
+        if timeouts < TIMEOUTS || std::mem::replace(&mut self.asked_at, timeouts) == timeouts {
+            return Ok(());
+        }
+        let datagram = HEADER_LEN + self.shape.packet_len as usize + self.out_seal.len();
+        let packet = datagram + if to.is_ipv6() { 48 } else { 28 };
+        match path_mtu(to) {
+            Some(mtu) if (mtu as usize) < packet => Err(format!(
+                "{to} acknowledges nothing, and routers say that the path carries {mtu} bytes with all headers; packets have {packet}"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn silent(&self, to: SocketAddr) -> String {

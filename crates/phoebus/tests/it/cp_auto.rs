@@ -9,9 +9,10 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::num::NonZeroU64;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use support::serve::bytes;
+use support::wait_until;
 use tempfile::TempDir;
 
 const PHOEBUS: &str = env!("CARGO_BIN_EXE_phoebus");
@@ -58,14 +59,23 @@ impl Bed {
     }
 
     fn nft(&self, rules: &str) {
-        let output = self.testbed.exec("pg1", "nft").unwrap().arg(rules).output().unwrap();
-        assert!(output.status.success(), "{rules}: {}", String::from_utf8_lossy(&output.stderr));
+        self.on_router("nft", &[rules]);
+    }
+
+    fn on_router(&self, program: &str, arguments: &[&str]) {
+        let output = self.testbed.exec("pg1", program).unwrap().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn cp(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).args(["--attempts", "1"]).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut phoebus = self.testbed.exec("src", PHOEBUS).unwrap();
-        phoebus.args(["cp", "--json", "--attempts", "1"]).args(arguments).current_dir(self.place.path().join("here"));
-        phoebus.env("HOME", self.place.path()).env_remove("XDG_CONFIG_HOME").output().unwrap()
+        phoebus.args(["cp", "--json"]).args(arguments).current_dir(self.place.path().join("here"));
+        phoebus.env("HOME", self.place.path()).env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+        phoebus
     }
 
     /// Copies a file of this length there and back, and returns both reports.
@@ -128,4 +138,22 @@ fn objects_pass_address_translation_and_auto_goes_over_tcp_where_they_do_not_pas
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("got no answer within 3 s; a firewall may drop them"), "{said}");
     assert!(!bed.place.path().join("root/a").exists());
+}
+
+#[test]
+fn objects_go_on_in_shorter_packets_when_the_path_carries_less() {
+    let bed = Bed::up();
+    let content = bytes(LONG);
+    fs::write(bed.place.path().join("here/x"), &content).unwrap();
+    let root = bed.place.path().join("root");
+    // A second and more.
+    let mut cp = bed.command(&["--stack", "object:rate=40mbit", "x", &format!("{}a", bed.url)]);
+    let cp = cp.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let has_begun = || fs::read_dir(&root).unwrap().any(|entry| entry.unwrap().metadata().unwrap().len() > 0);
+    wait_until(has_begun, || "no bytes arrive".to_owned());
+    bed.on_router("ip", &["link", "set", "dev", "wan", "mtu", "1300"]);
+    let output = cp.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && fs::read(root.join("a")).unwrap() == content, "{said}");
+    assert!(said.contains("routers say that the path carries 1300 bytes with all headers"), "{said}");
 }

@@ -5,6 +5,7 @@
 //! nothing else is left to send, unacknowledged packets are repeated within a budget, so that one loss more does not cost a
 //! round trip more.
 
+mod arrivals;
 mod choice;
 mod chunks;
 mod log;
@@ -19,9 +20,7 @@ use super::config::Shape;
 use super::packet::{HEADER_LEN, Header, Kind, PacketNumber, TRANSMISSION_END};
 use super::parity::ParityNumber;
 use super::rtt::Rtt;
-use crate::control::{
-    self, Acknowledgements, Controller, Delivery, Factory, KnownPath, Loss, Pace, Pacer, Path, Snapshot,
-};
+use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, KnownPath, Pace, Pacer, Path};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -221,6 +220,11 @@ impl Sender {
     /// Number of all chunks that were added.
     pub fn chunks_end(&self) -> u64 {
         self.chunks.end()
+    }
+
+    /// Time-outs in a row: how often a silent peer was asked.
+    pub fn timeouts(&self) -> u32 {
+        self.timeouts
     }
 
     /// Number of transmissions that are remembered: those in flight, and what was sent after the oldest of them.
@@ -463,98 +467,6 @@ impl Sender {
         let overdue = self.rtt.overdue(self.shape.ack_interval) * (1 << self.timeouts.min(Self::BACKOFF_MAX));
         (self.log.in_flight() > 0).then(|| self.heard_at + overdue.min(Self::SILENCE_MAX))
     }
-
-    /// Widens the tolerance of reordering if repairs were needless.
-    fn tolerate_reordering(&mut self, duplicates: u64) {
-        let more = duplicates.saturating_sub(self.duplicates);
-        self.duplicates = self.duplicates.max(duplicates);
-        self.counters.duplicates = self.duplicates;
-        // Repetitions arrive twice by intent.
-        if more > 0 && self.duplicates > self.counters.repeats {
-            self.reordering = (self.reordering * 2).min(self.rtt.get());
-        }
-    }
-
-    fn take_rtt(&mut self, now: Duration, ack: &Ack<Sections<'_>>) -> Option<Duration> {
-        if self.largest.is_some_and(|largest| largest >= ack.largest) {
-            return None;
-        }
-        self.largest = Some(ack.largest);
-        let sent_at = self.log.get(ack.largest)?.snapshot.sent_at;
-        let rtt = now.saturating_sub(sent_at).checked_sub(ack.delay)?;
-        if !self.rtt.is_measured() {
-            self.reordering = self.reordering.max(rtt / 4);
-        }
-        self.rtt.measured(now, rtt);
-        Some(rtt)
-    }
-
-    /// Records what has arrived.
-    fn take_arrivals(&mut self, ack: &Ack<Sections<'_>>) -> Result<Arrivals, AckError> {
-        let (chunks, log) = (&mut self.chunks, &mut self.log);
-        let mut arrivals = Arrivals::default();
-        let mut visit = |_: PacketNumber, latest: u64| {
-            arrivals.count += 1;
-            let Some(transmission) = log.close(latest) else { return };
-            // If the latest transmission cannot have arrived yet, an earlier one has, whose time is not known.
-            let is_newest = arrivals.newest.is_none_or(|newest| transmission.snapshot.is_newer(&newest));
-            if latest <= ack.largest && is_newest {
-                arrivals.newest = Some(transmission.snapshot);
-            }
-        };
-        let mut known = Some(());
-        for chunk in chunks.first()..ack.complete {
-            known = known.and(chunks.all_arrived(chunk, &mut visit));
-        }
-        ack.statement.each(|chunk, run| known = known.and(chunks.arrived(chunk, run, &mut visit)));
-        known.map(|()| arrivals).ok_or(AckError("a packet"))
-    }
-
-    /// Finds packets that were sent well before the latest one that has arrived, and have not.
-    fn find_losses(&mut self, now: Duration, ack: &Ack<Sections<'_>>) {
-        let Some(largest) = self.log.get(ack.largest) else { return };
-        let (latest, reordering) = (largest.snapshot.sent_at, self.reordering);
-        let is_before = |number: u64, snapshot: &Snapshot| {
-            number + Self::OVERTAKEN <= ack.largest && snapshot.sent_at + reordering <= latest
-        };
-        for (number, transmission) in self.log.open_from(self.judged) {
-            self.judged = number;
-            if !is_before(number, &transmission.snapshot) {
-                break;
-            }
-            self.judged += 1;
-            self.suspects.push((number, transmission.packet));
-        }
-        let (log, mut lost) = (&self.log, Vec::new());
-        self.suspects.retain(|(number, packet)| {
-            let Some(transmission) = log.get(*number).filter(|transmission| transmission.is_open) else { return false };
-            let is_lost = is_before(*number, &transmission.snapshot) && ack.statement.covers(*packet);
-            if is_lost {
-                lost.push((*number, *packet));
-            }
-            !is_lost
-        });
-        let Some((first, _)) = lost.first().copied() else { return };
-        let count = lost.len() as u32;
-        for (number, packet) in lost {
-            self.log.close(number);
-            self.chunks.lost(packet);
-        }
-        self.counters.lost += u64::from(count);
-        // What the peer's host had no room for says nothing about the path.
-        if now >= self.dropping_until {
-            let path = self.path();
-            self.control.on_loss(now, &path, &Loss { first, count });
-        }
-    }
-}
-
-/// What an acknowledgement newly says.
-#[derive(Debug, Default)]
-struct Arrivals {
-    count: u32,
-    /// The latest transmission among them.
-    newest: Option<Snapshot>,
 }
 
 fn path(shape: &Shape, config: &SendConfig, rtt: &Rtt, next: u64, in_flight: u32) -> Path {

@@ -1,5 +1,6 @@
 //! Tests of objects over simulated links in virtual time.
 
+mod crowd;
 mod drops;
 mod figures;
 mod host;
