@@ -46,6 +46,9 @@ pub(crate) struct ObjectsArgs {
     /// quinn's perf tool; its row is left out without it.
     #[arg(long, value_name = "PATH")]
     quinn_perf: Option<PathBuf>,
+    /// On loopback instead, beside QUIC and UDT.
+    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf"])]
+    pub(in crate::bench) loopback: bool,
 }
 
 /// The experiment.
@@ -340,6 +343,7 @@ mod tests {
             loss: Vec::new(),
             rate: BitRate(1_000_000_000),
             quinn_perf: None,
+            loopback: false,
         };
         Objects::new(&args)
     }
