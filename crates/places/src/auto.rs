@@ -17,8 +17,9 @@ use std::time::Duration;
 /// Fewest bytes of an object: what takes more than a round trip or two at the rates of wide-area networks.
 const LONG: u64 = 4 << 20;
 
-/// The rate from which on TCP is chosen, in bits per second: one processor encrypts and sends packets at about this rate.
-const FAST: f64 = 2e9;
+/// The rate from which on TCP is chosen, in bits per second: two thirds of what one processor encrypts and sends in packets of 1438
+/// bytes (docs/benchmarks.md, "Packets of an object").
+const FAST: f64 = 4e9;
 
 /// Round trip from which on objects are chosen.
 const FAR: Duration = Duration::from_millis(10);
