@@ -56,6 +56,9 @@ impl Stack {
             return NetStack::new(OBJECT, &stack::parse(OBJECT)?).map(Self::Auto);
         }
         let layers = stack::parse(text)?;
+        if layers.iter().any(|layer| layer.name == AUTO) {
+            return Err(format!("{AUTO} stands alone, without options and other drivers"));
+        }
         let Some(at) = layers.iter().position(|layer| layer.name == SESSIONS) else {
             return NetStack::new(text, &layers).map(Self::Net);
         };
@@ -101,6 +104,8 @@ mod tests {
         assert!(matches!(Stack::parse("udt").unwrap(), Stack::Net(net) if net.text() == "udt"));
         for (text, words) in [
             ("mux", "--stack mux: driver mux is not available"),
+            ("auto:x=1", "auto stands alone"),
+            ("auto,rate:rate=1gbit", "auto stands alone"),
             ("phoebus", "driver phoebus wants gateways"),
             ("phoebus:gw=", "driver phoebus: gw: "),
             ("udt:mss=1400,phoebus:gw=a", "driver udt takes no options beside phoebus"),
