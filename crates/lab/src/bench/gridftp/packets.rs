@@ -173,11 +173,12 @@ impl Experiment for Packets {
 }
 
 fn chart(results: &Results, way: &Way) -> Chart {
+    let sizes = || SIZES.into_iter().filter(|size| size + OVERHEAD <= way.mtu);
     let series = BATCHES.map(|(name, batch, colour)| Series {
         name: name.to_owned(),
         colour,
         points: (0..)
-            .zip(SIZES)
+            .zip(sizes())
             .filter_map(|(x, size)| Some(Point::of(f64::from(x), &results.summary(way.id, &row(size, batch), RATE)?)))
             .collect(),
     });
@@ -185,7 +186,7 @@ fn chart(results: &Results, way: &Way) -> Chart {
         title: format!("Objects of 80 MB over {}", way.title),
         subtitle: "by the size of packets; medians with smallest and largest".into(),
         kind: Kind::Bars,
-        x: Axis::new("bytes of a packet", Scale::Categories(SIZES.map(|size| size.to_string()).into())),
+        x: Axis::new("bytes of a packet", Scale::Categories(sizes().map(|size| size.to_string()).collect())),
         y: Axis::new("Mbit/s", Scale::Linear),
         series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
         marks: Vec::new(),
