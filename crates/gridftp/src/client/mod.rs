@@ -61,6 +61,7 @@
 //!
 //! Connections and their protection:
 //! - `data`: endpoints and protection of data connections.
+//! - `carry`: sets the stack of drivers of data connections on the server, and the keys that drivers need.
 //! - `carrier`, `choosing`: what carries a file, where that is left to the program.
 //! - `stack`: [`NetStack`], the drivers of data connections.
 //! - `route`: [`Route`], connections through gateways.
@@ -78,6 +79,7 @@ mod as_store;
 mod batch;
 mod begun;
 mod carrier;
+mod carry;
 mod choosing;
 mod commands;
 mod connection_limit;
