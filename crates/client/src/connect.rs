@@ -6,7 +6,7 @@ use crate::opening::{FirstHop, Opening, Step};
 use crate::options::Options;
 use crate::report::Hop;
 use crate::session::Session;
-use phoebus_net::{CongestionControl, Profile, Stream, dial, tcp};
+use phoebus_net::{CongestionControl, DatagramRoute, Profile, Stream, dial, tcp};
 use phoebus_proto::endpoint::{Endpoint, Host};
 use std::io;
 use std::net::SocketAddr;
@@ -39,6 +39,11 @@ pub async fn open(mut opening: Opening) -> Result<Session, Error> {
             if !opening.is_direct() {
                 bypass::remember(opening.options(), opening.destination(), report.rtt_us);
             }
+            let route = opening
+                .datagrams()
+                .zip(stream.peer_addr().ok())
+                .map(|(grant, gateway)| DatagramRoute { to: SocketAddr::new(gateway.ip(), grant.port), grant });
+            let stream = stream.with_datagrams(route);
             return Ok(Session::new(stream, report, opening.options().finish_limit));
         }
         if !opening.again() {

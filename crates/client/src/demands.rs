@@ -19,6 +19,10 @@ pub struct Demands {
     pub protection: Option<Security>,
     /// Whether the destination must be aware: the last gateway asks it for the session (S5).
     pub aware: bool,
+    /// Whether every gateway is asked to relay datagrams beside the session
+    /// ([`Stream::datagrams`](phoebus_net::Stream::datagrams)). A session without them is open all the same; a note of its report
+    /// says why there are none.
+    pub datagrams: bool,
 }
 
 impl Demands {

@@ -22,6 +22,7 @@ use phoebus_config::agent::Running;
 use phoebus_net::tls::AuthClient;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
+use phoebus_proto::session::datagrams::DatagramGrant;
 use phoebus_proto::session::message::{Auth, Open, Requirements, feature};
 use phoebus_proto::session::plan::{self, Failure, Next, Plan, Policy};
 use phoebus_proto::session::{Code, List, SessionId};
@@ -64,6 +65,8 @@ pub struct Opening {
     direct: bool,
     note: String,
     stage: Stage,
+    /// What the first hop has granted for datagrams.
+    datagrams: Option<DatagramGrant>,
     begun: Duration,
     deadline: Option<Duration>,
     /// The time of day, for checking certificates.
@@ -99,6 +102,7 @@ impl Opening {
             direct,
             note: note.unwrap_or_default(),
             stage: Stage::Waiting,
+            datagrams: None,
             begun: Duration::ZERO,
             deadline: None,
             made: SystemTime::now(),
@@ -249,6 +253,11 @@ impl Opening {
         if let Stage::Done(report) = &mut self.stage { Some(report) } else { None }
     }
 
+    /// What the first hop has granted for datagrams beside the session.
+    pub fn datagrams(&self) -> Option<DatagramGrant> {
+        self.datagrams
+    }
+
     /// The options of the opening.
     pub fn options(&self) -> &Options {
         &self.options
@@ -303,8 +312,14 @@ impl Opening {
         };
         let destination = self.destination.as_ref();
         let required = if demands.aware { feature::AWARE } else { 0 };
-        let open =
-            Open { path: List::new(&onward), requirements, required, ..Open::new(SessionId(session), destination) };
+        let datagrams = demands.datagrams;
+        let open = Open {
+            path: List::new(&onward),
+            requirements,
+            required,
+            datagrams,
+            ..Open::new(SessionId(session), destination)
+        };
         let auth = plan::auth(agent.as_ref().map(|agent| &agent.secret.0[..]), self.options.user.as_deref());
         let tls = self.options.auth.as_ref().filter(|_| agent.is_none());
         let tls = tls.map(|credentials| AuthClient::new(credentials, &gateway.host.to_string(), self.made)).transpose();
@@ -327,6 +342,7 @@ impl Opening {
             return self.fail(error);
         };
         let session = opened.session.to_string();
+        let datagrams = opened.datagrams;
         let mut hops: Vec<Hop> = opened.hops.iter().map(Hop::from).collect();
         if let Some(reason) =
             self.options.demands.missing(gateway, &hops[usize::from(self.agent.is_some()).min(hops.len())..])
@@ -344,6 +360,7 @@ impl Opening {
         {
             missing.clone_into(&mut self.note);
         }
+        self.datagrams = datagrams;
         self.stage = Stage::Done(Box::new(self.new_report(now, session, hops)));
     }
 

@@ -8,6 +8,7 @@ use phoebus_net::transport::{Boxed, Listener, Target, Transport};
 use phoebus_net::{Error, Profile, Stream};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
+use phoebus_proto::session::datagrams::NO_DATAGRAMS;
 use phoebus_proto::units::Span;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +28,11 @@ impl Sessions {
     /// Sessions with these options; `told` is called for each that is open.
     pub fn new(options: Options, told: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         Self { options, told: Arc::new(told) }
+    }
+
+    /// From now on, asks gateways to relay datagrams beside the sessions. As a transport, it opens none without.
+    pub fn ask_for_datagrams(&mut self) {
+        self.options.demands.datagrams = true;
     }
 
     /// Opens a session to `destination` within `limit`. The last gateway resolves a name.
@@ -59,7 +65,16 @@ impl Transport for Sessions {
     }
 
     fn connect<'a>(&'a self, to: &'a Target, _: &'a Profile, limit: Duration) -> Boxed<'a, Result<Stream, Error>> {
-        Box::pin(async move { Ok(self.open(&to.addr.into(), limit).await?.0) })
+        Box::pin(async move {
+            let (stream, report) = self.open(&to.addr.into(), limit).await?;
+            if self.options.demands.datagrams && stream.datagrams().is_none() && !report.session.is_empty() {
+                // The last gateway that has none knows why.
+                let noted = report.hops.iter().rev().map(|hop| &*hop.note).find(|note| note.contains(NO_DATAGRAMS));
+                let reason = noted.unwrap_or("the gateways relay no datagrams").to_owned();
+                return Err(Error::Carrier { code: Code::Requirement, reason });
+            }
+            Ok(stream)
+        })
     }
 
     fn listen(&self, addr: SocketAddr, _: &Profile) -> Result<Box<dyn Listener>, Error> {

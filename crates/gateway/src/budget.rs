@@ -13,7 +13,7 @@ const SPARE: u64 = 64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub(crate) sessions: u32,
-    /// Connections of hops, without the first of each.
+    /// Connections of hops, without the first of each, and sockets for datagrams.
     pub(crate) additional_connections: u32,
     /// How many times the maximum of a pool may be idle for a moment.
     pub(crate) idle_burst: u32,
@@ -45,7 +45,10 @@ impl Budget {
         let pools: u64 = config.peers.values().map(ready).sum();
         // A session that finds none left continues with fewer connections.
         let additional_connections =
-            if limits.streams.get() > 1 && !config.peers.is_empty() { available / 8 } else { 0 };
+            match limits.streams.get() > 1 && !config.peers.is_empty() || !config.datagrams.is_empty() {
+                true => available / 8,
+                false => 0,
+            };
         // A burst of strangers may be refused, but strangers never take all descriptors.
         let strangers = u64::from(limits.handshakes.get()).min(available / 8);
         let others = |factor: u32| SPARE + 2 * pipes + pools * u64::from(factor) + strangers + additional_connections;

@@ -10,7 +10,8 @@ use crate::reserve::{Neighbour, Segment};
 use crate::route::Next;
 use crate::shared::{Setup, Shared};
 use crate::slots::{self, Slot};
-use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
+use phoebus_net::datagram_relay::Onward;
+use phoebus_net::{DatagramRoute, Error, Profile, Stats, Stream, dial, tcp};
 use phoebus_proto::endpoint::Host;
 use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::{Code, Mode};
@@ -43,6 +44,8 @@ pub(crate) struct Hop {
     pub(crate) streams: u16,
     /// Slots for those beyond the first.
     pub(crate) slots: Vec<Slot>,
+    /// Where datagrams beside the session go, if the next hop takes any.
+    pub(crate) onward: Option<Onward>,
     /// Tells this process, as the destination, that the session is over.
     _guard: Option<Guard>,
 }
@@ -76,7 +79,13 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
                 format!("{asked} connections were asked for, and {by} grants {streams}")
             });
             let notes = [fewer.unwrap_or_default(), pool.note_of(&connection)];
+            let grant = connection.opened().and_then(|opened| opened.datagrams);
+            let gateway = connection.stream.peer_addr().ok();
+            let onward = grant.zip(gateway).map(|(grant, gateway)| {
+                Onward::Gateway(DatagramRoute { to: SocketAddr::new(gateway.ip(), grant.port), grant })
+            });
             Ok(Hop {
+                onward,
                 streams: u16::try_from(streams).unwrap_or(u16::MAX),
                 slots,
                 _guard: None,
@@ -98,6 +107,7 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
                 aware::ask(&config.name, request, &stream, config.limits.handshake_timeout.0).await?;
             }
             Ok(Hop {
+                onward: Some(Onward::Destination(addr)),
                 note: stream.note().unwrap_or_default().to_owned(),
                 stats: stream.stats().unwrap_or_default(),
                 stream: Arc::new(stream),
@@ -177,6 +187,7 @@ fn here(inlet: &dyn LocalAcceptor, request: &Request) -> Result<Hop, Refusal> {
         lent: None,
         streams: 1,
         slots: Vec::new(),
+        onward: None,
         _guard: Some(guard),
     })
 }

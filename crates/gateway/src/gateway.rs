@@ -13,6 +13,7 @@ use crate::status::Status;
 use crate::suspicion::Reset;
 use crate::transports::Transports;
 use crate::workers::Workers;
+use phoebus_net::datagram_relay::DatagramRelay;
 use phoebus_net::host::Host;
 use phoebus_proto::session::Code;
 use std::net::SocketAddr;
@@ -51,11 +52,12 @@ impl Gateway {
         let transports = Arc::new(Transports::new(&config, None)?);
         let bind = |listen| bind(&config, &transports, listen);
         let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let datagrams = relay_datagrams(&config)?;
         let socket = admin.as_deref().map(|path| listen_admin(path, &config.places.admin)).transpose()?;
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let workers = Workers::start(threads).map_err(StartError::Threads)?;
-        let shared = Shared::new(Setup::new(config, transports, budget, None), budget.pipes, workers);
+        let shared = Shared::new(Setup::new(config, transports, budget, None), budget.pipes, workers, datagrams);
         let setup = shared.setup();
         info!(
             name = setup.config.name,
@@ -84,6 +86,11 @@ impl Gateway {
     /// The addresses that it listens on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         lock(&self.listeners).iter().map(|running| running.bound).collect()
+    }
+
+    /// The addresses that it relays datagrams at.
+    pub fn datagram_addresses(&self) -> Vec<SocketAddr> {
+        self.shared.data.datagrams.as_ref().map(DatagramRelay::addresses).unwrap_or_default()
     }
 
     /// The gateway's current state.
@@ -148,6 +155,9 @@ impl Gateway {
         // Nothing below can fail.
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
+        }
+        if config.datagrams != old.config.datagrams {
+            warn!("datagrams.addresses has changed; it takes a restart to use others");
         }
         if same && transports.has_other_reset_key(&config) {
             warn!("tls.reset_key has changed; it takes a restart to use another file");
@@ -256,6 +266,19 @@ impl Drop for Gateway {
         self.shared.setup().peers.values().for_each(|pool| pool.close());
         self.shared.data.workers.stop();
     }
+}
+
+/// Starts to relay datagrams, if the configuration has addresses for them.
+fn relay_datagrams(config: &Config) -> Result<Option<DatagramRelay>, StartError> {
+    if config.datagrams.is_empty() {
+        return Ok(None);
+    }
+    let place = || config.places.datagrams.clone();
+    let relay = DatagramRelay::start(&config.datagrams).map_err(|(address, source)| match address {
+        Some(address) => StartError::Datagrams { place: place(), address, source },
+        None => StartError::Threads(source),
+    });
+    relay.map(Some)
 }
 
 fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, StartError> {

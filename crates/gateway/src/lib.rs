@@ -57,6 +57,7 @@ pub mod config;
 mod connection;
 mod counters;
 mod data_plane;
+mod datagrams;
 mod dial;
 mod failure;
 mod gateway;

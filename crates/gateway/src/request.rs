@@ -22,6 +22,8 @@ pub(crate) struct Request {
     pub(crate) required: u64,
     /// The number of connections that the requester wants for the hop.
     pub(crate) streams: u16,
+    /// Whether the requester wants datagrams beside the session.
+    pub(crate) datagrams: bool,
     /// The other end of the requesting connection.
     pub(crate) from: SocketAddr,
     /// The peer, if the connection is a peer's.
@@ -60,6 +62,7 @@ impl Request {
             resumable: open.resumable,
             required: open.required,
             streams: open.streams,
+            datagrams: open.datagrams || open.required & feature::DATAGRAMS != 0,
             from,
             peer: peer.map(str::to_owned),
             proved: Vec::new(),
@@ -70,6 +73,11 @@ impl Request {
     /// Whether the destination takes part in the session.
     pub(crate) fn is_to_aware(&self) -> bool {
         self.required & feature::AWARE != 0
+    }
+
+    /// Whether the session must have datagrams beside it.
+    pub(crate) fn requires_datagrams(&self) -> bool {
+        self.required & feature::DATAGRAMS != 0
     }
 
     /// The source that its connections are counted for. A peer requests sessions for many clients, and each counts for
@@ -98,6 +106,7 @@ impl Request {
             required: self.required,
             padding,
             streams,
+            datagrams: self.datagrams,
             ..Open::new(self.session, self.destination.as_ref())
         })
     }

@@ -3,6 +3,7 @@
 use crate::admit;
 use crate::bundle::{Offer, Owner};
 use crate::counters::count;
+use crate::datagrams;
 use crate::dial::{self, Hop};
 use crate::failure::Side;
 use crate::listener_settings::ListenerSettings;
@@ -13,10 +14,11 @@ use crate::request::Request;
 use crate::requirements;
 use crate::reserve::{InsufficientRate, Neighbour, Segment};
 use crate::route;
-use crate::sessions::{ActiveSession, SessionGuard, SessionInfo};
+use crate::sessions::{ActiveSession, SessionDatagrams, SessionGuard, SessionInfo};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
 use phoebus_net::{Stats, Stream};
+use phoebus_proto::session::datagrams::{DatagramGrant, NO_DATAGRAMS};
 use phoebus_proto::session::frame::Role;
 use phoebus_proto::session::message::Requirements;
 use phoebus_proto::session::{Code, Mode, SessionId};
@@ -34,6 +36,8 @@ pub(crate) struct Ready {
     /// Slots for further connections of the requester.
     pub(crate) offer: Option<Offer>,
     pub(crate) mode: Mode,
+    /// Where the requester may send datagrams beside the session.
+    pub(crate) datagrams: Option<DatagramGrant>,
     /// Registered as open before the requester is told so.
     listed: SessionGuard,
     slot: Slot,
@@ -124,17 +128,21 @@ async fn prepare(
     requirements::check(&setup.config, request, next, setup.buffer)?;
     let mut hop = dial::connect(shared, setup, request, next).await?;
     let offer = offer(shared, setup, request, first, settings);
+    let came_by = came_by(request, settings);
+    let datagrams = datagrams(shared, setup, request, first, (&came_by, &mut hop))?;
     let facts = facts(request, &hop, settings, asked.elapsed());
-    let segments = [came_by(request, settings), hop.segment.clone()];
+    let segments = [came_by, hop.segment.clone()];
     let live = ActiveSession::new(facts, [first, &hop.stream], segments, [settings.user_timeout, hop.user_timeout]);
     live.mark(Side::Second, &hop.stats);
+    let (grant, datagrams) = datagrams.unzip();
+    live.relay_datagrams(datagrams);
     // From here on, a reload finds it.
     let listed = shared.sessions.list(live);
     let booked = request.requirements.rate;
     let reservations = &shared.data.reservations;
     listed.hold(reservations, booked).map_err(|too_much| taken(request, too_much))?;
     hop.rate = booked.or_else(|| reservations.free(&hop.segment).map(|[rate, _]| rate));
-    Ok(Box::new(Ready { hop, offer, mode: request.mode, listed, slot }))
+    Ok(Box::new(Ready { hop, offer, mode: request.mode, datagrams: grant, listed, slot }))
 }
 
 /// Offers the requester further connections, within limits. A promised bandwidth is held on one connection.
@@ -155,6 +163,30 @@ fn offer(
     let offer = shared.bundles.offer(request.session, owner, slots)?;
     // If memory is limited and the connections cannot share it, there is one.
     settings.share_buffers(first, offer.streams).then_some(offer)
+}
+
+/// Relays datagrams beside the session, if the requester wants any. If there are none, a note of the hop says why.
+fn datagrams(
+    shared: &Shared,
+    setup: &Setup,
+    request: &Request,
+    first: &Stream,
+    (came_by, hop): (&Segment, &mut Hop),
+) -> Result<Option<(DatagramGrant, SessionDatagrams)>, Refusal> {
+    if !request.datagrams {
+        return Ok(None);
+    }
+    match datagrams::relay(shared, setup, request, first, (came_by, hop)) {
+        Ok(relayed) => Ok(Some(relayed)),
+        Err(why) if request.requires_datagrams() => {
+            Err(Refusal::new(Code::Requirement, format!("datagrams beside the session were asked for, but {why}")))
+        }
+        Err(why) => {
+            let separator = if hop.note.is_empty() { "" } else { "; " };
+            hop.note.push_str(&format!("{separator}{NO_DATAGRAMS}{why}"));
+            Ok(None)
+        }
+    }
 }
 
 /// The segment of the requester's connection, for shared rates.

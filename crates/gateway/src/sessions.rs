@@ -5,7 +5,9 @@ use crate::liveness::{DeadConnections, is_believed};
 use crate::path_metrics::CounterSnapshot;
 use crate::pool::Pool;
 use crate::reserve::{InsufficientRate, Reservation, Reservations, Segment};
+use crate::slots::Slot;
 use crate::transports::shows_death;
+use phoebus_net::datagram_relay::RelayedFlow;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::{Code, SessionId};
@@ -94,6 +96,21 @@ pub(crate) struct ActiveSession {
     marks: Mutex<[CounterSnapshot; 2]>,
     end: OnceLock<(Code, String)>,
     wake: Notify,
+    datagrams: Mutex<Option<Box<SessionDatagrams>>>,
+}
+
+/// The datagrams beside a session, relayed until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionDatagrams {
+    flow: RelayedFlow,
+    /// The right to the flow's descriptor.
+    _slot: Slot,
+}
+
+impl SessionDatagrams {
+    pub(crate) fn new(flow: RelayedFlow, slot: Slot) -> Self {
+        Self { flow, _slot: slot }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -151,6 +168,7 @@ impl ActiveSession {
             marks: Mutex::default(),
             end: OnceLock::new(),
             wake: Notify::new(),
+            datagrams: Mutex::default(),
         })
     }
 
@@ -180,8 +198,14 @@ impl ActiveSession {
         Ok(())
     }
 
-    /// Releases its parts of rates, because the session is over.
+    /// Has datagrams relayed beside it until it is over.
+    pub(crate) fn relay_datagrams(&self, datagrams: Option<SessionDatagrams>) {
+        *self.datagrams.lock().unwrap_or_else(PoisonError::into_inner) = datagrams.map(Box::new);
+    }
+
+    /// Releases its parts of rates and its datagrams, because the session is over.
     pub(crate) fn release(&self) {
+        self.relay_datagrams(None);
         let held = std::mem::replace(&mut *self.held(), Holding { is_over: true, ..Holding::default() });
         drop(held);
     }
@@ -258,9 +282,11 @@ impl ActiveSession {
         self.down.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes forwarded to the destination, and to the client.
+    /// Bytes forwarded to the destination, and to the client, those of datagrams included.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.up.load(Ordering::Relaxed), self.down.load(Ordering::Relaxed))
+        let datagrams = self.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+        let [up, down] = datagrams.as_ref().map(|datagrams| datagrams.flow.relayed()).unwrap_or_default();
+        (self.up.load(Ordering::Relaxed) + up.bytes, self.down.load(Ordering::Relaxed) + down.bytes)
     }
 
     /// Ends the session. Only the first reason counts.

@@ -13,6 +13,7 @@ use crate::slots::{Full, Slot};
 use crate::suspicion::Suspects;
 use crate::transports::Transports;
 use crate::workers::Workers;
+use phoebus_net::datagram_relay::DatagramRelay;
 use phoebus_net::host::Host;
 use phoebus_net::names::Names;
 use std::collections::BTreeMap;
@@ -131,11 +132,16 @@ impl Setup {
 }
 
 impl Shared {
-    pub(crate) fn new(setup: Setup, pipes: usize, workers: Arc<Workers>) -> Arc<Self> {
+    pub(crate) fn new(
+        setup: Setup,
+        pipes: usize,
+        workers: Arc<Workers>,
+        datagrams: Option<DatagramRelay>,
+    ) -> Arc<Self> {
         let sessions = Arc::<Sessions>::default();
         Arc::new(Self {
             since: Instant::now(),
-            data: DataPlane::new(&setup.config, workers, pipes),
+            data: DataPlane::new(&setup.config, workers, pipes, datagrams),
             admission: Admission::default(),
             setup: RwLock::new(Arc::new(setup)),
             suspects: Suspects::of(sessions.clone()),

@@ -2,6 +2,7 @@
 
 use phoebus_net::{Error, reason};
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Why a gateway cannot start, or cannot adopt another configuration.
@@ -14,6 +15,20 @@ pub enum StartError {
         place: String,
         /// Why.
         source: phoebus_net::Error,
+    },
+    /// An address for datagrams cannot be bound.
+    #[error(
+        "{place}: cannot use {address} for datagrams (UDP): {}; expected an address of this host and a port that no [[listen]] with \
+         udt or quic has",
+        reason(source)
+    )]
+    Datagrams {
+        /// `FILE:LINE:COLUMN` of the addresses.
+        place: String,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
     },
     /// The administration socket cannot be created.
     #[error("{place}: cannot listen on the administration socket {}: {}", path.display(), socket_reason(source))]

@@ -1,6 +1,10 @@
 //! A UDP socket that sends and receives batches through quinn-udp (UDP_SEGMENT, UDP_GRO), with large buffers, and
 //! that filters errors that do not concern a connection.
 
+mod inbox;
+
+pub(crate) use inbox::{Inbox, RECEIVED_MAX};
+
 use crate::sys::{self, TooLong};
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, SockRef, Type};

@@ -17,6 +17,7 @@
 //! - [`route`]: whether an address belongs to this host.
 //! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library loaded from a file (U9–U11).
 //! - [`object`]: object-based transfer over UDP, beside a control stream.
+//! - [`datagram_relay`]: passes datagrams beside sessions on.
 //! - [`pair`]: a connection to another process of this host that carries the bytes elsewhere, such as `ssh`.
 //! - [`wire`]: the size of packets on a link, by which rates are counted.
 //! - [`limits`]: the limit of open descriptors.
@@ -33,6 +34,7 @@ pub mod carrier;
 mod congestion_control;
 pub mod credentials;
 mod datagram;
+pub mod datagram_relay;
 pub mod dial;
 pub mod driver;
 mod duplex;
@@ -66,4 +68,4 @@ pub use error::{Error, code_of, reason};
 pub use profile::{Buffer, Profile};
 pub use registry::Registry;
 pub use stats::Stats;
-pub use stream::Stream;
+pub use stream::{DatagramRoute, Stream};

@@ -5,6 +5,7 @@ use crate::duplex::{Boxed, Change, Duplex, OtherEnd, Pulse, Security};
 use crate::stats::Stats;
 use crate::waiting::Waiting;
 use phoebus_proto::session::Code;
+use phoebus_proto::session::datagrams::DatagramGrant;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -13,11 +14,23 @@ use tokio::net::TcpStream;
 
 /// A connection. Dropping it resets it, unless it was [disarmed](Stream::disarm).
 #[derive(Debug)]
-pub struct Stream(Box<dyn Duplex>);
+pub struct Stream {
+    duplex: Box<dyn Duplex>,
+    datagrams: Option<Box<DatagramRoute>>,
+}
+
+/// Where datagrams beside a session go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramRoute {
+    /// The gateway's address for datagrams.
+    pub to: SocketAddr,
+    /// What the gateway has granted.
+    pub grant: DatagramGrant,
+}
 
 impl<D: Duplex + 'static> From<D> for Stream {
     fn from(connection: D) -> Self {
-        Self(Box::new(connection))
+        Self { duplex: Box::new(connection), datagrams: None }
     }
 }
 
@@ -27,41 +40,52 @@ impl Stream {
     /// # Errors
     /// When the runtime cannot register the socket; the connection is reset.
     pub fn move_to_runtime(self) -> io::Result<Self> {
-        Ok(Self(self.0.move_to_runtime()?))
+        Ok(Self { duplex: self.duplex.move_to_runtime()?, ..self })
+    }
+
+    /// The same connection, as that of a session which has datagrams beside it.
+    #[must_use]
+    pub fn with_datagrams(self, route: Option<DatagramRoute>) -> Self {
+        Self { datagrams: route.map(Box::new), ..self }
+    }
+
+    /// Where datagrams beside its session go, if it has any.
+    pub fn datagrams(&self) -> Option<&DatagramRoute> {
+        self.datagrams.as_deref()
     }
 
     /// Which settings of the profile are not in force, as a sentence.
     pub fn note(&self) -> Option<&str> {
-        self.0.note()
+        self.duplex.note()
     }
 
     /// What protects the bytes on this connection.
     pub fn security(&self) -> Security {
-        self.0.security()
+        self.duplex.security()
     }
 
     /// The identity that the peer has proved.
     pub fn identity(&self) -> Option<&Identity> {
-        self.0.identity()
+        self.duplex.identity()
     }
 
     /// Whether an end of stream and a reset provably come from the peer and can be distinguished. Where they
     /// cannot, sessions between gateways are framed.
     pub fn has_authenticated_close(&self) -> bool {
-        self.0.has_authenticated_close()
+        self.duplex.has_authenticated_close()
     }
 
     /// Whether the transport has an end of stream. Where it has none, as with bare UDT, the peer's close
     /// fails the connection with `ECONNRESET`, just as its death does: only a reader that knows the expected
     /// length can distinguish the two.
     pub fn has_end_of_stream(&self) -> bool {
-        self.0.has_end_of_stream()
+        self.duplex.has_end_of_stream()
     }
 
     /// Whether written bytes are still delivered after the stream is dropped, as the kernel does for TCP.
     /// Where they are not, the owner must wait for delivery before dropping it.
     pub fn delivers_after_drop(&self) -> bool {
-        self.0.delivers_after_drop()
+        self.duplex.delivers_after_drop()
     }
 
     /// The peer's address.
@@ -69,7 +93,7 @@ impl Stream {
     /// # Errors
     /// When the connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.peer_addr()
+        self.duplex.peer_addr()
     }
 
     /// The local address.
@@ -77,7 +101,7 @@ impl Stream {
     /// # Errors
     /// When the connection is gone.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.duplex.local_addr()
     }
 
     /// The transport's statistics of the connection.
@@ -85,7 +109,7 @@ impl Stream {
     /// # Errors
     /// When the connection is gone.
     pub fn stats(&self) -> io::Result<Stats> {
-        self.0.stats()
+        self.duplex.stats()
     }
 
     /// Changes a setting of the open connection.
@@ -93,7 +117,7 @@ impl Stream {
     /// # Errors
     /// `Unsupported` where the transport does not support the change.
     pub fn set(&self, change: Change) -> io::Result<()> {
-        self.0.set(change)
+        self.duplex.set(change)
     }
 
     /// Reads what has arrived; 0 at the end of the peer's stream.
@@ -101,7 +125,7 @@ impl Stream {
     /// # Errors
     /// `WouldBlock` when nothing has arrived yet; otherwise the connection has failed.
     pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(buffer)
+        self.duplex.try_read(buffer)
     }
 
     /// Writes as much as fits. With `more`, the transport may hold back a short segment until further bytes
@@ -110,7 +134,7 @@ impl Stream {
     /// # Errors
     /// `WouldBlock` when nothing fits; otherwise the connection has failed.
     pub fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
-        self.0.try_write(bytes, more)
+        self.duplex.try_write(bytes, more)
     }
 
     /// Whether a read would block: no bytes, no end of stream and no error are pending. This is the state of
@@ -119,33 +143,33 @@ impl Stream {
     /// # Errors
     /// When the connection has failed.
     pub fn is_quiet(&self) -> io::Result<bool> {
-        self.0.is_quiet()
+        self.duplex.is_quiet()
     }
 
     /// What the kernel knows of the peer, independently of what has been read; `None` where the transport
     /// does not tell.
     pub fn other_end(&self) -> Option<OtherEnd> {
-        self.0.other_end()
+        self.duplex.other_end()
     }
 
     /// The TCP socket, if the stream's bytes are exactly the socket's bytes and can be spliced.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
-        self.0.socket()
+        self.duplex.socket()
     }
 
     /// How many of `wanted` bytes may be spliced to the [`socket`](Self::socket) now.
     pub(crate) fn room(&self, wanted: usize) -> io::Result<usize> {
-        self.0.room(wanted)
+        self.duplex.room(wanted)
     }
 
     /// Ready when a read may succeed. Only one task at a time may wait.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_read_ready(cx)
+        self.duplex.poll_read_ready(cx)
     }
 
     /// Ready when a write may succeed. Only one task at a time may wait.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_write_ready(cx)
+        self.duplex.poll_write_ready(cx)
     }
 
     /// Waits until a read may succeed. Cancel safe.
@@ -168,7 +192,7 @@ impl Stream {
     /// the wait. A relay that is not reading, because the other side is full, learns of a reset this way. The
     /// wait may run concurrently with reads and writes.
     pub fn failed(&self) -> Boxed<'_, io::Error> {
-        self.0.failed()
+        self.duplex.failed()
     }
 
     /// Ends this side's stream; the peer's stays open (half-close).
@@ -176,7 +200,7 @@ impl Stream {
     /// # Errors
     /// When the connection has failed.
     pub fn shutdown_write(&self) -> io::Result<()> {
-        self.0.shutdown_write()
+        self.duplex.shutdown_write()
     }
 
     /// Ends the protection of what this end writes, on a connection whose handshake alone is protected
@@ -186,7 +210,7 @@ impl Stream {
     /// # Errors
     /// When the connection has failed.
     pub fn unprotect(&self) -> io::Result<()> {
-        self.0.unprotect()
+        self.duplex.unprotect()
     }
 
     /// Lets the peer of an accepted connection fill the profile's whole receive buffer. Until then it may
@@ -194,7 +218,7 @@ impl Stream {
     /// share that the listener grants to all such streams of a connection, because both keep received bytes
     /// in this process's memory. Does nothing on other connections.
     pub fn widen(&self) {
-        self.0.widen();
+        self.duplex.widen();
     }
 
     /// The number of bytes that the peer has not acknowledged; the end of the stream counts as one.
@@ -202,7 +226,7 @@ impl Stream {
     /// # Errors
     /// The failure of the connection, if it has failed.
     pub fn unacknowledged(&self) -> io::Result<usize> {
-        self.0.unacknowledged()
+        self.duplex.unacknowledged()
     }
 
     /// Waits until the peer has acknowledged all bytes and the end of the stream. Gives up when the peer
@@ -220,18 +244,18 @@ impl Stream {
 
     /// Sets the code of the reset that dropping the stream sends, on a transport whose resets carry one.
     pub fn set_reset_code(&self, code: Code) {
-        self.0.set_reset_code(code);
+        self.duplex.set_reset_code(code);
     }
 
     /// Stops placing new streams on the connection that this stream shares with others: the next stream gets
     /// a new connection, and this one closes with its last stream. Does nothing on other transports.
     pub fn retire(&self) {
-        self.0.retire();
+        self.duplex.retire();
     }
 
     /// A handle that tells whether the peer is alive; `None` on a transport that does not tell.
     pub fn pulse(&self) -> Option<Box<dyn Pulse>> {
-        self.0.pulse()
+        self.duplex.pulse()
     }
 
     /// Whether the peer's identity is still valid ([`Proof`](crate::credentials::Proof)); true if it has
@@ -252,7 +276,7 @@ impl Stream {
     /// are still delivered. Only for a stream whose both directions have ended and were forwarded, or one
     /// that carries no session.
     pub fn disarm(&self) {
-        self.0.disarm();
+        self.duplex.disarm();
     }
 
     /// [Disarms](Stream::disarm) and drops.

@@ -102,6 +102,7 @@ impl Config {
                 ports: Vec::new(),
             }],
             limits: Limits::default(),
+            datagrams: [Some(four), six].into_iter().flatten().collect(),
             admin,
             places: Places::default(),
             log: Log::default(),

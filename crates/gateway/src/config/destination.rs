@@ -88,6 +88,7 @@ impl Config {
                 to: nets().map(Pattern::Net).chain([Pattern::Any]).collect(),
                 ports: Vec::new(),
             }],
+            datagrams: Vec::new(),
             limits: Limits { threads: Some(NonZeroUsize::MIN), ..Limits::default() },
             admin: None,
             places: Places::default(),

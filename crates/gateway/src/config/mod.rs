@@ -77,6 +77,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Limits on resources and times.
     pub limits: Limits,
+    /// Addresses and UDP ports for datagrams beside sessions; none if it relays none.
+    pub datagrams: Vec<SocketAddr>,
     /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
     /// Positions in the file of settings that can still fail at start.
@@ -92,6 +94,7 @@ pub struct Config {
 pub(crate) struct Places {
     /// Of the addresses, in the order of [`Config::listeners`].
     pub(crate) listeners: Vec<String>,
+    pub(crate) datagrams: String,
     pub(crate) admin: String,
     /// Of `limits.sessions`; only the file if it has no such key.
     pub(crate) sessions: String,

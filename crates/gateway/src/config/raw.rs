@@ -32,6 +32,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) limits: Limits,
     #[serde(default)]
+    pub(super) datagrams: Datagrams,
+    #[serde(default)]
     pub(super) admin: Admin,
     #[serde(default)]
     pub(super) log: Log,
@@ -46,6 +48,14 @@ pub(super) struct Tls {
     pub(super) authorities: PathBuf,
     /// The secret of QUIC's stateless resets, created at the first start.
     pub(super) reset_key: Option<PathBuf>,
+}
+
+/// The relay of datagrams beside sessions.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Datagrams {
+    /// Addresses and UDP ports to which neighbours send them; none if there is no relay.
+    pub(super) addresses: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// A transport from a shared library.

@@ -71,12 +71,14 @@ impl Reader<'_> {
         let unused_profiles = profiles.keys().filter(|name| !in_use.contains(name.as_str())).cloned().collect();
         let places = Places {
             listeners: raw.listen.iter().map(|listen| self.place(listen.address.span())).collect(),
+            datagrams: raw.datagrams.addresses.as_ref().map(|all| self.place(all.span())).unwrap_or_default(),
             admin: raw.admin.socket.as_ref().map(|socket| self.place(socket.span())).unwrap_or_default(),
             sessions: match self.span(&["limits", "sessions"]) {
                 Some(span) => self.place(span),
                 None => self.file.display().to_string(),
             },
         };
+        let datagrams = self.datagrams(raw.datagrams)?;
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
             name,
@@ -93,6 +95,7 @@ impl Reader<'_> {
             unused_profiles,
             rules,
             limits: raw.limits,
+            datagrams,
             admin,
             places,
             log: raw.log,
@@ -158,17 +161,7 @@ impl Reader<'_> {
         }
         let mut listeners: Vec<Listen> = Vec::new();
         for listen in raw {
-            let address: SocketAddr = listen.address.get_ref().parse().map_err(|_| {
-                let expected = "is not an address and port such as 0.0.0.0:5006 or [::]:5006";
-                self.at(&listen.address, format!("\"{}\" {expected}", listen.address.get_ref()))
-            })?;
-            if let IpAddr::V6(v6) = address.ip()
-                && let Some(v4) = v6.to_ipv4_mapped()
-            {
-                let port = address.port();
-                let message = format!("{address} is an IPv4 address in IPv6's form; expected {v4}:{port}");
-                return Err(self.at(&listen.address, message));
-            }
+            let address = self.address(&listen.address)?;
             let transport = self.transport(listen.transport.as_ref(), carriage)?;
             let same = |other: &Listen| other.address == address && other.transport == transport;
             if address.port() != 0 && listeners.iter().any(same) {
@@ -180,6 +173,34 @@ impl Reader<'_> {
             listeners.push(Listen { address, transport, security, profile, auth: listen.auth, client_certificate });
         }
         Ok(listeners)
+    }
+
+    /// An address and a port of this host.
+    fn address(&self, given: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
+        let address: SocketAddr = given.get_ref().parse().map_err(|_| {
+            let expected = "is not an address and port such as 0.0.0.0:5006 or [::]:5006";
+            self.at(given, format!("\"{}\" {expected}", given.get_ref()))
+        })?;
+        if let IpAddr::V6(v6) = address.ip()
+            && let Some(v4) = v6.to_ipv4_mapped()
+        {
+            let port = address.port();
+            let message = format!("{address} is an IPv4 address in IPv6's form; expected {v4}:{port}");
+            return Err(self.at(given, message));
+        }
+        Ok(address)
+    }
+
+    fn datagrams(&self, raw: raw::Datagrams) -> Result<Vec<SocketAddr>, ConfigError> {
+        let mut addresses = Vec::new();
+        for given in raw.addresses.map(Spanned::into_inner).unwrap_or_default() {
+            let address = self.address(&given)?;
+            if address.port() != 0 && addresses.contains(&address) {
+                return Err(self.at(&given, format!("datagrams.addresses has {address} twice")));
+            }
+            addresses.push(address);
+        }
+        Ok(addresses)
     }
 
     fn admin(&self, socket: Spanned<PathBuf>) -> Result<PathBuf, ConfigError> {

@@ -77,6 +77,7 @@ impl Connection {
         if let Some(offer) = &ready.offer {
             (opened.streams, opened.token) = (offer.streams, &offer.token);
         }
+        opened.datagrams = ready.datagrams;
         self.acceptor.opened(&opened)?;
         self.stream.widen();
         self.send(setup).await?;

@@ -7,6 +7,7 @@ mod auto;
 mod beacons;
 mod bundles;
 mod configuration;
+mod datagrams;
 mod drivers;
 mod floods;
 mod lifecycle;

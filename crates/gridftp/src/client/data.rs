@@ -9,6 +9,8 @@ use super::tls::server_name;
 use crate::data::{Channel, ChannelSecurity, Losses, Mode, ObjectMemory, Peers, Protection, Settings};
 use phoebus_files::{Error, ErrorKind};
 use phoebus_gsi::context::Expect;
+use phoebus_net::tcp::Tcp;
+use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::address::{find_epsv, find_pasv, parse_stripes, print_eprt, print_port, print_stripe};
 use phoebus_proto::gridftp::options::RetrOptions;
 use phoebus_proto::gridftp::reply::Reply;
@@ -153,8 +155,15 @@ impl<'a> DataPlan<'a> {
             settings.transport = transport.clone();
         }
         if let Some(told) = &session.stack {
-            settings.transport = told.transport.clone();
+            // What goes over TCP goes through the gateways that commands go through.
+            if session.data.is_none() || told.transport.name() != Tcp.name() {
+                settings.transport = told.transport.clone();
+            }
             settings.objects = told.objects;
+            let by_way = session.data.as_ref().and(self.options.way.as_ref()).and_then(|way| way.objects());
+            if let Some(transport) = by_way.filter(|_| told.objects.is_some()) {
+                settings.transport = transport;
+            }
             settings.profile = told.profile(settings.profile, self.connections);
             // The TLS of ftps:// has keys for objects as well.
             let has_keys = told.objects.is_some() && settings.security.is_some();

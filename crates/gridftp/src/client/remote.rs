@@ -206,8 +206,12 @@ impl Remote {
 
     /// Connections of extended blocks, if all files use them.
     pub(super) fn streams(&self) -> Option<u32> {
-        let has_objects = self.0.options.stack.as_ref().is_some_and(NetStack::has_objects);
-        self.0.options.streams.or((self.0.options.striped || has_objects).then_some(1))
+        self.0.options.streams.or((self.0.options.striped || self.has_objects()).then_some(1))
+    }
+
+    /// Whether all files go as objects.
+    pub(super) fn has_objects(&self) -> bool {
+        self.0.options.stack.as_ref().is_some_and(NetStack::has_objects)
     }
 
     /// Connections of extended blocks for an upload, if it uses them.

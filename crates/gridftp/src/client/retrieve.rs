@@ -166,8 +166,8 @@ async fn over_connections(remote: &Remote, wanted: &ReadRequest, pool: Pool, sen
     }
     let session = remote.session().await?;
     let streams = remote.streams().filter(|_| !wanted.ordered);
-    match streams.filter(|_| session.data.is_some() && remote.has("ERET")) {
-        // With MODE E, the server's connections would bypass the gateways.
+    match streams.filter(|_| session.data.is_some() && remote.has("ERET") && !remote.has_objects()) {
+        // With MODE E, the server's connections would bypass the gateways. Those of objects are this end's.
         Some(parts) => in_parts(remote, wanted, parts, pool, sender, Some(session)).await,
         None => whole(remote, wanted, session, streams, pool, sender).await,
     }

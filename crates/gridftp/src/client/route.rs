@@ -25,6 +25,12 @@ pub trait Route: Debug + Send + Sync {
     /// The transport of data connections to `server`, if the control connection was opened directly.
     fn data(&self) -> Arc<dyn Transport>;
 
+    /// The transport of control streams of objects, beside which the path carries datagrams; `None` if they are like other data
+    /// connections. Connecting fails with [`Code::Requirement`] if it carries none.
+    fn objects(&self) -> Option<Arc<dyn Transport>> {
+        None
+    }
+
     /// Whether data connections go through gateways too. Servers that send to each other know nothing of those.
     fn carries_data(&self) -> bool {
         true

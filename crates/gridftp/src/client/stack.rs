@@ -10,6 +10,7 @@ use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::inside;
 use phoebus_proto::gridftp::pin::Pin;
+use phoebus_proto::object::Seal;
 use std::io;
 use std::sync::Arc;
 
@@ -182,6 +183,11 @@ impl NetStack {
     /// Whether files go as objects.
     pub fn has_objects(&self) -> bool {
         self.objects.is_some()
+    }
+
+    /// Whether files go as objects whose datagrams are not sealed.
+    pub fn has_clear_objects(&self) -> bool {
+        self.objects.is_some_and(|objects| objects.seal == Seal::None)
     }
 
     /// The stack for transfers in `mode`. Objects need extended block mode; streams go by TLS between the same keys.

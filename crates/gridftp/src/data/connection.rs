@@ -4,8 +4,8 @@ use super::error::Error;
 use super::losses::Losses;
 use super::security::{ChannelSecurity, SecureLayer};
 use crate::room::room;
-use phoebus_net::Stream;
 use phoebus_net::bulk::Bulk;
+use phoebus_net::{DatagramRoute, Stream};
 use std::io;
 use std::time::Duration;
 use tokio::task::coop::consume_budget;
@@ -114,6 +114,11 @@ impl Connection {
     /// This end's address.
     pub(super) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.stream.local_addr()
+    }
+
+    /// Where gateways relay datagrams of this connection's session.
+    pub(super) fn datagrams(&self) -> Option<DatagramRoute> {
+        self.stream.datagrams().copied()
     }
 
     /// The most bytes that go in one segment, if there are segments.
@@ -329,6 +334,20 @@ impl Connection {
                     least = left;
                 }
             }
+        }
+    }
+
+    /// Ends this side, and closes the connection once the other side has ended as well: closed before that, it would reset what the
+    /// other side still sends, and a gateway on the way would see a failure. Waits for `limit` at most.
+    pub(super) async fn part(mut self, limit: Duration) {
+        let ended = timeout(limit, async {
+            self.say_end(limit).await?;
+            self.stream.shutdown_write()?;
+            while self.take(&mut [0; 256]).await? > 0 {}
+            io::Result::Ok(())
+        });
+        if ended.await.is_ok_and(|ended| ended.is_ok()) {
+            self.stream.close();
         }
     }
 

@@ -182,6 +182,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Objects(args) if args.loopback => {
             measure(&gridftp::LocalObjects::new(args.common.quick), &args.common)
         }
+        BenchCommand::Objects(args) if args.gateways => {
+            measure(&gridftp::RelayedObjects::new(args.common.quick, args.common.seed), &args.common)
+        }
         BenchCommand::Objects(args) => measure(&gridftp::Objects::new(&args), &args.common),
         BenchCommand::Packets(args) => measure(&gridftp::Packets::new(&args), &args.common),
         BenchCommand::Stores(args) => measure(&gridftp::Stores::new(&args), &args.common),

@@ -79,9 +79,9 @@ const ROWS: [Row; 7] = [
     row("quinn-perf", "quinn's perf tool, WAN alone", Colour::Black, Between::QuinnPerf),
 ];
 
-const CPU: Metric = Metric { name: "cpu of both relays", unit: "s/GB" };
+pub(super) const CPU: Metric = Metric { name: "cpu of both relays", unit: "s/GB" };
 const USER: Metric = Metric { name: "of it in user mode", unit: "s/GB" };
-const SWITCHES: Metric = Metric { name: "context switches of a relay", unit: "1/MB" };
+pub(super) const SWITCHES: Metric = Metric { name: "context switches of a relay", unit: "1/MB" };
 const WAITS: Metric = Metric { name: "of them to wait", unit: "1/MB" };
 
 /// Targets for one session: processor time of both gateways in s/GB, and context switches of each for each MB.
@@ -196,7 +196,7 @@ impl Paths {
 
 /// What processes have used so far, or between two points in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Costs {
+pub(super) struct Costs {
     user: f64,
     system: f64,
     waits: u64,
@@ -204,7 +204,7 @@ struct Costs {
 }
 
 impl Costs {
-    fn of(pids: &[u32]) -> anyhow::Result<Self> {
+    pub(super) fn of(pids: &[u32]) -> anyhow::Result<Self> {
         let mut sum = Self { user: 0.0, system: 0.0, waits: 0, preemptions: 0 };
         for pid in pids {
             let ([user, system], [waits, preemptions]) = (user_and_system_seconds(*pid)?, context_switches(*pid)?);
@@ -216,7 +216,7 @@ impl Costs {
         Ok(sum)
     }
 
-    fn since(&self, before: &Self) -> Self {
+    pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             user: self.user - before.user,
             system: self.system - before.system,
@@ -226,7 +226,7 @@ impl Costs {
         }
     }
 
-    fn readings(&self, bytes: u64, relays: usize) -> [Reading; 4] {
+    pub(super) fn readings(&self, bytes: u64, relays: usize) -> [Reading; 4] {
         let gigabytes = bytes as f64 / 1e9;
         let each = |switches: u64| switches as f64 / (gigabytes * 1e3) / relays.max(1) as f64;
         [

@@ -172,7 +172,7 @@ impl CheckedPath {
         if self.checking.is_closed(now) {
             let (to, seconds) = (self.to, self.within.as_secs());
             // What routers say of a path may be forged, so silence has to agree.
-            let headers = HEADER_LEN + self.out_seal.len() + if to.is_ipv6() { 48 } else { 28 };
+            let headers = port.prefix_len() + HEADER_LEN + self.out_seal.len() + if to.is_ipv6() { 48 } else { 28 };
             if let Some(mtu) = path_mtu(to).filter(|mtu| (*mtu as usize) < self.packet_len + headers) {
                 return Err(Failure::Closed(format!(
                     "packets of {} bytes to {to} got no answer, and routers say that the path carries {mtu} bytes with all headers",

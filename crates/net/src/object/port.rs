@@ -1,20 +1,16 @@
 //! The socket of a transfer, and waiting for it.
 
-use crate::datagram::{Route, Sent, Socket};
+use crate::datagram::{Inbox, Route, Sent, Socket};
+use crate::stream::DatagramRoute;
 use crate::sys::{self, TooLong};
-use quinn_udp::RecvMeta;
+use phoebus_proto::session::datagrams::{PREFIX_LEN, Towards};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// Most buffers that one receive call fills; with UDP_GRO, each holds several coalesced datagrams.
-pub(super) const RECEIVED_MAX: usize = 16;
-/// Size of one such buffer, in bytes.
-const BUFFER: usize = 65_536;
 
 /// A UDP socket for one transfer after the other. Clones are the same socket.
 #[derive(Debug, Clone)]
@@ -29,6 +25,8 @@ struct Inner {
     began: Instant,
     /// What the kernel had dropped when the transfer began.
     dropped_before: AtomicU32,
+    /// The gateway that relays all datagrams.
+    route: Option<DatagramRoute>,
 }
 
 /// What a thread waits for, and got.
@@ -44,10 +42,18 @@ impl Port {
     /// # Errors
     /// The system's, such as an address in use.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
+        Self::bind_towards(addr, None)
+    }
+
+    /// The same for datagrams that gateways relay, if `route` says so.
+    ///
+    /// # Errors
+    /// As for [`Self::bind`].
+    pub fn bind_towards(addr: SocketAddr, route: Option<DatagramRoute>) -> io::Result<Self> {
         let socket = Socket::bind(addr, TooLong::SentWhole)?;
         socket.hold_few()?;
         let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(Inner { socket, wake_fd, began: Instant::now(), dropped_before: AtomicU32::new(0) })))
+        Ok(Self(Arc::new(Inner { socket, wake_fd, began: Instant::now(), dropped_before: AtomicU32::new(0), route })))
     }
 
     /// The address that it is bound to.
@@ -104,14 +110,41 @@ impl Port {
         let _ = rustix::io::write(&self.0.wake_fd, &1u64.to_ne_bytes());
     }
 
+    /// Bytes that go before each datagram on its way to a gateway.
+    pub fn prefix_len(&self) -> usize {
+        if self.0.route.is_some() { PREFIX_LEN } else { 0 }
+    }
+
     /// Number of bytes that one call may send in datagrams of up to `len` bytes.
     pub(super) fn batch_len(&self, len: usize) -> usize {
-        self.0.socket.batch_len(len)
+        let prefix = self.prefix_len();
+        (self.0.socket.batch_len(len + prefix) / (len + prefix)).max(1) * len
     }
 
     /// Sends `bytes` as datagrams of `segment` bytes.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize) -> Sent {
-        self.0.socket.send(Route { to, from: None }, bytes, segment)
+        let route = Route { to, from: None };
+        let Some(DatagramRoute { grant, .. }) = &self.0.route else {
+            return self.0.socket.send(route, bytes, segment);
+        };
+        let mut prefixed = Vec::with_capacity(bytes.len() + bytes.len().div_ceil(segment) * PREFIX_LEN);
+        for datagram in bytes.chunks(segment) {
+            prefixed.extend_from_slice(&grant.prefix(Towards::Destination, datagram));
+            prefixed.extend_from_slice(datagram);
+        }
+        self.0.socket.send(route, &prefixed, segment + PREFIX_LEN)
+    }
+
+    /// Receives with one call, and passes each datagram and its sender on. Returns whether more may have arrived.
+    pub(super) fn receive(&self, inbox: &mut Inbox, mut each: impl FnMut(&mut [u8], SocketAddr)) -> bool {
+        inbox.receive(&self.0.socket, |datagram, meta| match &self.0.route {
+            None => each(datagram, meta.addr),
+            // The gateway drops what others send it.
+            Some(DatagramRoute { grant, .. }) if grant.open(Towards::Client, datagram).is_some() => {
+                each(&mut datagram[PREFIX_LEN..], meta.addr);
+            }
+            Some(_) => {}
+        })
     }
 
     /// Waits for a datagram, for [`Self::wake`], for room if `full`, or until `until`.
@@ -137,37 +170,4 @@ impl Port {
 /// is no route.
 pub fn path_mtu(to: SocketAddr) -> Option<u32> {
     sys::path_mtu(to)
-}
-
-/// Buffers for received datagrams. As many as one call has filled so far, so that many transfers with little traffic take little
-/// memory.
-#[derive(Debug)]
-pub(super) struct Inbox {
-    bytes: Vec<u8>,
-    most: usize,
-}
-
-impl Inbox {
-    /// For up to so many buffers at a time, at most [`RECEIVED_MAX`].
-    pub(super) fn new(most: usize) -> Self {
-        Self { bytes: vec![0; BUFFER], most: most.clamp(1, RECEIVED_MAX) }
-    }
-
-    /// Receives with one call, and passes each datagram and its sender on. Returns whether more may have arrived.
-    pub(super) fn receive(&mut self, port: &Port, mut each: impl FnMut(&mut [u8], SocketAddr)) -> bool {
-        let room = self.bytes.len() / BUFFER;
-        let mut metas = [RecvMeta::default(); RECEIVED_MAX];
-        let mut slots = self.bytes.chunks_exact_mut(BUFFER);
-        let mut buffers: [_; RECEIVED_MAX] = std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
-        let Some(count) = port.0.socket.receive(&mut buffers[..room], &mut metas[..room]) else { return false };
-        for (bytes, meta) in self.bytes.chunks_exact_mut(BUFFER).zip(&metas[..count]) {
-            let len = meta.len.min(BUFFER);
-            bytes[..len].chunks_mut(meta.stride.max(1)).for_each(|datagram| each(datagram, meta.addr));
-        }
-        let is_full = count == room;
-        if is_full && room < self.most {
-            self.bytes.resize(self.most.min(2 * room) * BUFFER, 0);
-        }
-        is_full
-    }
 }

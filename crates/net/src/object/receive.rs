@@ -1,8 +1,9 @@
 //! The receiving end: a thread that opens packets, puts them into their chunks, and acknowledges.
 
 use super::path::{Failure, Path};
-use super::port::{Inbox, Port, RECEIVED_MAX};
+use super::port::Port;
 use super::seal::{End, Sealer, Secret};
+use crate::datagram::{Inbox, RECEIVED_MAX};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
 use phoebus_proto::object::parity::{self, ParityNumber};
 use phoebus_proto::object::{ACK_LEN_MIN, ReceiveCounters, Receiver, Seal, Shape, Unplaced};
@@ -292,7 +293,7 @@ impl<B: AsMut<[u8]>> Thread<B> {
         let shared = self.shared.clone();
         let (now, mut count, mut is_progress) = (shared.port.now(), 0, false);
         let mut state = shared.state();
-        let more = inbox.receive(&shared.port, |datagram, from| {
+        let more = shared.port.receive(inbox, |datagram, from| {
             count += 1;
             match self.datagram(&mut state, now, datagram, from) {
                 Ok(progress) => is_progress |= progress,

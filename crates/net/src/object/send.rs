@@ -1,9 +1,9 @@
 //! The sending end: a thread that seals and sends what [`Sender`] says, and processes acknowledgements.
 
 use super::path::{Failure, Path, too_long};
-use super::port::{Inbox, Port, path_mtu};
+use super::port::{Port, path_mtu};
 use super::seal::{End, Sealer, Secret};
-use crate::datagram::Sent;
+use crate::datagram::{Inbox, Sent};
 use bytes::Bytes;
 use phoebus_proto::control::{Factory, KnownPath};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind};
@@ -311,7 +311,7 @@ impl Thread {
     fn receive(&mut self, inbox: &mut Inbox) -> bool {
         let shared = self.shared.clone();
         let mut failure = None;
-        let more = inbox.receive(&shared.port, |datagram, from| {
+        let more = shared.port.receive(inbox, |datagram, from| {
             if let Err(error) = self.datagram(datagram, from) {
                 failure.get_or_insert(error);
             }
@@ -435,7 +435,7 @@ impl Thread {
             return Ok(());
         }
         let datagram = HEADER_LEN + self.shape.packet_len as usize + self.out_seal.len();
-        let packet = datagram + if to.is_ipv6() { 48 } else { 28 };
+        let packet = self.shared.port.prefix_len() + datagram + if to.is_ipv6() { 48 } else { 28 };
         match path_mtu(to) {
             Some(mtu) if (mtu as usize) < packet => Err(format!(
                 "{to} acknowledges nothing, and routers say that the path carries {mtu} bytes with all headers; packets have {packet}"

@@ -17,6 +17,7 @@ mod cp_ftp;
 mod cp_gsiftp;
 mod cp_local;
 mod cp_objects_killed;
+mod cp_objects_via;
 mod cp_ssh;
 mod cp_stack;
 mod cp_strange;

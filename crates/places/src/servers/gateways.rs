@@ -181,6 +181,12 @@ impl Route for Gateways {
         })
     }
 
+    fn objects(&self) -> Option<Arc<dyn Transport>> {
+        let mut sessions = self.sessions(Channel::Both);
+        sessions.ask_for_datagrams();
+        Some(Arc::new(sessions))
+    }
+
     fn data(&self) -> Arc<dyn Transport> {
         self.paths.direct(&self.name, Channel::Control, "data connections prove who they are");
         Arc::new(self.sessions(Channel::Data))

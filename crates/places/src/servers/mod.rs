@@ -76,11 +76,18 @@ pub(crate) async fn connect(
         }
         false => ways.to(&far.server, &options.name, &note)?,
     };
-    if let (Some(_), Some(stack), false) = (&options.way, &options.stack, by_ssh) {
+    if let (Some(_), Some(stack), false) = (&options.way, &options.stack, by_ssh)
+        && !stack.has_objects()
+    {
         let text = stack.text();
         return Err(Error::request(format!(
             "--stack {text}: data goes through gateways, which carry it; --gateways none goes directly"
         )));
+    }
+    if options.way.is_some() && options.stack.as_ref().is_some_and(NetStack::has_clear_objects) {
+        return Err(Error::request(
+            "--stack object:seal=none: gateways relay only what is sealed; leave seal out, or go directly (--gateways none)",
+        ));
     }
     if let (Some(_), Some(auto), false) = (&options.way, &mut options.auto, by_ssh) {
         auto.obstacle = Some("data goes through gateways".into());

@@ -51,6 +51,8 @@ pub enum Message {
         credit: u64,
         /// Bytes of datagrams for which the receiver's socket has room while nobody reads them.
         socket_room: u64,
+        /// Length of packets, at most as long as proposed.
+        packet_len: u32,
     },
     /// A chunk begins. Its datagrams may arrive before this.
     Chunk {
@@ -158,8 +160,8 @@ impl Message {
                     Seal::None => 0,
                 })?;
             }
-            Self::Accept { version, chunk_len, credit, socket_room } => {
-                e.array(5)?.u8(2)?.u64(*version)?.u32(*chunk_len)?.u64(*credit)?.u64(*socket_room)?;
+            Self::Accept { version, chunk_len, credit, socket_room, packet_len } => {
+                e.array(6)?.u8(2)?.u64(*version)?.u32(*chunk_len)?.u64(*credit)?.u64(*socket_room)?.u32(*packet_len)?;
             }
             Self::Chunk { number, offset, len, checksum } => {
                 e.array(5)?.u8(3)?.u64(*number)?.u64(*offset)?.u32(*len)?.u32(*checksum)?;
@@ -208,7 +210,8 @@ impl Message {
     fn fields(&self) -> u64 {
         match self {
             Self::Hello { .. } => 8,
-            Self::Accept { .. } | Self::Chunk { .. } => 5,
+            Self::Accept { .. } => 6,
+            Self::Chunk { .. } => 5,
             Self::Credit(_) | Self::End { .. } | Self::Failed { .. } => 2,
             Self::Done => 1,
         }
@@ -232,7 +235,8 @@ fn hello(d: &mut Decoder<'_>) -> Option<Message> {
 
 fn accept(d: &mut Decoder<'_>) -> Option<Message> {
     let (version, chunk_len, credit) = (d.u64().ok()?, d.u32().ok()?, number(d)?);
-    Some(Message::Accept { version, chunk_len, credit, socket_room: d.u64().ok()? })
+    let (socket_room, packet_len) = (d.u64().ok()?, d.u32().ok()?);
+    Some(Message::Accept { version, chunk_len, credit, socket_room, packet_len })
 }
 
 fn chunk(d: &mut Decoder<'_>) -> Option<Message> {
@@ -259,7 +263,7 @@ mod tests {
         let shape = Shape { transfer: u32::MAX, packet_len: 1438, chunk_len: 1 << 20, ack_packets: 64, ack_interval };
         vec![
             Message::Hello { version: 1, shape, seal: Seal::Encrypt },
-            Message::Accept { version: 7, chunk_len: 4096, credit: 64, socket_room: 1 << 20 },
+            Message::Accept { version: 7, chunk_len: 4096, credit: 64, socket_room: 1 << 20, packet_len: 1422 },
             Message::Chunk { number: 3, offset: u64::MAX, len: 9, checksum: 0xdead_beef },
             Message::Credit(CHUNK_END),
             Message::End { chunks: 0 },

@@ -6,6 +6,7 @@
 
 mod items;
 
+use super::datagrams::DatagramGrant;
 use super::list::{Item, List};
 use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, Requirements, Security};
 use super::wire::{MESSAGE_MAX, PREFIX_LEN, ProtocolError, TEXT_MAX};
@@ -82,7 +83,10 @@ impl<'a> Message<'a> {
                 e.map(3)?.u8(0)?.u8(3)?.u8(1)?.str(m.mechanism)?.u8(2)?.bytes(m.data)?;
             }
             Self::Open(m) => {
-                let optional = u64::from(m.origin.is_some()) + u64::from(m.padding > 0) + u64::from(m.streams > 1);
+                let optional = u64::from(m.origin.is_some())
+                    + u64::from(m.padding > 0)
+                    + u64::from(m.streams > 1)
+                    + u64::from(m.datagrams);
                 e.map(10 + optional)?.u8(0)?.u8(4)?.u8(1)?.bytes(&m.session.0)?.u8(2)?;
                 m.destination.encode(e)?;
                 e.u8(3)?;
@@ -102,14 +106,22 @@ impl<'a> Message<'a> {
                 if m.streams > 1 {
                     e.u8(12)?.u16(m.streams)?;
                 }
+                if m.datagrams {
+                    e.u8(13)?.bool(true)?;
+                }
             }
             Self::Opened(m) => {
                 let bundle = m.streams > 1;
-                e.map(4 + 2 * u64::from(bundle))?.u8(0)?.u8(5)?.u8(1)?.bytes(&m.session.0)?;
+                let fields = 4 + 2 * u64::from(bundle) + u64::from(m.datagrams.is_some());
+                e.map(fields)?.u8(0)?.u8(5)?.u8(1)?.bytes(&m.session.0)?;
                 e.u8(2)?.u8(mode_number(m.mode))?.u8(3)?;
                 m.hops.encode(e)?;
                 if bundle {
                     e.u8(4)?.u16(m.streams)?.u8(5)?.bytes(m.token)?;
+                }
+                if let Some(grant) = &m.datagrams {
+                    e.u8(6)?;
+                    grant.write(e)?;
                 }
             }
             Self::Refused(m) => {
@@ -296,7 +308,7 @@ impl<'a> Open<'a> {
         let (mut path, mut visited) = (List::default(), List::default());
         let (mut origin, mut identity, mut mode) = (None, "", Mode::Raw);
         let (mut requirements, mut resumable, mut required, mut padding) = (Requirements::default(), false, 0, 0);
-        let mut streams = 1;
+        let (mut streams, mut datagrams) = (1, false);
         while let Some(key) = fields.next()? {
             match key {
                 1 => session = Some(fields.session()?),
@@ -311,6 +323,7 @@ impl<'a> Open<'a> {
                 10 => required = fields.u64()?,
                 11 => padding = fields.padding()?,
                 12 => streams = fields.streams()?,
+                13 => datagrams = fields.bool()?,
                 _ => fields.skip()?,
             }
         }
@@ -329,7 +342,34 @@ impl<'a> Open<'a> {
             required,
             padding,
             streams,
+            datagrams,
         })
+    }
+}
+
+impl DatagramGrant {
+    fn write<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.map(4)?.u8(1)?.u16(self.port)?.u8(2)?.u64(self.flow)?;
+        e.u8(3)?.bytes(&self.key)?.u8(4)?.u16(self.longest).map(drop)
+    }
+
+    fn read(d: &mut Decoder<'_>) -> Read<Self> {
+        let mut fields = Fields::of(d.clone())?;
+        let (mut port, mut flow, mut key, mut longest) = (0, None, None, 0);
+        while let Some(field) = fields.next()? {
+            match field {
+                1 => port = fields.u16()?,
+                2 => flow = Some(fields.u64()?),
+                3 => key = Some(fields.bytes()?.try_into().map_err(|_| "the key of datagrams does not have 16 bytes")?),
+                4 => longest = fields.u16()?,
+                _ => fields.skip()?,
+            }
+        }
+        d.set_position(fields.d.position());
+        match (port, flow, key) {
+            (1.., Some(flow), Some(key)) => Ok(Self { port, flow, key, longest }),
+            _ => Err("the port, the flow or the key of datagrams is missing"),
+        }
     }
 }
 
@@ -374,7 +414,7 @@ impl Requirements {
 impl<'a> Opened<'a> {
     fn read(mut fields: Fields<'a>) -> Read<Self> {
         let (mut session, mut mode, mut hops) = (None, Mode::Raw, List::default());
-        let (mut streams, mut token) = (1, &[][..]);
+        let (mut streams, mut token, mut datagrams) = (1, &[][..], None);
         while let Some(key) = fields.next()? {
             match key {
                 1 => session = Some(fields.session()?),
@@ -382,10 +422,11 @@ impl<'a> Opened<'a> {
                 3 => hops = List::decode(&mut fields.d, PATH_MAX + 1)?,
                 4 => streams = fields.streams()?,
                 5 => token = fields.bytes()?,
+                6 => datagrams = Some(DatagramGrant::read(&mut fields.d)?),
                 _ => fields.skip()?,
             }
         }
-        Ok(Self { session: session.ok_or("the session identifier is missing")?, mode, hops, streams, token })
+        Ok(Self { session: session.ok_or("the session identifier is missing")?, mode, hops, streams, token, datagrams })
     }
 }
 

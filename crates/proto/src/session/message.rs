@@ -1,5 +1,6 @@
 //! The messages of the handshake, as borrowed views (`docs/protocol/session.md` §4). `codec` defines their wire format.
 
+use super::datagrams::DatagramGrant;
 use super::list::List;
 use super::{Code, Mode, SessionId, VERSION};
 use crate::endpoint::EndpointRef;
@@ -12,8 +13,10 @@ pub mod feature {
     /// Used in OPEN: the destination speaks the session protocol. The gateway that connects to it sends it an OPEN, in
     /// the raw mode (S5).
     pub const AWARE: u64 = 1 << 1;
+    /// Used in OPEN: the session must have [datagrams](super::super::datagrams) beside it on every hop.
+    pub const DATAGRAMS: u64 = 1 << 2;
     /// All features of this version.
-    pub const KNOWN: u64 = FRAMED | AWARE;
+    pub const KNOWN: u64 = FRAMED | AWARE | DATAGRAMS;
 }
 
 /// A message of the handshake.
@@ -135,6 +138,9 @@ pub struct Open<'a> {
     /// Number of connections that the sender wants for this hop; more than one make a [bundle](super::bundle). This is
     /// not a requirement: the receiver may grant fewer.
     pub streams: u16,
+    /// Whether the sender wants to send [datagrams](super::datagrams) beside the session. This is not a requirement, unless
+    /// [`feature::DATAGRAMS`] is required.
+    pub datagrams: bool,
 }
 
 impl<'a> Open<'a> {
@@ -157,6 +163,7 @@ impl<'a> Open<'a> {
             required: 0,
             padding: 0,
             streams: 1,
+            datagrams: false,
         }
     }
 }
@@ -201,12 +208,14 @@ pub struct Opened<'a> {
     pub streams: u16,
     /// The secret that each further connection presents in [`Attach`]. Never printed; empty if `streams` is 1.
     pub token: &'a [u8],
+    /// Where the receiver may send datagrams beside the session.
+    pub datagrams: Option<DatagramGrant>,
 }
 
 impl<'a> Opened<'a> {
     /// The answer for a hop with a single connection.
     pub const fn new(session: SessionId, mode: Mode, hops: List<'a, HopReport<'a>>) -> Self {
-        Self { session, mode, hops, streams: 1, token: &[] }
+        Self { session, mode, hops, streams: 1, token: &[], datagrams: None }
     }
 
     /// The sum of the reported hops' round-trip times, in microseconds (S26). Excludes the receiver's own first hop.
@@ -217,9 +226,10 @@ impl<'a> Opened<'a> {
 
 impl fmt::Debug for Opened<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { session, mode, hops, streams, token: _ } = self;
+        let Self { session, mode, hops, streams, token: _, datagrams } = self;
         let mut debug = f.debug_struct("Opened");
         debug.field("session", session).field("mode", mode).field("hops", hops).field("streams", streams);
+        debug.field("datagrams", datagrams);
         debug.finish_non_exhaustive()
     }
 }

@@ -11,6 +11,7 @@
 //! - [`plan`]: whom a client asks, and what it does after a failure.
 //! - [`frame`]: the framed mode, and when a connection may be used for the next session.
 //! - [`bundle`]: one session over several connections of a hop.
+//! - [`datagrams`]: datagrams beside a session.
 //!
 //! The initiator's side does not allocate, so that the preload shim can run it inside another program's `connect`.
 
@@ -18,6 +19,7 @@ pub mod acceptor;
 pub mod bundle;
 pub mod code;
 mod codec;
+pub mod datagrams;
 pub mod frame;
 pub mod inbox;
 pub mod initiator;

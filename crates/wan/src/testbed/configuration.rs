@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// UDP port for UDT, because QUIC uses the session port.
 const UDT_PORT: u16 = DEFAULT_PORT + 1;
+/// UDP port for datagrams beside sessions.
+const DATAGRAM_PORT: u16 = DEFAULT_PORT + 2;
 
 /// The configuration of the gateway on the host at `own`.
 pub(super) fn configuration(
@@ -64,6 +66,9 @@ pub(super) fn configuration(
     let file = Configuration {
         name: &scenario.hosts[own].name,
         admin: Admin { socket: admin },
+        datagrams: Datagrams {
+            addresses: listen.iter().map(|address| SocketAddr::new(*address, DATAGRAM_PORT).to_string()).collect(),
+        },
         profile: BTreeMap::from([("default", &options.lan), ("wan", &options.wan)]),
         tls: options.certificates.as_ref().map(|_| Tls::of(&scenario.hosts[own].name)),
         listen: sockets
@@ -106,6 +111,7 @@ fn nearest_gateway(scenario: &Scenario, to: usize) -> Option<usize> {
 struct Configuration<'a> {
     name: &'a str,
     admin: Admin<'a>,
+    datagrams: Datagrams,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<Tls>,
     profile: BTreeMap<&'a str, &'a BTreeMap<String, String>>,
@@ -113,6 +119,11 @@ struct Configuration<'a> {
     peer: Vec<Peer<'a>>,
     route: Vec<Route>,
     allow: Vec<Allow>,
+}
+
+#[derive(Serialize)]
+struct Datagrams {
+    addresses: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -196,6 +207,7 @@ mod tests {
         let expected: toml::Table = r#"
             name = "pg1"
             admin = { socket = "/run/pg1.socket" }
+            datagrams = { addresses = ["10.9.0.2:5008", "[fd09::2]:5008"] }
             profile = { default = {}, wan = { congestion_control = "bbr" } }
             listen = [
                 { address = "10.9.0.2:5006", transport = "tcp" },

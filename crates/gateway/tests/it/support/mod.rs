@@ -8,6 +8,7 @@ use phoebus_gateway::config::Config;
 use phoebus_gateway::{Gateway, StartError, Status};
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::datagrams::DatagramGrant;
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
 use phoebus_proto::session::{Code, List, SessionId};
@@ -193,6 +194,10 @@ pub(crate) struct Ask {
     pub(crate) secret: Option<Vec<u8>>,
     /// Bytes sent right behind OPEN.
     pub(crate) early: Vec<u8>,
+    /// Whether datagrams are wanted.
+    pub(crate) datagrams: bool,
+    /// Features that the session requires.
+    pub(crate) required: u64,
 }
 
 /// The contents of OPENED: the hops as (from, to, warm), and the sum of the round-trip times.
@@ -206,6 +211,7 @@ pub(crate) struct Report {
     pub(crate) rtt_us: u64,
     /// The number of connections of each hop, and the note about it.
     pub(crate) streams: Vec<(u16, String)>,
+    pub(crate) datagrams: Option<DatagramGrant>,
 }
 
 /// REFUSED.
@@ -232,6 +238,8 @@ impl Ask {
             email: None,
             secret: None,
             early: Vec::new(),
+            datagrams: false,
+            required: 0,
         }
     }
 
@@ -261,6 +269,8 @@ impl Ask {
             visited: List::new(&visited),
             requirements: self.requirements,
             resumable: self.resumable,
+            datagrams: self.datagrams,
+            required: self.required,
             ..Open::new(self.session, self.destination.as_ref())
         };
         let email = self.email.as_ref().map(|email| Auth { mechanism: Auth::ANONYMOUS, data: email.as_bytes() });
@@ -293,6 +303,7 @@ impl Ask {
                     notes: opened.hops.iter().map(|hop| hop.note.to_owned()).collect(),
                     congestion_controls: opened.hops.iter().map(|hop| hop.congestion_control.to_owned()).collect(),
                     rtt_us: opened.rtt_us(),
+                    datagrams: opened.datagrams,
                     streams: opened.hops.iter().map(|hop| (hop.streams.max(1), hop.note.to_owned())).collect(),
                 };
                 Ok((stream, report))

@@ -49,6 +49,9 @@ pub(crate) struct ObjectsArgs {
     /// On loopback instead, beside QUIC and UDT.
     #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf"])]
     pub(in crate::bench) loopback: bool,
+    /// Through two gateways instead, beside sessions through them.
+    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "loopback"])]
+    pub(in crate::bench) gateways: bool,
 }
 
 /// The experiment.
@@ -344,6 +347,7 @@ mod tests {
             rate: BitRate(1_000_000_000),
             quinn_perf: None,
             loopback: false,
+            gateways: false,
         };
         Objects::new(&args)
     }

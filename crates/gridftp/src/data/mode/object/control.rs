@@ -4,15 +4,20 @@ use super::super::super::acceptor::Acceptor;
 use super::super::super::channel::{Direction, Inner};
 use super::super::super::connection::Connection;
 use super::super::super::error::Error;
-use phoebus_net::object::{Path, Port, Secret};
+use phoebus_net::object::{self, OVERHEAD, Path, Port, Secret};
 use phoebus_proto::object::{Inbox, Message, Seal, Shape};
-use std::net::SocketAddr;
+use phoebus_proto::session::Code;
+use phoebus_proto::session::datagrams::PREFIX_LEN;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
 /// Label of the secret that the TLS of the control stream exports (RFC 8446, section 7.5).
 const LABEL: &[u8] = b"EXPORTER-phoebus-object";
+
+/// How long the last words of a control stream may take, after which nothing depends on them.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Bytes that are read at once.
 const READ: usize = 4096;
@@ -36,7 +41,8 @@ impl Control {
         if matches!(&inner.way, Direction::Connect(to) if to.len() != 1) {
             return Err(Error::Object("data nodes do not take objects (driver object)".to_owned()));
         }
-        let connection = Acceptor::of(inner, peer_begins).one().await?;
+        let connection =
+            Acceptor::of(inner, peer_begins).one().await.map_err(|error| without_datagrams(inner, error))?;
         let (is_own, stall_timeout) = (!inner.is_listening(), inner.settings.stall_timeout);
         Ok(Self { connection, is_own, inbox: Inbox::default(), stall_timeout })
     }
@@ -47,29 +53,65 @@ impl Control {
     /// # Errors
     /// There is no port.
     pub(super) fn path(&self, inner: &Inner, keys: (Shape, Seal, &Secret), sends: bool) -> Result<(Port, Path), Error> {
-        let (peer, within) = (self.peer()?, inner.settings.datagram_timeout.min(self.stall_timeout * 3 / 4));
+        let (to, within) = (self.datagrams_to()?, inner.settings.datagram_timeout.min(self.stall_timeout * 3 / 4));
         if self.is_own {
             // From the address that the peer knows.
-            let port = Port::bind(SocketAddr::new(self.own_addr()?.ip(), 0))?;
-            let path = Path::connected(&port, peer, keys, within);
+            let port = Port::bind_towards(SocketAddr::new(self.own_addr()?.ip(), 0), self.connection.datagrams())?;
+            let path = Path::connected(&port, to, keys, within);
             return Ok((port, path));
         }
         let port = inner.port().ok_or_else(|| Error::Object("there is no port for datagrams".to_owned()))?;
         // The end that checks is to fail first: it may have another way.
-        let path = Path::accepted(&port, peer.ip(), keys, sends.then_some(within * 2));
+        let path = Path::accepted(&port, to.ip(), keys, sends.then_some(within * 2));
         Ok((port, path))
     }
 
-    /// The longest IP packet to the peer: at most `mtu`, and what TCP has agreed on if that is less, as behind routers that
-    /// lower its segment size.
-    pub(super) fn path_mtu(&self, mtu: u32) -> u32 {
+    /// Where datagrams go: to the peer, or to the gateway that relays them.
+    pub(super) fn datagrams_to(&self) -> Result<SocketAddr, Error> {
+        match self.connection.datagrams() {
+            Some(route) => Ok(route.to),
+            None => self.peer(),
+        }
+    }
+
+    /// The host at the other end of the path of datagrams.
+    pub(super) fn far_end(&self, inner: &Inner) -> Result<IpAddr, Error> {
+        match &inner.way {
+            Direction::Connect(to) if self.connection.datagrams().is_some() => Ok(to[0].ip()),
+            _ => Ok(self.peer()?.ip()),
+        }
+    }
+
+    /// The longest packets to the other end, and the longest that routers are likely to pass: what TCP has agreed on may be
+    /// less than the path's MTU, as behind routers that lower its segment size.
+    ///
+    /// # Errors
+    /// There is no route.
+    pub(super) fn longest_packets(&self, to: SocketAddr) -> Result<(u32, u32), Error> {
         /// What TCP's options take of each segment: time stamps.
         const OPTIONS: u32 = 12;
-        let headers = if self.peer().is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 };
-        match self.connection.segment_size() {
-            Some(segment) if segment + headers + OPTIONS < mtu => segment + headers,
+        let route = self.connection.datagrams();
+        let prefix = if route.is_some() { PREFIX_LEN } else { 0 };
+        let headers = (OVERHEAD + prefix) as u32 + if to.is_ipv6() { 48 } else { 28 };
+        let none = || Error::Object(format!("there is no route for datagrams to {to}"));
+        let mtu = object::path_mtu(to).ok_or_else(none)?;
+        let of_tcp = if to.is_ipv6() { 60 } else { 40 };
+        let usual = match self.connection.segment_size() {
+            Some(segment) if segment + of_tcp + OPTIONS < mtu => segment + of_tcp,
             _ => mtu,
-        }
+        };
+        let relayed = self.longest_relayed().unwrap_or(u32::MAX);
+        Ok((mtu.saturating_sub(headers).min(relayed), usual.saturating_sub(headers).min(relayed)))
+    }
+
+    /// The longest packets that gateways relay, if they do.
+    pub(super) fn longest_relayed(&self) -> Option<u32> {
+        self.connection.datagrams().map(|route| u32::from(route.grant.longest).saturating_sub(OVERHEAD as u32))
+    }
+
+    /// Whether this end has made the connection.
+    pub(super) fn is_own(&self) -> bool {
+        self.is_own
     }
 
     /// The secret for the datagrams of a transfer. `None` if the control stream is not protected by TLS.
@@ -126,17 +168,29 @@ impl Control {
 
     /// Tells the peer why this end gives up, as far as possible without waiting long, and returns the error.
     pub(super) async fn fail(&mut self, inner: &Inner, error: Error) -> Error {
-        const LAST: Duration = Duration::from_secs(1);
         if let (Error::NoDatagrams(why), Some(losses)) = (&error, inner.losses()) {
             losses.note_no_datagrams(why);
         }
-        let _ = timeout(LAST, self.send(&Message::Failed { reason: error.to_string() })).await;
+        let _ = timeout(LAST_WORDS, self.send(&Message::Failed { reason: error.to_string() })).await;
         error
     }
 
     /// The connection.
     pub(super) fn into_connection(self) -> Connection {
         self.connection
+    }
+}
+
+/// The error of a control stream that was not opened. Gateways that relay no datagrams leave other ways.
+fn without_datagrams(inner: &Inner, error: Error) -> Error {
+    match error {
+        Error::Net(phoebus_net::Error::Carrier { code: Code::Requirement, reason }) => {
+            if let Some(losses) = inner.losses() {
+                losses.note_no_datagrams(&reason);
+            }
+            Error::NoDatagrams(reason)
+        }
+        other => other,
     }
 }
 

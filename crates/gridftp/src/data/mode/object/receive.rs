@@ -6,7 +6,7 @@ use super::super::super::error::Error;
 use super::super::super::intake::Intake;
 use super::super::super::losses::ObjectTotals;
 use super::super::super::objects::Objects;
-use super::control::{Control, unexpected};
+use super::control::{Control, LAST_WORDS, unexpected};
 use phoebus_files::block::{Block, Buffer, Pool};
 use phoebus_files::sum::Combining;
 use phoebus_net::object::{self, Received, Receiving};
@@ -21,7 +21,7 @@ pub(super) async fn receive(inner: &Arc<Inner>, intake: Intake, blocks: &Sender)
     match run(inner, &mut control, &objects, (intake, blocks)).await {
         Ok(()) => {
             // Everything is here, whether or not the peer still hears of it.
-            let _ = control.into_connection().leave(inner.settings.stall_timeout).await;
+            tokio::spawn(control.into_connection().part(LAST_WORDS));
             Ok(())
         }
         Err(error) => Err(control.fail(inner, error).await),
@@ -53,7 +53,10 @@ async fn run(
         Some(share) => share.fit((chunk_len, shape.packet_len), objects.buffers),
         None => (chunk_len, objects.buffers),
     };
-    let shape = Shape { chunk_len, ..shape };
+    // What comes through gateways has to fit what precedes it on their hops.
+    let longest = control.longest_relayed().map_or(shape.packet_len, |longest| longest.min(shape.packet_len) & !1);
+    let shape = Shape { chunk_len, packet_len: longest, ..shape };
+    shape.check().map_err(|error| Error::Object(format!("the gateways relay too short datagrams: {error}")))?;
     let secret = match (seal, control.secret(shape.transfer)) {
         (_, Some(secret)) => secret,
         (Seal::None, None) => object::Secret([0; 32]),
@@ -67,7 +70,7 @@ async fn run(
         credit = receiving.grant(ChunkBuffer(pool.take().await));
     }
     let socket_room = port.socket_room();
-    control.send(&Message::Accept { version, chunk_len, credit, socket_room }).await?;
+    control.send(&Message::Accept { version, chunk_len, credit, socket_room, packet_len: shape.packet_len }).await?;
     Run { from: intake.from, announced: BTreeMap::new(), total: None, passed: 0 }
         .run_to_end(control, &receiving, (&pool, blocks))
         .await?;

@@ -8,7 +8,7 @@ use super::super::super::objects::Objects;
 use super::super::super::outgoing::read;
 use super::super::Sending as WhatToSend;
 use super::ACK_INTERVAL;
-use super::control::{Control, unexpected};
+use super::control::{Control, LAST_WORDS, unexpected};
 use bytes::Bytes;
 use phoebus_files::block::Body;
 use phoebus_files::store::Flow;
@@ -35,7 +35,8 @@ pub(super) async fn send(inner: &Arc<Inner>, what: WhatToSend) -> Result<u64, Er
     let mut control = Control::between(inner, false).await?;
     match run(inner, &mut control, &objects, (flow, moved)).await {
         Ok(sent) => {
-            control.into_connection().close();
+            // Whatever happens now, the peer has everything.
+            control.into_connection().part(LAST_WORDS).await;
             Ok(sent)
         }
         Err(error) => Err(control.fail(inner, error).await),
@@ -48,8 +49,7 @@ async fn run(
     objects: &Objects,
     (flow, moved): (Arc<dyn Flow>, Arc<AtomicU64>),
 ) -> Result<u64, Error> {
-    let to = control.peer()?;
-    let path = inner.settings.known_paths.take(control.own_addr()?.ip(), to.ip());
+    let path = inner.settings.known_paths.take(control.own_addr()?.ip(), control.far_end(inner)?);
     let (sending, shape, granted) = agree(inner, control, objects, &path).await?;
     let mut credit = Credit(granted);
     open(control, &sending, &mut credit).await?;
@@ -165,7 +165,7 @@ async fn agree(
     objects: &Objects,
     in_use: &PathInUse,
 ) -> Result<(Sending, Shape, u64), Error> {
-    let to = control.peer()?;
+    let to = control.datagrams_to()?;
     let packet_len = packet_len(control, to, objects)?;
     let transfer = random()? as u32;
     let mut shape =
@@ -177,10 +177,17 @@ async fn agree(
         (Seal::Encrypt, None) => return Err(Error::Object("the control stream has no keys for datagrams".to_owned())),
     };
     control.send(&Message::Hello { version: VERSION, shape, seal: objects.seal }).await?;
-    let keys = (shape, objects.seal, &secret);
-    let (port, path) = control.path(inner, keys, true)?;
+    // The end that has connected sends its first check now.
+    let path = control.is_own().then(|| control.path(inner, (shape, objects.seal, &secret), true)).transpose()?;
     let (chunk_len, credit, socket_room) = match control.next_within(inner.settings.reply_timeout).await? {
-        Message::Accept { version, chunk_len, credit, socket_room } if (1..=VERSION).contains(&version) => {
+        Message::Accept { version, chunk_len, credit, socket_room, packet_len } if (1..=VERSION).contains(&version) => {
+            if packet_len > shape.packet_len {
+                let proposed = shape.packet_len;
+                let why = format!("the peer accepts packets of {packet_len} bytes; at most {proposed} were proposed");
+                return Err(Error::Object(why));
+            }
+            shape.packet_len = packet_len;
+            shape.check().map_err(|error| Error::Object(format!("the peer accepts what cannot be: {error}")))?;
             (chunk_len, credit, socket_room)
         }
         Message::Accept { version, .. } => {
@@ -196,12 +203,16 @@ async fn agree(
         return Err(Error::Object(why));
     }
     shape.chunk_len = chunk_len;
+    let (port, path) = match path {
+        Some(path) => path,
+        None => control.path(inner, (shape, objects.seal, &secret), true)?,
+    };
     let config = SendConfig {
         rtt: RTT,
         socket_room,
         known_loss: in_use.known().map_or(0.0, |known| f64::from(known.loss_per_million) / 1e6),
         seed: random()?,
-        overhead: OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 },
+        overhead: (OVERHEAD + port.prefix_len()) as u32 + if to.is_ipv6() { 48 } else { 28 },
         ..SendConfig::default()
     };
     // Before the user's own time-out, which could not say why nothing moves.
@@ -219,12 +230,10 @@ async fn agree(
 
 /// The length of packets: what was asked for, or what the path carries.
 fn packet_len(control: &Control, to: SocketAddr, objects: &Objects) -> Result<u32, Error> {
-    let headers = OVERHEAD as u32 + if to.is_ipv6() { 48 } else { 28 };
-    let mtu = object::path_mtu(to).ok_or_else(|| Error::Object(format!("there is no route for datagrams to {to}")))?;
-    let most = mtu.saturating_sub(headers);
+    let (most, usual) = control.longest_packets(to)?;
     match objects.packet {
         // An even number, so that there can be parity.
-        None => Ok(control.path_mtu(mtu).saturating_sub(headers).min(PACKET_MAX) & !1),
+        None => Ok(usual.min(PACKET_MAX) & !1),
         Some(packet) if packet <= most => Ok(packet),
         Some(packet) => Err(Error::Object(format!(
             "driver object: packet is {packet}; the path to {to} carries packets of at most {most} bytes"
