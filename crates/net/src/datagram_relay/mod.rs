@@ -11,6 +11,7 @@
 
 mod batch;
 mod flow;
+mod gather;
 
 pub use flow::{Onward, Relayed};
 
@@ -19,6 +20,7 @@ use crate::stream::DatagramRoute;
 use crate::sys::{self, TooLong};
 use batch::{Batch, Direction};
 use flow::Flow;
+use gather::Gather;
 use phoebus_proto::session::datagrams::{DatagramGrant, KEY_LEN, PREFIX_LEN, flow_of};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -29,16 +31,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::Instant;
 
 /// Marks the eventfd among what the thread waits for.
 const WAKE: u64 = u64::MAX;
 /// Numbers below it are those of listeners.
 const FLOWS_FROM: u64 = 1 << 16;
-/// Bytes of one round after which the thread lets the next ones gather.
-const BULK: usize = 32 << 10;
-/// For how long. At 1 Gbit/s, about as many datagrams arrive as one system call sends.
-const GATHER: Duration = Duration::from_micros(400);
 /// Bytes of the headers of IPv4 and UDP, and of IPv6 and UDP.
 const HEADERS: [u32; 2] = [28, 48];
 
@@ -178,7 +176,7 @@ fn longest(neighbour: IpAddr, onward: &Onward) -> u16 {
 impl Shared {
     fn run(&self) {
         let (mut inbox, mut batch) = (Inbox::new(RECEIVED_MAX), Batch::default());
-        let mut events = Vec::with_capacity(64);
+        let (mut events, mut gather) = (Vec::with_capacity(64), Gather::new(Instant::now()));
         while !self.stop.load(Relaxed) {
             events.clear();
             // After an interruption, the next round waits again.
@@ -187,8 +185,9 @@ impl Shared {
             for event in &events {
                 moved += self.ready(event, &mut inbox, &mut batch);
             }
-            if moved >= BULK {
-                std::thread::sleep(GATHER);
+            let wait = gather.relayed(moved, Instant::now());
+            if !wait.is_zero() {
+                std::thread::sleep(wait);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! `OBJECT_FIGURES=write cargo test -p phoebus-proto figures` writes them anew.
 
 use super::host::{Host, Pair};
+use super::relays::{Losses, Relay, transfer};
 use super::{SHAPE, link};
 use phoebus_proto::control::{Factory, Fixed, KnownPath, Model, Reaction, Resumed, Tolerant};
 use phoebus_proto::object::{Choice, Circular, NewestFirst, OldestFirst, SendConfig};
@@ -16,7 +17,7 @@ const PAYLOAD: f64 = 1438.0 / 1500.0;
 
 #[test]
 fn figures_match_the_reviewed_table() {
-    let parts: [fn(&mut String); 7] = [rates, gigabit, reactions, choices, tails, short, resumed];
+    let parts: [fn(&mut String); 8] = [rates, gigabit, reactions, choices, tails, short, resumed, relays];
     // Each part takes seconds of processor time, and none depends on another.
     let parts = std::thread::scope(|scope| {
         let running = parts.map(|part| {
@@ -208,6 +209,29 @@ fn resumed(table: &mut String) {
     ] {
         table.push_str(&row(name, &Resumed { known }, path));
         table.push_str(&row("  not known", &Model, path));
+    }
+}
+
+fn relays(table: &mut String) {
+    const SIZES: [u64; 3] = [1_000_000, 10_000_000, 50_000_000];
+    table.push_str(
+        "\nThrough two gateways on links of 100 Mbit/s, round trips of 8, 75 and 8 ms: seconds to the last byte, and waste on the\n\
+         WAN, per cent, by size in kB. Gateways pass datagrams on (end), or end and begin transfers (hop)\n\n",
+    );
+    writeln!(table, "{:34} {}", "loss of LANs, WAN; relay", SIZES.map(|size| format!("{:>16}", size / 1000)).concat())
+        .unwrap();
+    for (lan, wan) in [("0%", "0%"), ("0%", "1%"), ("1%", "0%"), ("1%", "1%"), ("5%", "1%")] {
+        for (name, relay, chunk) in [
+            ("end", Relay::End, 1 << 20),
+            ("hop, chunks of 1 MiB", Relay::Hop, 1 << 20),
+            ("hop, chunks of 64 KiB", Relay::Hop, 1 << 16),
+        ] {
+            let cells = SIZES.map(|size| {
+                let (time, waste) = transfer(relay, size, chunk, &Losses { lan, wan });
+                format!("{time:8.3} {:6.2}%", 100.0 * waste)
+            });
+            writeln!(table, "{:34} {}", format!("{lan}, {wan}; {name}"), cells.concat()).unwrap();
+        }
     }
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Receiving {
     /// Number of chunks, once the sender has said so.
     total: Option<u64>,
     credit_said: u64,
+    /// Whether the content is checked.
+    checks: bool,
 }
 
 /// How many parity packets a chunk has, and those that have arrived.
@@ -108,6 +110,7 @@ impl Host {
             complete_at: None,
             total: None,
             credit_said: 0,
+            checks: true,
         };
         Self::new(Role::Receives(Box::new(receiving)), 77)
     }
@@ -118,6 +121,14 @@ impl Host {
 
     pub(crate) fn with(mut self, faults: Faults) -> Self {
         self.faults = faults;
+        self
+    }
+
+    /// The same for chunks whose content is not that of their number.
+    pub(crate) fn of_any_content(mut self) -> Self {
+        if let Role::Receives(receiving) = &mut self.role {
+            receiving.checks = false;
+        }
         self
     }
 
@@ -276,7 +287,7 @@ impl Receiving {
     fn poll(&mut self, now: Duration, outbox: &mut VecDeque<(Port, Datagram)>) {
         while let Some((_, number)) = self.writing.pop_front_if(|(at, _)| *at <= now) {
             let chunk = &mut self.chunks[(number - self.first) as usize];
-            let right = chunk.iter().enumerate().all(|(at, byte)| *byte == pattern(number, at));
+            let right = !self.checks || chunk.iter().enumerate().all(|(at, byte)| *byte == pattern(number, at));
             assert!(right && !chunk.is_empty(), "chunk {number} is not what was sent");
             self.bytes += chunk.len() as u64;
             chunk.clear();

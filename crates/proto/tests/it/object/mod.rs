@@ -4,6 +4,7 @@ mod crowd;
 mod drops;
 mod figures;
 mod host;
+mod relays;
 mod survival;
 mod transfer;
 

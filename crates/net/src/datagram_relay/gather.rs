@@ -1,0 +1,71 @@
+//! For how long datagrams gather before they are relayed.
+//!
+//! On a fast path, a thread that wakes for each datagram spends more on waking than on datagrams. So the time that it waits for more
+//! follows the rate of all flows: about as many arrive as one system call sends.
+
+use std::time::{Duration, Instant};
+
+/// Bytes that are to gather: what one system call sends.
+const BATCH: f64 = 64e3;
+/// The rate, in bytes per second, below which nothing gathers.
+const FAST: f64 = 4e6;
+/// The longest delay of a datagram. A path on which it matters has a shorter one at any rate: the faster, the shorter.
+const LONGEST: Duration = Duration::from_millis(1);
+/// How often the rate is determined.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Measures the rate.
+#[derive(Debug)]
+pub(super) struct Gather {
+    since: Instant,
+    bytes: u64,
+    /// In bytes per second.
+    rate: f64,
+}
+
+impl Gather {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, bytes: 0, rate: 0.0 }
+    }
+
+    /// So many bytes were relayed by `now`. Returns for how long more are to gather.
+    pub(super) fn relayed(&mut self, bytes: usize, now: Instant) -> Duration {
+        self.bytes += bytes as u64;
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= INTERVAL {
+            self.rate = self.bytes as f64 / passed.as_secs_f64();
+            (self.since, self.bytes) = (now, 0);
+        }
+        if self.rate < FAST { Duration::ZERO } else { Duration::from_secs_f64(BATCH / self.rate).min(LONGEST) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The wait at a rate, in bytes per second, once that is known.
+    fn wait_at(rate: f64) -> Duration {
+        let start = Instant::now();
+        let mut gather = Gather::new(start);
+        let each = Duration::from_micros(500);
+        let waits = (1..100).map(|n| gather.relayed((rate * each.as_secs_f64()) as usize, start + each * n));
+        waits.last().unwrap()
+    }
+
+    #[test]
+    fn faster_flows_gather_for_a_shorter_time_and_slow_ones_not_at_all() {
+        assert_eq!(wait_at(1e6), Duration::ZERO);
+        assert_eq!(wait_at(10e6), LONGEST);
+        let fast = wait_at(1e9).as_secs_f64();
+        assert!((60e-6..70e-6).contains(&fast), "{fast}");
+    }
+
+    #[test]
+    fn rate_before_a_pause_does_not_count_after_it() {
+        let start = Instant::now();
+        let mut gather = Gather::new(start);
+        gather.relayed(10_000_000, start + INTERVAL);
+        assert_eq!(gather.relayed(100, start + Duration::from_secs(5)), Duration::ZERO);
+    }
+}
