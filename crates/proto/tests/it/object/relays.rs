@@ -8,7 +8,7 @@ use phoebus_proto::object::packet::{Header, Kind};
 use phoebus_proto::object::{Ack, Receiver, SendConfig, Sender, Shape};
 use phoebus_wan::model::{DirectionConfig, LinkConfig};
 use phoebus_wan::sim::{Datagram, End, Node, NodeId, Port, Simulator};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The ports of a gateway: datagrams and the control stream, towards the sender and towards the receiver.
@@ -28,12 +28,14 @@ enum Place {
 struct Hop {
     receiver: Receiver,
     sender: Sender,
-    shape: Shape,
     outbox: VecDeque<(Port, Datagram)>,
     total: Option<u64>,
     passed: u64,
     is_finished: bool,
     credit_said: u64,
+    /// Lengths of chunks that were announced and not passed on, and the parity packets that have come for them.
+    lengths: BTreeMap<u64, u32>,
+    parity: BTreeMap<u64, BTreeSet<u32>>,
     now: Duration,
 }
 
@@ -51,7 +53,8 @@ impl Hop {
         let sender = Sender::new(Duration::ZERO, shape, SendConfig::default(), control);
         let outbox = VecDeque::new();
         let (total, passed, is_finished, credit_said) = (None, 0, false, 0);
-        Self { receiver, sender, shape, outbox, total, passed, is_finished, credit_said, now: Duration::ZERO }
+        let (lengths, parity, now) = (BTreeMap::new(), BTreeMap::new(), Duration::ZERO);
+        Self { receiver, sender, outbox, total, passed, is_finished, credit_said, lengths, parity, now }
     }
 
     fn receive(&mut self, now: Duration, from: Port, bytes: &[u8]) {
@@ -63,8 +66,10 @@ impl Hop {
             match bytes[0] {
                 b'c' => {
                     let len = u32::from_be_bytes(bytes[9..].try_into().unwrap());
+                    self.lengths.insert(number(), len);
                     let complete = self.receiver.announce(number(), len).unwrap();
                     self.pass_on(complete);
+                    self.restore(now, number());
                 }
                 _ => self.total = Some(self.receiver.announced()),
             }
@@ -76,19 +81,32 @@ impl Hop {
             return self.sender.handle_ack(now, &Ack::decode(body).unwrap()).unwrap();
         }
         if header.kind == Kind::Parity {
-            // A chunk is restored once as many of these have come as packets are missing, which is not simulated here.
-            if self.receiver.place_parity(&header, body.len()).is_ok() {
+            if let Ok(place) = self.receiver.place_parity(&header, body.len()) {
                 self.receiver.parity_arrived(now, &header, body.len());
+                if let Some((chunk, parity)) = place {
+                    self.parity.entry(chunk).or_default().insert(parity.number);
+                    self.restore(now, chunk);
+                }
             }
         } else if self.receiver.place(&header, body.len()).is_ok() {
             let complete = self.receiver.arrived(now, &header, body.len());
+            self.pass_on(complete);
+            self.restore(now, header.packet.chunk);
+        }
+    }
+
+    /// A chunk is restored once as many parity packets have come as packets are missing.
+    fn restore(&mut self, now: Duration, chunk: u64) {
+        let Some(parity) = self.parity.get(&chunk) else { return };
+        if self.receiver.missing(chunk).is_some_and(|missing| missing.len() <= parity.len()) {
+            self.parity.remove(&chunk);
+            let complete = self.receiver.restored(now, chunk);
             self.pass_on(complete);
         }
     }
 
     fn pass_on(&mut self, complete: Option<u64>) {
-        let Some(chunk) = complete else { return };
-        let len = self.receiver.len_of(chunk).unwrap();
+        let Some(len) = complete.and_then(|chunk| self.lengths.remove(&chunk)) else { return };
         self.passed += 1;
         self.outbox.push_back(message(DOWN[1], b'c', self.sender.push(len), len));
     }
