@@ -278,7 +278,9 @@ fn relay_datagrams(config: &Config) -> Result<Option<DatagramRelay>, StartError>
         Some(address) => StartError::Datagrams { place: place(), address, source },
         None => StartError::Threads(source),
     });
-    relay.map(Some)
+    let relay = relay?;
+    relay.addresses().iter().for_each(|address| info!(%address, "relaying datagrams"));
+    Ok(Some(relay))
 }
 
 fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, StartError> {

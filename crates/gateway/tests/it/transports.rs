@@ -12,12 +12,12 @@ use support::{ALLOW_ALL, Ask, Certificates, Pg, address, assert_reset, destinati
 
 /// A hop between two gateways.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct By {
+pub(crate) struct By {
     transport: &'static str,
     security: &'static str,
 }
 
-const HOPS: [By; 6] = [
+pub(crate) const HOPS: [By; 6] = [
     By { transport: "tcp", security: "none" },
     By { transport: "udt", security: "none" },
     By { transport: "tcp", security: "encrypt" },
@@ -47,7 +47,7 @@ impl By {
 }
 
 /// Gateways pg1, pg2, … with these hops between them, each ready for sessions to everything behind it.
-fn line(hops: &[By]) -> Vec<Pg> {
+pub(crate) fn line(hops: &[By]) -> Vec<Pg> {
     line_at(hops, &(0..=hops.len()).map(|_| address()).collect::<Vec<_>>())
 }
 
@@ -69,7 +69,7 @@ fn line_at(hops: &[By], addrs: &[SocketAddr]) -> Vec<Pg> {
             text += &hops[n].peer(&next, addrs[n + 1], 1);
             text += &format!("[[route]]\nto = \"*\"\nvia = \"{next}\"\n");
         }
-        text += "[[allow]]\nfrom = [\"::1\"]\nto = [\"127.0.0.0/8\"]\n";
+        text += "[[allow]]\nfrom = [\"::1\"]\nto = [\"127.0.0.0/8\"]\n[datagrams]\naddresses = [\"0.0.0.0:0\"]\n";
         gateways.push(Pg::start_at(addrs[n], &format!("pg{}", n + 1), &(text + ALLOW_ALL)));
         if n < hops.len() {
             let next = |status: &Status| status.pools.iter().any(|pool| pool.idle > 0);

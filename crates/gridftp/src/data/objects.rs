@@ -5,7 +5,7 @@ use phoebus_proto::object::Seal;
 use phoebus_proto::units::BitRate;
 
 /// What sets the rate of a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RateControl {
     /// It follows the path, and leaves room for others ([`Model`]).
     #[default]

@@ -28,6 +28,7 @@ mod latency;
 mod libudt;
 mod loopback;
 mod narrow;
+mod object_flow;
 mod peer;
 mod plot;
 mod process;
@@ -184,6 +185,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         }
         BenchCommand::Objects(args) if args.gateways => {
             measure(&gridftp::RelayedObjects::new(args.common.quick, args.common.seed), &args.common)
+        }
+        BenchCommand::Objects(args) if args.users => {
+            measure(&gridftp::Starts::new(args.common.quick, args.common.seed), &args.common)
         }
         BenchCommand::Objects(args) => measure(&gridftp::Objects::new(&args), &args.common),
         BenchCommand::Packets(args) => measure(&gridftp::Packets::new(&args), &args.common),

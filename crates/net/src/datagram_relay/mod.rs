@@ -108,7 +108,8 @@ impl DatagramRelay {
         let own = own.to_canonical();
         let reaches = |listener: &&Socket| {
             let ip = listener.local_addr().ip();
-            ip.is_ipv4() == own.is_ipv4() && (ip.is_unspecified() || ip == own)
+            // The connection's transport may not tell its address.
+            ip.is_ipv4() == own.is_ipv4() && (ip.is_unspecified() || own.is_unspecified() || ip == own)
         };
         let Some(at) = self.shared.listeners.iter().position(|listener| reaches(&listener)) else { return Ok(None) };
         let port = self.shared.listeners[at].local_addr().port();

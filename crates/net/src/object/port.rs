@@ -8,9 +8,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+
+/// The origin of all times: transfers that share a control count from the same one.
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A UDP socket for one transfer after the other. Clones are the same socket.
 #[derive(Debug, Clone)]
@@ -21,8 +24,6 @@ struct Inner {
     socket: Socket,
     /// An eventfd that wakes the thread.
     wake_fd: OwnedFd,
-    /// The origin of all times.
-    began: Instant,
     /// What the kernel had dropped when the transfer began.
     dropped_before: AtomicU32,
     /// The gateway that relays all datagrams.
@@ -53,7 +54,7 @@ impl Port {
         let socket = Socket::bind(addr, TooLong::SentWhole)?;
         socket.hold_few()?;
         let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(Inner { socket, wake_fd, began: Instant::now(), dropped_before: AtomicU32::new(0), route })))
+        Ok(Self(Arc::new(Inner { socket, wake_fd, dropped_before: AtomicU32::new(0), route })))
     }
 
     /// The address that it is bound to.
@@ -101,7 +102,7 @@ impl Port {
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.0.began.elapsed()
+        ORIGIN.elapsed()
     }
 
     /// Wakes the thread.

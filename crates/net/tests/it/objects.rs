@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use phoebus_net::object::{Failure, OVERHEAD, Path, Port, Receiving, Secret, Sending, SendingOptions};
-use phoebus_proto::control::{Fixed, Model};
+use phoebus_proto::control::{Fixed, Model, SharedControl};
 use phoebus_proto::object::{Seal, SendConfig, Shape};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, UdpSocket};
@@ -27,7 +27,7 @@ fn loopback() -> SocketAddr {
 
 fn sending(to: SocketAddr, seal: Seal, silence: Duration) -> Sending {
     let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
-    let options = SendingOptions { config, chunks: 8, batch: 64, silence };
+    let options = SendingOptions { config, shared_control: SharedControl::default(), chunks: 8, batch: 64, silence };
     let port = Port::bind(loopback()).unwrap();
     let path = Path::connected(&port, to, (SHAPE, seal, &SECRET), ANSWER);
     Sending::start(port, path, (SHAPE, seal, &SECRET), &Model, options).unwrap()
@@ -145,7 +145,13 @@ async fn parity_gives_what_the_tail_of_a_lossy_path_has_lost() {
     let (receiving, addr) = receiving(Seal::Encrypt);
     let (_path, addr) = lossy_path(addr);
     let config = SendConfig { known_loss: 0.05, ..SendConfig::default() };
-    let options = SendingOptions { config, chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let options = SendingOptions {
+        config,
+        shared_control: SharedControl::default(),
+        chunks: 8,
+        batch: 64,
+        silence: Duration::from_secs(60),
+    };
     let port = Port::bind(loopback()).unwrap();
     let control = Fixed { bits_per_second: 200_000_000 };
     let keys = (SHAPE, Seal::Encrypt, &SECRET);
@@ -209,7 +215,13 @@ async fn chunks_are_announced_no_further_beyond_the_credit_than_allowed() {
     let path = Path::connected(&port, addr, keys, ANSWER);
     let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
     // Memory for all of them at the sender, and for four at the receiver.
-    let options = SendingOptions { config, chunks: 1000, batch: 64, silence: Duration::from_secs(60) };
+    let options = SendingOptions {
+        config,
+        shared_control: SharedControl::default(),
+        chunks: 1000,
+        batch: 64,
+        silence: Duration::from_secs(60),
+    };
     let sending = Sending::start(port, path, keys, &Model, options).unwrap();
     let lens = [1000; 600];
     let all = transfer(&sending, &receiving, &lens).await;
@@ -227,7 +239,13 @@ async fn path_without_datagrams_is_found_before_anything_is_sent() {
         let port = Port::bind(loopback()).unwrap();
         let path = Path::connected(&port, to, keys, Duration::from_secs(1));
         let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
-        let options = SendingOptions { config, chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+        let options = SendingOptions {
+            config,
+            shared_control: SharedControl::default(),
+            chunks: 8,
+            batch: 64,
+            silence: Duration::from_secs(60),
+        };
         let sending = Sending::start(port, path, keys, &Model, options).unwrap();
         sending.raise_credit(receiving.grant(vec![0; SHAPE.chunk_len as usize]));
         sending.push(chunk(0, 5000)).await.unwrap();
@@ -257,7 +275,13 @@ async fn receiver_that_connects_opens_the_way_and_may_change_its_port() {
     let (there, here) = (Port::bind(loopback()).unwrap(), Port::bind(loopback()).unwrap());
     let (to, receiver) = (there.local_addr(), here.local_addr());
     let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
-    let options = SendingOptions { config, chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let options = SendingOptions {
+        config,
+        shared_control: SharedControl::default(),
+        chunks: 8,
+        batch: 64,
+        silence: Duration::from_secs(60),
+    };
     let accepted = Path::accepted(&there, to.ip(), keys, Some(ANSWER));
     let sending = Sending::start(there, accepted, keys, &Model, options).unwrap();
     // The translator's port on the side of the sender changes with each datagram of the receiver's.
@@ -296,8 +320,13 @@ async fn receiver_that_connects_finds_that_packets_do_not_come() {
     let keys = (SHAPE, Seal::Encrypt, &SECRET);
     let (there, here) = (Port::bind(loopback()).unwrap(), Port::bind(loopback()).unwrap());
     let sender = there.local_addr();
-    let options =
-        SendingOptions { config: SendConfig::default(), chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let options = SendingOptions {
+        config: SendConfig::default(),
+        shared_control: SharedControl::default(),
+        chunks: 8,
+        batch: 64,
+        silence: Duration::from_secs(60),
+    };
     let accepted = Path::accepted(&there, sender.ip(), keys, Some(ANSWER));
     let _sending = Sending::start(there, accepted, keys, &Model, options).unwrap();
     let narrow = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
@@ -316,8 +345,13 @@ async fn sender_whom_nobody_checks_says_so() {
     let port = Port::bind(loopback()).unwrap();
     let own = port.local_addr().port();
     let path = Path::accepted(&port, loopback().ip(), keys, Some(Duration::from_secs(1)));
-    let options =
-        SendingOptions { config: SendConfig::default(), chunks: 8, batch: 64, silence: Duration::from_secs(60) };
+    let options = SendingOptions {
+        config: SendConfig::default(),
+        shared_control: SharedControl::default(),
+        chunks: 8,
+        batch: 64,
+        silence: Duration::from_secs(60),
+    };
     let sending = Sending::start(port, path, keys, &Model, options).unwrap();
     let says = format!("no datagram (UDP) of 127.0.0.1 came to port {own} within 1 s; a firewall may drop them");
     assert_eq!(sending.opened().await, Err(Failure::Closed(says)));
@@ -426,7 +460,13 @@ async fn speed_on_loopback() {
         let path = Path::accepted(&port, addr.ip(), keys, None);
         let receiving = Arc::new(Receiving::<Vec<u8>>::start(port, path, keys).unwrap());
         let config = SendConfig { rtt: Duration::from_millis(1), ..SendConfig::default() };
-        let options = SendingOptions { config, chunks: 16, batch: 64, silence: Duration::from_secs(9) };
+        let options = SendingOptions {
+            config,
+            shared_control: SharedControl::default(),
+            chunks: 16,
+            batch: 64,
+            silence: Duration::from_secs(9),
+        };
         let port = Port::bind(loopback()).unwrap();
         let path = Path::connected(&port, addr, keys, ANSWER);
         let sending = Arc::new(Sending::start(port, path, keys, &Model, options).unwrap());

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::here::Here;
 use support::serve::{Serve, bytes};
+use support::{Gateway, RELAY};
 
 /// A quarter of a second at this rate, and half of it for what surrounds the transfer: a kill falls into each part of it.
 const LEN: usize = 6_000_000;
@@ -23,10 +24,19 @@ impl Numbers {
     }
 }
 
-/// A pair of ends, of which one is killed.
+/// Who is killed. Only the last one's transfers go through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Client,
+    Server,
+    Gateway,
+}
+
+/// A pair of ends, and a gateway that may be between them.
 struct Pair<'a> {
     here: Here<'a>,
     serve: Serve,
+    gateway: Gateway,
     content: Vec<u8>,
 }
 
@@ -37,14 +47,17 @@ impl Pair<'_> {
         for source in [here.path("source"), serve.path("source")] {
             fs::write(source, &content).unwrap();
         }
-        Self { here, serve, content }
+        Self { here, serve, gateway: Gateway::start("pg", RELAY), content }
     }
 
-    fn command(&self, is_put: bool, name: &str) -> Command {
+    fn command(&self, (is_put, victim): (bool, Victim), name: &str) -> Command {
         let (near, far) = (self.here.path(if is_put { "source" } else { name }), |path| self.serve.url(path));
         let near = near.display().to_string();
         let places = if is_put { [near, far(name)] } else { [far("source"), near] };
         let mut command = self.here.command(&["cp", "--quiet", "--stack", STACK]);
+        if victim == Victim::Gateway {
+            command.args(["--gateways", &self.gateway.addr.to_string()]);
+        }
         command.args(places);
         command
     }
@@ -53,29 +66,31 @@ impl Pair<'_> {
         if is_put { self.serve.path(name) } else { self.here.path(name) }
     }
 
-    /// Kills one end after `after`, and lets the next run complete the transfer.
-    fn kill(&mut self, (is_put, is_client): (bool, bool), after: Duration, name: &str) {
-        let mut client = self.command(is_put, name);
-        // A killed server comes back only after the client has given up.
+    /// Kills the victim after `after`, and lets the next run complete the transfer.
+    fn kill(&mut self, case: (bool, Victim), after: Duration, name: &str) {
+        let (is_put, victim) = case;
+        let mut client = self.command(case, name);
+        // A killed server or gateway comes back only after the client has given up.
         let mut client = client.args(["--attempts", "1"]).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(after);
-        if is_client {
-            client.kill().unwrap();
-            client.wait().unwrap();
-        } else {
-            self.serve.kill();
+        match victim {
+            Victim::Client => client.kill().unwrap(),
+            Victim::Server => self.serve.kill(),
+            Victim::Gateway => self.gateway.kill(),
         }
         let success = client.wait().unwrap().success();
-        let what = format!("put {is_put}, client killed {is_client}, after {after:?}");
+        let what = format!("put {is_put}, {victim:?} killed after {after:?}");
         let target = self.target(is_put, name);
         match fs::read(&target) {
             Ok(there) => assert!(there == self.content, "{what}: a cut transfer looks complete"),
             Err(_) => assert!(!success, "{what}: success was claimed for a file that is not there"),
         }
-        if !is_client {
-            self.serve.killed_and_started_again();
+        match victim {
+            Victim::Client => {}
+            Victim::Server => self.serve.killed_and_started_again(),
+            Victim::Gateway => self.gateway = Gateway::start_at(self.gateway.addr, "pg", RELAY),
         }
-        let again = self.command(is_put, name).output().unwrap();
+        let again = self.command(case, name).output().unwrap();
         assert!(again.status.success(), "{what}: {}", String::from_utf8_lossy(&again.stderr));
         assert!(fs::read(&target).unwrap() == self.content, "{what}");
         fs::remove_file(target).unwrap();
@@ -83,11 +98,12 @@ impl Pair<'_> {
 }
 
 #[test]
-fn transfers_survive_the_death_of_either_end() {
+fn transfers_survive_the_death_of_either_end_and_of_a_gateway() {
     let rounds = if std::env::var_os("PHOEBUS_SOAK").is_some() { 50 } else { 2 };
     let (mut pair, mut numbers) = (Pair::new(), Numbers(7));
     for round in 0..rounds {
-        for case in [(true, true), (true, false), (false, true), (false, false)] {
+        let victims = [Victim::Client, Victim::Server, Victim::Gateway];
+        for case in victims.into_iter().flat_map(|victim| [(true, victim), (false, victim)]) {
             let after = Duration::from_millis(20 + numbers.below(LONGEST));
             pair.kill(case, after, &format!("copy-{round}"));
         }

@@ -5,10 +5,8 @@ use serde_json::Value;
 use std::fs;
 use std::process::Output;
 use support::serve::{Serve, bytes};
-use support::{Gateway, pair, phoebus};
+use support::{Gateway, RELAY, pair, phoebus};
 
-/// The lines of a gateway's configuration that have it relay datagrams.
-const RELAY: &str = "[datagrams]\naddresses = [\"0.0.0.0:0\"]\n";
 const LEN: usize = 20_000_003;
 
 /// A server, and the gateways before it.

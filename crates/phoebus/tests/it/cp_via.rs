@@ -12,7 +12,7 @@ use support::grid::gct::Gct;
 use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run};
 use support::works::works;
-use support::{Certificates, Gateway, address, pair, phoebus};
+use support::{Certificates, Gateway, RELAY, address, pair, phoebus};
 use tempfile::{TempDir, tempdir};
 
 /// A client's directory, and the gateways that it knows.
@@ -310,7 +310,7 @@ fn agent_carries_the_first_hop_on_request() {
     let tls = certificates.issue(&at.ip().to_string());
     let allow = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\"]\n";
     let listen = format!("[[listen]]\naddress = \"{at}\"\ntransport = \"quic\"\nclient_certificate = \"optional\"\n");
-    let here = Here::with(vec![Gateway::start_at(at, "pg1", &format!("{listen}{tls}{allow}"))]);
+    let here = Here::with(vec![Gateway::start_at(at, "pg1", &format!("{listen}{tls}{allow}{RELAY}"))]);
     let serve = Serve::writable();
     let ca = certificates.file("ca.pem").display().to_string();
     let home = here.dir.path().display().to_string();
@@ -327,6 +327,11 @@ fn agent_carries_the_first_hop_on_request() {
     let quic = hops.iter().find(|hop| hop["transport"] == "quic").unwrap_or_else(|| panic!("{said:#}"));
     assert_eq!(quic["security"], "encrypt", "{said:#}");
     same(&here.path("tree/deep/c"), &serve.path("x"));
+    // The agent relays the datagrams of objects as well.
+    let object = ["cp", "--json", "--stack", "object", "--via", &via, "tree/deep/c", &serve.url("z")];
+    let said = report(&succeeds(&mut here.command(&object, &variables)));
+    assert_eq!(said["objects"]["transfers"], 1, "{said:#}");
+    same(&here.path("tree/deep/c"), &serve.path("z"));
     // The same as a stack, while the agent that has given up its name is about to end.
     let agents = || fs::read_dir(here.path("phoebus/agents")).unwrap().map(|entry| entry.unwrap().path());
     support::wait_until(

@@ -1,7 +1,7 @@
 //! Rate and congestion control for protocols of numbered packets over UDP ([`udt`](crate::udt) and others): the pacing
 //! rate, and the number of packets in flight.
 //!
-//! A [`Controller`] belongs to one connection. It processes the connection's acknowledgements, loss reports and
+//! A [`Controller`] belongs to one connection, or to several that share it. It processes the connection's acknowledgements, loss reports and
 //! time-outs, and determines the [`Pace`]. A configuration holds a [`Factory`], which makes one controller for each
 //! connection. [`Delivery`] measures the delivery rate that controllers follow. A [`Pacer`] spaces packets by a pace.
 //!
@@ -11,6 +11,8 @@
 //! - [`AtMost`]: another one within a rate.
 //! - [`Tolerant`]: grows until more than a tolerated share is lost.
 //! - [`Model`]: follows the delivery rate of the path and ignores loss without a queue. [`Resumed`] begins it on a known path.
+//!
+//! A [`SharedControl`] makes one controller serve several connections on one path.
 
 mod at_most;
 mod delivery;
@@ -18,6 +20,7 @@ mod fixed;
 mod model;
 mod native;
 mod pacer;
+mod shared;
 mod tolerant;
 
 pub use at_most::AtMost;
@@ -26,6 +29,7 @@ pub use fixed::Fixed;
 pub use model::{KnownPath, Model, Resumed};
 pub use native::Native;
 pub use pacer::Pacer;
+pub use shared::{Arrival, Share, SharedControl};
 pub use tolerant::{Reaction, Tolerant};
 
 use std::fmt::Debug;

@@ -1,12 +1,13 @@
 //! The rates that paths to other hosts have carried lately, so that a transfer as objects need not find out anew (RFC 9959).
 //!
-//! What one user's transfers have found is no other user's: a peer can say of its own path what it likes. One transfer of a program
-//! at a time begins with a known rate; others beside it would each take all of it.
+//! What one user's transfers have found is no other user's: a peer can say of its own path what it likes. Transfers of a user to one
+//! host at the same time have one control ([`SharedControl`]), so that they take no more of the path than one would.
 
 mod file;
 
+use super::objects::{Objects, RateControl};
 use file::Line;
-use phoebus_proto::control::KnownPath;
+use phoebus_proto::control::{KnownPath, SharedControl};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -22,7 +23,11 @@ const MOST: usize = 1024;
 #[derive(Debug, Clone, Default)]
 pub struct KnownPaths {
     all: Arc<Mutex<HashMap<Route, Found>>>,
+    /// The controls of transfers that have not ended. Those with other settings have others.
+    controls: Arc<Mutex<HashMap<(Route, Settings), SharedControl>>>,
     user: Arc<str>,
+    /// Whether transfers to one host may be those of several hosts behind address translation.
+    is_public: bool,
     /// Where they outlive the program.
     file: Option<Arc<PathBuf>>,
 }
@@ -35,23 +40,23 @@ struct Route {
     to: IpAddr,
 }
 
+/// The settings of a control: what sets the rate, the tolerated loss, and the highest rate.
+type Settings = (RateControl, u32, Option<u64>);
+
 #[derive(Debug)]
 struct Found {
     path: KnownPath,
     /// By the system's clock, which goes on while a laptop sleeps.
     at: SystemTime,
-    /// Whether a transfer has begun with this rate and has not ended.
-    is_in_use: bool,
 }
 
-/// What a transfer knows of its path. Dropping it lets the next one begin with the known rate.
+/// What a transfer knows of its path, and the control that it has with others.
 #[derive(Debug)]
 pub(super) struct PathInUse {
     paths: KnownPaths,
     route: Route,
     known: Option<KnownPath>,
-    /// Whether this transfer may begin with the known rate.
-    is_first: bool,
+    control: SharedControl,
 }
 
 impl KnownPaths {
@@ -68,17 +73,26 @@ impl KnownPaths {
         Self { user: user.into(), ..self.clone() }
     }
 
-    /// For a transfer from the local address `from` to the host `to`.
-    pub(super) fn take(&self, from: IpAddr, to: IpAddr) -> PathInUse {
+    /// The same store for the paths of users whom nobody knows: several of them may be behind one address, on paths of their own.
+    #[must_use]
+    pub fn of_the_public(&self, user: &str) -> Self {
+        Self { is_public: true, ..self.of(user) }
+    }
+
+    /// For a transfer with these settings from the local address `from` to the host `to`.
+    pub(super) fn take(&self, from: IpAddr, to: IpAddr, objects: &Objects) -> PathInUse {
         let route = Route { user: self.user.clone(), from: from.to_canonical(), to: to.to_canonical() };
-        let mut all = self.lock();
-        let found = all.get_mut(&route).filter(|found| found.is_new());
-        let (known, is_first) = match found {
-            Some(found) => (Some(found.path), !std::mem::replace(&mut found.is_in_use, true)),
-            None => (None, false),
-        };
-        drop(all);
-        PathInUse { paths: self.clone(), route, known, is_first }
+        let known = self.lock().get(&route).filter(|found| found.is_new()).map(|found| found.path);
+        let control = if self.is_public { SharedControl::default() } else { self.control(&route, objects) };
+        PathInUse { paths: self.clone(), route, known, control }
+    }
+
+    /// The control of all transfers on `route` with these settings.
+    fn control(&self, route: &Route, objects: &Objects) -> SharedControl {
+        let settings = (objects.control, objects.loss_per_million, objects.rate.map(|rate| rate.0));
+        let mut controls = self.controls.lock().unwrap_or_else(PoisonError::into_inner);
+        controls.retain(|_, control| !control.is_unused());
+        controls.entry((route.clone(), settings)).or_default().clone()
     }
 
     /// Adds what the file says and this program has not found itself since.
@@ -88,8 +102,8 @@ impl KnownPaths {
         let mut all = self.lock();
         for Line { from, to, path, at } in lines.into_iter().take(MOST) {
             let route = Route { user: self.user.clone(), from, to };
-            let found = Found { path, at, is_in_use: false };
-            let is_older = all.get(&route).is_none_or(|known| known.at < at && !known.is_in_use);
+            let found = Found { path, at };
+            let is_older = all.get(&route).is_none_or(|known| known.at < at);
             if found.is_new() && is_older {
                 all.insert(route, found);
             }
@@ -126,9 +140,9 @@ impl PathInUse {
         self.known
     }
 
-    /// The same if the transfer may begin with the known rate.
-    pub(super) fn to_resume(&self) -> Option<KnownPath> {
-        self.known.filter(|_| self.is_first)
+    /// The control that the transfer has with others.
+    pub(super) fn control(&self) -> SharedControl {
+        self.control.clone()
     }
 
     /// Records what the transfer has found.
@@ -142,24 +156,17 @@ impl PathInUse {
             (found.path, found.at) = (path, at);
         } else if has_room {
             // Others have to wait until some are forgotten.
-            all.insert(self.route.clone(), Found { path, at, is_in_use: false });
+            all.insert(self.route.clone(), Found { path, at });
         }
         drop(all);
         self.paths.write();
     }
 }
 
-impl Drop for PathInUse {
-    fn drop(&mut self) {
-        if let Some(found) = self.paths.lock().get_mut(&self.route).filter(|_| self.is_first) {
-            found.is_in_use = false;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phoebus_proto::units::BitRate;
 
     const PATH: KnownPath = KnownPath { bits_per_second: 9, rtt: Duration::from_millis(1), loss_per_million: 0 };
 
@@ -170,44 +177,51 @@ mod tests {
     #[test]
     fn paths_are_known_by_user_and_addresses_and_are_few() {
         let (paths, here) = (KnownPaths::default(), addr("198.51.100.1"));
-        let known = |paths: &KnownPaths, from: IpAddr, to: &str| paths.take(from, addr(to)).known();
-        paths.take(here, addr("::ffff:192.0.2.1")).learn(PATH);
+        let known =
+            |paths: &KnownPaths, from: IpAddr, to: &str| paths.take(from, addr(to), &Objects::default()).known();
+        paths.take(here, addr("::ffff:192.0.2.1"), &Objects::default()).learn(PATH);
         assert_eq!(known(&paths, here, "192.0.2.1"), Some(PATH));
         assert_eq!(known(&paths, here, "192.0.2.2"), None);
         assert_eq!(known(&paths, addr("198.51.100.2"), "192.0.2.1"), None, "from another network");
         assert_eq!(known(&paths.of("alice"), here, "192.0.2.1"), None, "of another user");
-        paths.of("alice").take(here, addr("192.0.2.9")).learn(PATH);
+        paths.of("alice").take(here, addr("192.0.2.9"), &Objects::default()).learn(PATH);
         assert_eq!(known(&paths.of("alice"), here, "192.0.2.9"), Some(PATH));
-        (0..2000u32).for_each(|n| paths.take(here, IpAddr::from(n.to_be_bytes())).learn(PATH));
+        (0..2000u32).for_each(|n| paths.take(here, IpAddr::from(n.to_be_bytes()), &Objects::default()).learn(PATH));
         assert_eq!(paths.lock().len(), MOST);
         let newer = KnownPath { bits_per_second: 10, ..PATH };
-        paths.take(here, addr("192.0.2.1")).learn(newer);
+        paths.take(here, addr("192.0.2.1"), &Objects::default()).learn(newer);
         assert_eq!(known(&paths, here, "192.0.2.1"), Some(newer));
     }
 
     #[test]
-    fn one_transfer_at_a_time_begins_with_the_known_rate() {
-        let (paths, here, to) = (KnownPaths::default(), addr("198.51.100.1"), addr("192.0.2.1"));
-        paths.take(here, to).learn(PATH);
-        let first = paths.take(here, to);
-        let second = paths.take(here, to);
-        assert_eq!((first.to_resume(), second.to_resume()), (Some(PATH), None));
-        assert_eq!(second.known(), Some(PATH), "its loss, for one");
-        drop(second);
-        assert_eq!(paths.take(here, to).to_resume(), None, "the first one goes on");
+    fn transfers_of_a_user_to_a_host_have_one_control() {
+        let (paths, here) = (KnownPaths::default(), addr("198.51.100.1"));
+        let take = |paths: &KnownPaths, to: &str, objects: &Objects| paths.take(here, addr(to), objects);
+        let usual = Objects::default();
+        let slow = Objects { rate: Some(BitRate(1_000_000)), ..usual };
+        let same = |one: &PathInUse, other: &PathInUse| one.control.is(&other.control);
+        let first = take(&paths, "192.0.2.1", &usual);
+        assert!(same(&first, &take(&paths, "192.0.2.1", &usual)));
+        assert!(!same(&first, &take(&paths, "192.0.2.2", &usual)), "another host");
+        assert!(!same(&first, &take(&paths, "192.0.2.1", &slow)), "other settings");
+        assert!(!same(&first, &take(&paths.of("alice"), "192.0.2.1", &usual)), "another user");
+        let public = paths.of_the_public("anonymous");
+        assert!(!same(&take(&public, "192.0.2.1", &usual), &take(&public, "192.0.2.1", &usual)), "strangers");
+        // None is kept for nobody.
         drop(first);
-        assert_eq!(paths.take(here, to).to_resume(), Some(PATH));
+        drop(take(&paths, "192.0.2.9", &usual));
+        assert!(paths.controls.lock().unwrap().len() <= 1);
     }
 
     #[test]
     fn paths_outlive_the_program_for_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let (file, here) = (dir.path().join("paths"), addr("198.51.100.1"));
-        let known = |to: &str| KnownPaths::in_file(file.clone()).take(here, addr(to)).to_resume();
+        let known = |to: &str| KnownPaths::in_file(file.clone()).take(here, addr(to), &Objects::default()).known();
         // Two programs at the same time.
         let [one, other] = [(); 2].map(|()| KnownPaths::in_file(file.clone()));
-        one.take(here, addr("192.0.2.1")).learn(PATH);
-        other.take(here, addr("192.0.2.2")).learn(PATH);
+        one.take(here, addr("192.0.2.1"), &Objects::default()).learn(PATH);
+        other.take(here, addr("192.0.2.2"), &Objects::default()).learn(PATH);
         assert_eq!([known("192.0.2.1"), known("192.0.2.2"), known("192.0.2.3")], [Some(PATH), Some(PATH), None]);
         // Ten minutes later, and with a clock that was set back.
         let now = SystemTime::now();
@@ -217,7 +231,7 @@ mod tests {
         }
         // No place to keep them.
         let nowhere = KnownPaths::in_file(dir.path().join("paths/below a file"));
-        nowhere.take(here, addr("192.0.2.1")).learn(PATH);
-        assert_eq!(nowhere.take(here, addr("192.0.2.1")).known(), Some(PATH));
+        nowhere.take(here, addr("192.0.2.1"), &Objects::default()).learn(PATH);
+        assert_eq!(nowhere.take(here, addr("192.0.2.1"), &Objects::default()).known(), Some(PATH));
     }
 }

@@ -82,6 +82,39 @@ pub(super) struct MonitoredTransfer {
     pub(super) over: DataTransport,
     /// From a file to a new one, instead of /dev/zero to /dev/null.
     pub(super) disk: bool,
+    /// Who runs our programs.
+    pub(super) user: ProgramUser,
+}
+
+/// Who runs our programs, and whether the client knows the path from its last run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProgramUser {
+    /// The superuser, without a memory of paths.
+    Root,
+    /// The same with one.
+    RootAgain,
+    /// An ordinary user, without one.
+    Nobody,
+    /// The same with one.
+    NobodyAgain,
+}
+
+impl ProgramUser {
+    fn is_root(self) -> bool {
+        matches!(self, Self::Root | Self::RootAgain)
+    }
+
+    /// A program and its first arguments with which it runs as this user.
+    fn prefix(self) -> &'static [&'static str] {
+        match self.is_root() {
+            true => &[],
+            false => &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"],
+        }
+    }
+
+    fn remembers(self) -> bool {
+        matches!(self, Self::RootAgain | Self::NobodyAgain)
+    }
 }
 
 /// If nothing arrives for this long, the path is empty: more than any round trip.
@@ -177,7 +210,10 @@ impl MonitoredTransfer {
         if self.disk {
             rustix::fs::sync();
         }
-        let server = server(hosts, grid, self.pair == ClientAndServer::Gct, self.over.drivers(), nth)?;
+        let server = match self.user.is_root() {
+            true => server(hosts, grid, self.pair == ClientAndServer::Gct, self.over.drivers(), nth)?,
+            false => server_of(hosts, self.user, nth)?,
+        };
         let client = self.client(hosts, grid, (nth, bytes), target.join("file"))?;
         let name = (self.pair == ClientAndServer::Gct).then_some("globus-gridftp-");
         let receiver = Receiver::Interface { of: server.pid(), device: hosts.server_of(nth).2, name };
@@ -200,7 +236,18 @@ impl MonitoredTransfer {
         };
         let (source, target) = (format!("file://{}", source.display()), target.display());
         if self.pair == ClientAndServer::Ours {
-            let mut client = hosts.command_of(nth, std::env::current_exe().context("where this program is")?)?;
+            let program = std::env::current_exe().context("where this program is")?;
+            let mut client = match self.user.prefix() {
+                [first, rest @ ..] => {
+                    let mut client = hosts.command_of(nth, first)?;
+                    client.args(rest).arg(program);
+                    client
+                }
+                [] => hosts.command_of(nth, program)?,
+            };
+            if self.user.remembers() {
+                client.env("XDG_STATE_HOME", hosts.state()?);
+            }
             client.args(["cp", "--json", "--verify", "none", "--attempts", "1"]);
             if !self.disk {
                 client.args(["--length", &bytes.to_string()]);
@@ -305,6 +352,15 @@ pub(super) fn server(
     fs::write(&path, text).context("no configuration for phoebus serve")?;
     let mut server = hosts.at_server_of(nth, std::env::current_exe().context("where this program is")?)?;
     server.args(["serve", "--config"]).arg(path);
+    Background::start("phoebus serve", server)?.listening(PORT)
+}
+
+/// Starts the `nth` server as an ordinary user, for anonymous clients.
+fn server_of(hosts: &Hosts, user: ProgramUser, nth: usize) -> anyhow::Result<Background> {
+    let [first, rest @ ..] = user.prefix() else { bail!("this user is not an ordinary one") };
+    let mut server = hosts.at_server_of(nth, first)?;
+    server.args(rest).arg(std::env::current_exe().context("where this program is")?);
+    server.args(["serve", "--anonymous", "--root", "/", "--listen", &format!("{}:{PORT}", hosts.server_of(nth).1)]);
     Background::start("phoebus serve", server)?.listening(PORT)
 }
 

@@ -15,7 +15,7 @@ use super::super::sc09::site::Grid;
 use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::usage::Watch;
-use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, RunningTransfer};
+use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, ProgramUser, RunningTransfer};
 use super::hosts::Hosts;
 use super::site::Site;
 use super::wan::{CONTROL, WanArgs, path};
@@ -111,7 +111,7 @@ impl Concurrent {
         let overs = [(DataTransport::Tcp(1), mix.tcp), (DataTransport::Udt, mix.udt)];
         let overs = overs.into_iter().flat_map(|(over, count)| std::iter::repeat_n(over, count));
         let start = |(nth, over)| {
-            let carried = MonitoredTransfer { pair, over, disk: false };
+            let carried = MonitoredTransfer { pair, over, disk: false, user: ProgramUser::Root };
             Ok((over, carried.start(&site.hosts, &site.grid, nth)?))
         };
         let mut flows =

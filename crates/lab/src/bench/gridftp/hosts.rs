@@ -10,6 +10,7 @@ use phoebus_wan::model::{DirectionConfig, LinkConfig, Rate};
 use phoebus_wan::testbed::{HostSpec, LinkSpec, Scenario, Testbed};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -188,6 +189,16 @@ impl Hosts {
     /// The full path of the file with this name.
     pub(super) fn file(&self, name: &str) -> anyhow::Result<PathBuf> {
         Ok(std::path::absolute(self.files.path())?.join(name))
+    }
+
+    /// A directory in which programs of any user keep what they know.
+    pub(super) fn state(&self) -> anyhow::Result<PathBuf> {
+        let state = self.file("state")?;
+        fs::create_dir_all(&state)?;
+        for path in [self.files.path(), &state] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
+        }
+        Ok(state)
     }
 
     /// The conditions of these hosts.

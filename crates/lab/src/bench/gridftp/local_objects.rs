@@ -8,7 +8,7 @@ use super::super::results::{Metric, Reading, Results};
 use super::super::sc09::site::Grid;
 use super::super::stats::Summary;
 use super::super::table::Table;
-use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer};
+use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, ProgramUser};
 use super::hosts::{AROUND, Hosts};
 use super::site::Site;
 use std::time::Duration;
@@ -71,7 +71,8 @@ impl Experiment for LocalObjects {
 
     fn measure(&self, site: &mut Site, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some((_, _, over, _)) = ROWS.iter().find(|(id, ..)| *id == row) else { return Ok(Vec::new()) };
-        let transfer = MonitoredTransfer { pair: ClientAndServer::Ours, over: *over, disk: false };
+        let transfer =
+            MonitoredTransfer { pair: ClientAndServer::Ours, over: *over, disk: false, user: ProgramUser::Root };
         let mut readings = transfer.run_to_end(&site.hosts, &site.grid, self.bytes, limit)?;
         let ends = [cpu("client"), cpu("server")];
         let both = readings.iter().filter(|(metric, _)| ends.contains(metric)).map(|(_, value)| value).sum();

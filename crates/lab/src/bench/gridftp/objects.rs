@@ -16,7 +16,7 @@ use super::super::table::Table;
 use super::super::transfer::SET_UP;
 use super::super::wan::percent;
 use super::super::{Common, iperf};
-use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, WASTE};
+use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, ProgramUser, WASTE};
 use super::hosts::Hosts;
 use super::program::TransferProgram;
 use super::site::Site;
@@ -52,6 +52,9 @@ pub(crate) struct ObjectsArgs {
     /// Through two gateways instead, beside sessions through them.
     #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "loopback"])]
     pub(in crate::bench) gateways: bool,
+    /// As the superuser and as an ordinary user instead, on known paths and on others.
+    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "loopback", "gateways"])]
+    pub(in crate::bench) users: bool,
 }
 
 /// The experiment.
@@ -87,11 +90,20 @@ const fn undrawn(row: Row) -> Row {
 }
 
 const fn ours(over: DataTransport) -> TransferProgram {
-    TransferProgram::Files(MonitoredTransfer { pair: ClientAndServer::Ours, over, disk: false })
+    TransferProgram::Files(MonitoredTransfer {
+        pair: ClientAndServer::Ours,
+        over,
+        disk: false,
+        user: ProgramUser::Root,
+    })
 }
 
-const GCT_UDT: TransferProgram =
-    TransferProgram::Files(MonitoredTransfer { pair: ClientAndServer::Gct, over: DataTransport::Udt, disk: false });
+const GCT_UDT: TransferProgram = TransferProgram::Files(MonitoredTransfer {
+    pair: ClientAndServer::Gct,
+    over: DataTransport::Udt,
+    disk: false,
+    user: ProgramUser::Root,
+});
 
 const OBJECT: &str = "object";
 const CLEAR: &str = "object-clear";
@@ -348,6 +360,7 @@ mod tests {
             quinn_perf: None,
             loopback: false,
             gateways: false,
+            users: false,
         };
         Objects::new(&args)
     }

@@ -7,6 +7,7 @@
 use super::super::bed::Bed;
 use super::super::engine::{Experiment, Label};
 use super::super::flows::GOODPUT;
+use super::super::gateway;
 use super::super::hop::Wan;
 use super::super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::super::process::{Background, run};
@@ -105,7 +106,7 @@ impl Paths {
             if row.between.is_some() {
                 bed.restart_gateways()?;
             }
-            let mut server = bed.command("dst", program()?.as_str())?;
+            let mut server = bed.testbed.exec("dst", gateway::program())?;
             server.args(["serve", "--anonymous", "--root", "/", "--listen"]);
             server.arg(format!("{}:{PORT}", bed.address("dst")?));
             let server = Background::start("phoebus serve", server)?.listening(PORT)?;
@@ -113,11 +114,6 @@ impl Paths {
         }
         self.beds.get_mut(name).with_context(|| format!("there is no path {name}"))
     }
-}
-
-fn program() -> anyhow::Result<String> {
-    let program = std::env::current_exe().context("where this program is")?;
-    program.into_os_string().into_string().map_err(|name| anyhow::anyhow!("{} is no text", name.display()))
 }
 
 impl Experiment for RelayedObjects {
@@ -161,7 +157,7 @@ impl Experiment for RelayedObjects {
         let row = ROWS.iter().find(|one| one.id == row).with_context(|| format!("there is no row {row}"))?;
         let (bed, server) = paths.of(row)?;
         server.check()?;
-        let mut client = bed.command("src", program()?.as_str())?;
+        let mut client = bed.testbed.exec("src", gateway::program())?;
         client.args(["cp", "--json", "--verify", "none", "--attempts", "1", "--length", &self.bytes.to_string()]);
         let via = match row.between {
             Some(_) => format!("{}/{DEFAULT_PORT},pg2/{DEFAULT_PORT}", bed.address("pg1")?),

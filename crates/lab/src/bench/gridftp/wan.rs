@@ -18,7 +18,7 @@ use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::transfer::{SET_UP, memory};
 use super::super::wan::percent;
-use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer};
+use super::carried::{ClientAndServer, DataTransport, MonitoredTransfer, ProgramUser};
 use super::hosts::Hosts;
 use super::program::TransferProgram;
 use super::site::Site;
@@ -69,7 +69,7 @@ const fn row(id: &'static str, title: &'static str, colour: Colour, program: Tra
 }
 
 const fn files(pair: ClientAndServer, over: DataTransport, disk: bool) -> TransferProgram {
-    TransferProgram::Files(MonitoredTransfer { pair, over, disk })
+    TransferProgram::Files(MonitoredTransfer { pair, over, disk, user: ProgramUser::Root })
 }
 
 use ClientAndServer::{Gct, Mixed, Ours};

@@ -177,6 +177,9 @@ impl Drop for Gateway {
     }
 }
 
+/// The lines of a gateway's configuration that have it relay datagrams.
+pub const RELAY: &str = "[datagrams]\naddresses = [\"0.0.0.0:0\"]\n";
+
 /// The command under test.
 pub fn phoebus() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));

@@ -95,7 +95,7 @@ impl Sender {
         // What the peer's host had no room for says nothing about the path.
         if now >= self.dropping_until {
             let path = self.path();
-            self.control.on_loss(now, &path, &Loss { first, count });
+            self.control.lost(now, &path, &Loss { first, count });
         }
     }
 }

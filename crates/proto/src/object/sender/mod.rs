@@ -20,7 +20,7 @@ use super::config::Shape;
 use super::packet::{HEADER_LEN, Header, Kind, PacketNumber, TRANSMISSION_END};
 use super::parity::ParityNumber;
 use super::rtt::Rtt;
-use crate::control::{self, Acknowledgements, Controller, Delivery, Factory, KnownPath, Pace, Pacer, Path};
+use crate::control::{self, Acknowledgements, Arrival, Factory, KnownPath, Pace, Pacer, Path, Share, SharedControl};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -79,8 +79,7 @@ pub struct Sender {
     config: SendConfig,
     chunks: Chunks,
     log: Log,
-    delivery: Delivery,
-    control: Box<dyn Controller>,
+    control: Share,
     pacer: Pacer,
     rtt: Rtt,
     /// The highest transmission number that has arrived.
@@ -167,16 +166,26 @@ impl Sender {
     /// Packets that may be in flight however little room the peer's socket has.
     const IN_FLIGHT_MIN: f64 = 64.0;
 
-    /// Begins at `now`.
+    /// Begins at `now`, with a control of its own.
     pub fn new(now: Duration, shape: Shape, config: SendConfig, control: &dyn Factory) -> Self {
+        Self::sharing(now, shape, config, control, &SharedControl::default())
+    }
+
+    /// The same with the control of other transfers to the same host, which is made by `control` if there are none. All count time
+    /// from the same origin.
+    pub fn sharing(
+        now: Duration,
+        shape: Shape,
+        config: SendConfig,
+        control: &dyn Factory,
+        shared: &SharedControl,
+    ) -> Self {
         let rtt = Rtt::new(config.rtt);
         let mut sender = Self {
             shape,
             chunks: Chunks::new(shape.packet_len),
             log: Log::default(),
-            delivery: Delivery::default(),
-            // Replaced below, since it is built from a path.
-            control: control.build(now, &path(&shape, &config, &rtt, 0, 0)),
+            control: shared.join(now, &path(&shape, &config, &rtt, 0, 0), control),
             pacer: Pacer::new(config.quantum, config.catch_up),
             rtt,
             largest: None,
@@ -277,9 +286,9 @@ impl Sender {
         self.rtt.is_measured().then(|| self.rtt.get())
     }
 
-    /// The rate in force, in bits per second, with all headers.
+    /// The rate in force, in bits per second, with all headers: that of all transfers which share the control.
     pub fn rate(&self) -> f64 {
-        control::packet_bits(self.mss()) * 1e9 / self.control.pace().interval.max(1e-3)
+        control::packet_bits(self.mss()) * 1e9 / self.control.whole_pace().interval.max(1e-3)
     }
 
     /// What the transfer has found out about the path. `None` if it was too short for that.
@@ -304,7 +313,9 @@ impl Sender {
         let packet = if is_open || self.probes > 0 { self.choose() } else { None };
         let Some(packet) = packet else {
             if is_open {
-                self.delivery.app_limited(self.log.in_flight());
+                self.control.has_nothing();
+            } else {
+                self.control.is_waiting(now, 2 * self.rtt.overdue(self.shape.ack_interval));
             }
             self.pacer.rest();
             return None;
@@ -331,7 +342,7 @@ impl Sender {
         if self.silence_at().is_some_and(|at| at <= now) {
             if self.timeouts == 0 {
                 let path = self.path();
-                self.control.on_timeout(now, &path);
+                self.control.timed_out(now, &path, self.heard_at);
             }
             self.timeouts += 1;
             self.heard_at = now;
@@ -362,16 +373,8 @@ impl Sender {
         let arrived = self.take_arrivals(ack)?;
         self.counters.arrived += u64::from(arrived.count);
         if arrived.count > 0 {
-            let sample = match arrived.newest {
-                Some(newest) => Some(self.delivery.acknowledged(now, arrived.count, &newest)),
-                None => {
-                    self.delivery.arrived_late(arrived.count);
-                    None
-                }
-            };
-            let (delivered, count) = (self.delivery.delivered(), arrived.count);
             let path = self.path();
-            self.control.on_ack(now, &path, &control::Ack { count, sample, delivered, rtt });
+            self.control.arrived(now, &path, &Arrival { count: arrived.count, newest: arrived.newest, rtt });
         }
         self.find_losses(now, ack);
         self.log.forget(self.largest.unwrap_or(0));
@@ -436,7 +439,7 @@ impl Sender {
             self.heard_at = now;
         }
         let transmission = self.log.end();
-        self.log.push(packet, self.delivery.sent(now, is_idle));
+        self.log.push(packet, self.control.sent(now, self.log.in_flight() + 1));
         if let Some(before) = self.chunks.sent(packet, transmission) {
             // It is in flight once, however often it was sent.
             if self.log.close(before).is_none() {

@@ -58,7 +58,7 @@ impl Sender {
     pub(super) fn transmit_parity(&mut self, now: Duration, chunk: u64, number: ParityNumber) -> Transmit {
         let packet = PacketNumber { chunk, index: number.to_index() };
         let transmission = self.log.end();
-        self.log.push(packet, self.delivery.sent(now, false));
+        self.log.push(packet, self.control.sent_beside(now));
         self.log.close(transmission);
         self.counters.sent += 1;
         self.counters.parity += 1;

@@ -1,6 +1,6 @@
 //! Simulated hosts that send and receive objects. The control stream is a link of its own that loses nothing.
 
-use phoebus_proto::control::Factory;
+use phoebus_proto::control::{Factory, SharedControl};
 use phoebus_proto::object::packet::{HEADER_LEN, Header, Kind, PacketNumber};
 use phoebus_proto::object::parity::{self, ParityNumber};
 use phoebus_proto::object::{Ack, Receiver, SendConfig, Sender, Shape, Unplaced};
@@ -85,9 +85,20 @@ fn pattern(chunk: u64, at: usize) -> u8 {
 }
 
 impl Host {
-    pub(crate) fn sends(shape: Shape, config: SendConfig, control: &dyn Factory, (bytes, buffers): (u64, u64)) -> Self {
+    pub(crate) fn sends(shape: Shape, config: SendConfig, control: &dyn Factory, content: (u64, u64)) -> Self {
+        Self::sends_sharing(shape, config, control, content, &SharedControl::default())
+    }
+
+    /// The same with the control of other transfers.
+    pub(crate) fn sends_sharing(
+        shape: Shape,
+        config: SendConfig,
+        control: &dyn Factory,
+        (bytes, buffers): (u64, u64),
+        shared: &SharedControl,
+    ) -> Self {
         let seed = config.seed;
-        let sender = Sender::new(Duration::ZERO, shape, config, control);
+        let sender = Sender::sharing(Duration::ZERO, shape, config, control, shared);
         let (left, chunk_len) = (bytes, shape.chunk_len);
         let sending = Sending { sender, all: bytes, left, chunk_len, buffers, done_at: None, failed: false };
         Self::new(Role::Sends(Box::new(sending)), seed)

@@ -49,7 +49,7 @@ async fn run(
     objects: &Objects,
     (flow, moved): (Arc<dyn Flow>, Arc<AtomicU64>),
 ) -> Result<u64, Error> {
-    let path = inner.settings.known_paths.take(control.own_addr()?.ip(), control.far_end(inner)?);
+    let path = inner.settings.known_paths.take(control.own_addr()?.ip(), control.far_end(inner)?, objects);
     let (sending, shape, granted) = agree(inner, control, objects, &path).await?;
     let mut credit = Credit(granted);
     open(control, &sending, &mut credit).await?;
@@ -218,11 +218,12 @@ async fn agree(
     // Before the user's own time-out, which could not say why nothing moves.
     let options = SendingOptions {
         config,
+        shared_control: in_use.control(),
         chunks: objects.buffers.into(),
         batch: objects.batch,
         silence: inner.settings.stall_timeout * 3 / 4,
     };
-    let factory = objects.factory(in_use.to_resume());
+    let factory = objects.factory(in_use.known());
     let sending = Sending::start(port, path, (shape, objects.seal, &secret), &*factory, options)?;
     sending.raise_credit(credit);
     Ok((sending, shape, credit))
