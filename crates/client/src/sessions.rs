@@ -68,7 +68,7 @@ impl Transport for Sessions {
         Box::pin(async move {
             let (stream, report) = self.open(&to.addr.into(), limit).await?;
             if self.options.demands.datagrams && stream.datagrams().is_none() && !report.session.is_empty() {
-                // The last gateway that has none knows why.
+                // Of the gateways that have none, the last one's note gives the reason.
                 let noted = report.hops.iter().rev().map(|hop| &*hop.note).find(|note| note.contains(NO_DATAGRAMS));
                 let reason = noted.unwrap_or("the gateways relay no datagrams").to_owned();
                 return Err(Error::Carrier { code: Code::Requirement, reason });

@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use crate::request::{HopOptions, Request};
 use phoebus_net::{Stream, code_of};
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::Hello;
+use phoebus_proto::session::message::{Hello, Open, feature};
 use phoebus_proto::session::{Code, Mode};
 use phoebus_proto::units::Span;
 use std::time::Duration;
@@ -18,8 +18,11 @@ pub(crate) async fn ask(name: &str, request: &Request, stream: &Stream, limit: D
     let destination = request.destination.to_string();
     let refused = |code, reason| Refusal::at(&destination, code, reason);
     let manner = HopOptions { mode: Mode::Raw, streams: 1, padding: 0 };
-    let asking =
-        request.onward(name, manner, |open| Asking::connect(Vec::new(), Vec::new(), &Hello::of(name), None, open));
+    let asking = request.onward(name, manner, |open| {
+        // This gateway sends the destination its datagrams.
+        let open = Open { datagrams: false, required: open.required & !feature::DATAGRAMS, ..*open };
+        Asking::connect(Vec::new(), Vec::new(), &Hello::of(name), None, &open)
+    });
     let mut asking = asking.map_err(|error| {
         Refusal::new(Code::Internal, format!("the request cannot be passed to {destination}: {error}"))
     })?;

@@ -24,6 +24,8 @@ pub(crate) struct Request {
     pub(crate) streams: u16,
     /// Whether the requester wants datagrams beside the session.
     pub(crate) datagrams: bool,
+    /// Whether this gateway asks the next one for them.
+    pub(crate) asks_for_datagrams: bool,
     /// The other end of the requesting connection.
     pub(crate) from: SocketAddr,
     /// The peer, if the connection is a peer's.
@@ -63,6 +65,7 @@ impl Request {
             required: open.required,
             streams: open.streams,
             datagrams: open.datagrams || open.required & feature::DATAGRAMS != 0,
+            asks_for_datagrams: true,
             from,
             peer: peer.map(str::to_owned),
             proved: Vec::new(),
@@ -106,7 +109,7 @@ impl Request {
             required: self.required,
             padding,
             streams,
-            datagrams: self.datagrams,
+            datagrams: self.datagrams && self.asks_for_datagrams,
             ..Open::new(self.session, self.destination.as_ref())
         })
     }

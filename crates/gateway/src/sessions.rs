@@ -203,6 +203,17 @@ impl ActiveSession {
         *self.datagrams.lock().unwrap_or_else(PoisonError::into_inner) = datagrams.map(Box::new);
     }
 
+    /// Ends the session if it has datagrams beside it and is held to a rate now, which these would not keep to.
+    pub(crate) fn end_if_datagrams_pass_a_rate_by(&self) {
+        let has_datagrams = self.datagrams.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if has_datagrams && self.held().parts.iter().any(Option::is_some) {
+            self.end(
+                Code::Terminated,
+                "a rate was configured, to which the datagrams beside the session would not keep",
+            );
+        }
+    }
+
     /// Releases its parts of rates and its datagrams, because the session is over.
     pub(crate) fn release(&self) {
         self.relay_datagrams(None);

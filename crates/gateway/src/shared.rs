@@ -163,6 +163,7 @@ impl Shared {
         // Open sessions whose segment had no rate until now get one.
         for live in self.sessions.all() {
             let _ = live.hold(&self.data.reservations, None);
+            live.end_if_datagrams_pass_a_rate_by();
         }
         *self.setup.write().unwrap_or_else(PoisonError::into_inner) = setup;
     }

@@ -84,6 +84,11 @@ impl Socket {
         SockRef::from(&self.io).set_recv_buffer_size(RECEIVE_BUFFER_IDLE)
     }
 
+    /// Lets the kernel hold so many bytes of datagrams, within its own limit.
+    pub(crate) fn hold(&self, bytes: usize) -> io::Result<()> {
+        SockRef::from(&self.io).set_recv_buffer_size(bytes)
+    }
+
     /// Lets the kernel hold as many datagrams as after [`Self::bind`].
     pub(crate) fn hold_many(&self) -> io::Result<()> {
         enlarge(&SockRef::from(&self.io))

@@ -94,6 +94,7 @@ impl Connection {
                 Asked::Session(Box::new(Request {
                     proved,
                     instance,
+                    asks_for_datagrams: self.shared.data.datagrams.is_some(),
                     ..Request::new(&open, self.from, peer, self.identity())
                 }))
             }

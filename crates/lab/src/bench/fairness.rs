@@ -311,7 +311,7 @@ mod tests {
     fn tables_and_drawings_show_both_sides() {
         let fairness = Fairness::new(&Cli::parse_from(["fairness", "--flows", "2"]).args);
         let mut results = Results::of("fairness");
-        // Two flows of each, alternating.
+        // Two flows of each.
         results.add("bbr 2", "quic", 1, &summed(&[100.0, 140.0], &[30.0, 10.0]));
         let report = fairness.report(&results);
         assert_eq!(report.tables.len(), 1);

@@ -1,7 +1,7 @@
 //! Datagrams of one flow that leave with one system call (UDP_SEGMENT).
 
 use super::flow::Flow;
-use crate::datagram::{Route, Socket};
+use crate::datagram::{Route, Sent, Socket};
 use std::sync::Arc;
 
 /// Most datagrams of a batch: what the kernel segments at once.
@@ -23,6 +23,8 @@ pub(super) struct Batch {
     /// Length of its datagrams.
     segment: usize,
     count: usize,
+    /// Bytes of datagrams in it, without their prefixes.
+    content: usize,
     /// Whether the last one was shorter, so that no other can follow.
     is_closed: bool,
     target: Option<(Arc<Flow>, Direction)>,
@@ -51,24 +53,25 @@ impl Batch {
         self.bytes.extend_from_slice(prefix);
         self.bytes.extend_from_slice(datagram);
         self.count += 1;
+        self.content += datagram.len();
         self.is_closed = len < self.segment;
     }
 
     /// Sends the batch. As in a router, what the socket has no room for is lost; the two ends know how to repair that.
     pub(super) fn send(&mut self, listeners: &[Socket]) {
         if let Some((flow, direction)) = self.target.take() {
-            match direction {
-                Direction::Up => {
-                    let _ = flow.socket.send(Route { to: flow.to(), from: None }, &self.bytes, self.segment);
-                }
-                Direction::Down => {
-                    if let Some((to, from)) = flow.client() {
-                        let _ = listeners[flow.listener].send(Route { to, from }, &self.bytes, self.segment);
-                    }
-                }
+            let sent = match direction {
+                Direction::Up => flow.socket.send(Route { to: flow.to(), from: None }, &self.bytes, self.segment),
+                Direction::Down => match flow.client() {
+                    Some((to, from)) => listeners[flow.listener].send(Route { to, from }, &self.bytes, self.segment),
+                    None => Sent::Full,
+                },
+            };
+            if matches!(sent, Sent::Gone) {
+                flow.count(direction == Direction::Up, self.count, self.content);
             }
         }
         self.bytes.clear();
-        (self.count, self.is_closed) = (0, false);
+        (self.count, self.content, self.is_closed) = (0, 0, false);
     }
 }

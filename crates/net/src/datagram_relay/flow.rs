@@ -16,6 +16,17 @@ pub enum Onward {
     Gateway(DatagramRoute),
 }
 
+impl Onward {
+    /// The same with an IPv4 address as such.
+    pub(super) fn canonical(self) -> Self {
+        let canonical = |to: SocketAddr| SocketAddr::new(to.ip().to_canonical(), to.port());
+        match self {
+            Self::Destination(to) => Self::Destination(canonical(to)),
+            Self::Gateway(route) => Self::Gateway(DatagramRoute { to: canonical(route.to), ..route }),
+        }
+    }
+}
+
 /// What was relayed in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Relayed {
@@ -69,7 +80,6 @@ impl Flow {
         let datagram = self.grant.open(Towards::Destination, bytes)?;
         // The port of a neighbour behind address translation may change.
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some((from, to));
-        self.up.count(datagram);
         let prefix = match &self.onward {
             Onward::Destination(_) => None,
             Onward::Gateway(route) => Some(route.grant.prefix(Towards::Destination, datagram)),
@@ -88,7 +98,6 @@ impl Flow {
             Onward::Destination(_) => bytes,
             Onward::Gateway(route) => route.grant.open(Towards::Client, bytes)?,
         };
-        self.down.count(datagram);
         Some((self.grant.prefix(Towards::Client, datagram), datagram))
     }
 
@@ -105,6 +114,13 @@ impl Flow {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts datagrams that were sent to the destination, or else to the client.
+    pub(super) fn count(&self, is_up: bool, datagrams: usize, bytes: usize) {
+        let counter = if is_up { &self.up } else { &self.down };
+        counter.datagrams.fetch_add(datagrams as u64, Relaxed);
+        counter.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
     /// What was relayed to the destination, and from it.
     pub(super) fn relayed(&self) -> [Relayed; 2] {
         [self.up.read(), self.down.read()]
@@ -112,11 +128,6 @@ impl Flow {
 }
 
 impl Counter {
-    fn count(&self, datagram: &[u8]) {
-        self.datagrams.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(datagram.len() as u64, Relaxed);
-    }
-
     fn read(&self) -> Relayed {
         Relayed { datagrams: self.datagrams.load(Relaxed), bytes: self.bytes.load(Relaxed) }
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are to gather: what one system call sends.
 const BATCH: f64 = 64e3;
-/// The rate, in bytes per second, below which nothing gathers.
+/// The rate, in bytes per second, below which nothing gathers: in the longest wait, three datagrams would come.
 const FAST: f64 = 4e6;
-/// The longest delay of a datagram. A path on which it matters has a shorter one at any rate: the faster, the shorter.
+/// The longest wait. Only flows above [`FAST`] wait at all, and the wait shrinks as the rate grows.
 const LONGEST: Duration = Duration::from_millis(1);
 /// How often the rate is determined.
 const INTERVAL: Duration = Duration::from_millis(10);

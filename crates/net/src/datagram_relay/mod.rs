@@ -37,6 +37,8 @@ use std::time::Instant;
 const WAKE: u64 = u64::MAX;
 /// Numbers below it are those of listeners.
 const FLOWS_FROM: u64 = 1 << 16;
+/// Bytes of datagrams that the kernel holds for a flow until the thread reads them: 1 ms, for which they gather, at 30 Gbit/s.
+const FLOW_BUFFER: usize = 4 << 20;
 /// Bytes of the headers of IPv4 and UDP, and of IPv6 and UDP.
 const HEADERS: [u32; 2] = [28, 48];
 
@@ -105,7 +107,7 @@ impl DatagramRelay {
         towards: IpAddr,
         onward: Onward,
     ) -> io::Result<Option<(DatagramGrant, RelayedFlow)>> {
-        let own = own.to_canonical();
+        let (own, onward) = (own.to_canonical(), onward.canonical());
         let reaches = |listener: &&Socket| {
             let ip = listener.local_addr().ip();
             // The connection's transport may not tell its address.
@@ -119,6 +121,7 @@ impl DatagramRelay {
         let flow = u64::from_be_bytes(flow).clamp(FLOWS_FROM, WAKE - 1);
         let grant = DatagramGrant { port, flow, key, longest: longest(neighbour, &onward) };
         let socket = Socket::bind(SocketAddr::new(towards.to_canonical(), 0), TooLong::SentWhole)?;
+        socket.hold(FLOW_BUFFER)?;
         let flow = Arc::new(Flow::new(grant, (neighbour, at), socket, onward));
         let number = epoll::EventData::new_u64(grant.flow);
         // Whoever is told of the flow finds it there.

@@ -96,6 +96,13 @@ impl Path {
         })
     }
 
+    /// Checks with packets of this length from now on, because the peer has accepted shorter ones than were proposed.
+    pub fn shorten(&mut self, packet_len: u32) {
+        if let Self::Connected(path) = self {
+            path.packet_len = path.packet_len.min(packet_len as usize);
+        }
+    }
+
     /// Begins to wait for the peer, which has agreed to the transfer by now.
     pub(super) fn begin(&mut self, port: &Port) {
         let now = port.now();

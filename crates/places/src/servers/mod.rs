@@ -84,9 +84,9 @@ pub(crate) async fn connect(
             "--stack {text}: data goes through gateways, which carry it; --gateways none goes directly"
         )));
     }
-    if options.way.is_some() && options.stack.as_ref().is_some_and(NetStack::has_clear_objects) {
+    if options.way.is_some() && !by_ssh && options.stack.as_ref().is_some_and(NetStack::has_clear_objects) {
         return Err(Error::request(
-            "--stack object:seal=none: gateways relay only what is sealed; leave seal out, or go directly (--gateways none)",
+            "--stack object:seal=none: nothing goes through gateways in the clear; leave seal out, or go directly (--gateways none)",
         ));
     }
     if let (Some(_), Some(auto), false) = (&options.way, &mut options.auto, by_ssh) {

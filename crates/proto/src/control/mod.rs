@@ -42,7 +42,7 @@ pub struct DeliverySample {
     pub delivered: u32,
     /// The longer one of the time to send the packets and the time in which their acknowledgements arrived.
     pub interval: Duration,
-    /// Packets delivered since the connection began, at the time when the measured packet was sent.
+    /// Packets delivered since the control began, at the time when the measured packet was sent.
     pub delivered_before: u64,
     /// Whether the application had too little data to send in that time.
     pub app_limited: bool,
@@ -134,7 +134,7 @@ pub struct Ack {
     pub count: u32,
     /// Measured delivery rate; `None` if all packets were retransmissions.
     pub sample: Option<DeliverySample>,
-    /// Packets delivered since the connection began.
+    /// Packets delivered since the control began, to all connections that share it.
     pub delivered: u64,
     /// Round-trip time measured with this acknowledgement, by this end or by the peer.
     pub rtt: Option<Duration>,

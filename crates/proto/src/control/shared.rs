@@ -81,8 +81,8 @@ impl SharedControl {
         Share { control: self.clone(), member }
     }
 
-    /// Whether there is neither a connection nor another clone that could add one.
-    pub fn is_unused(&self) -> bool {
+    /// Whether there is no other clone, and so no connection.
+    pub fn is_only_clone(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
@@ -176,12 +176,14 @@ impl Share {
         self.control.lock().tell(self.member, path, |control, path| control.on_loss(now, path, loss));
     }
 
-    /// This connection has heard nothing since `heard_at`. If others have, the path is not at fault.
-    pub fn timed_out(&self, now: Duration, path: &Path, heard_at: Duration) {
+    /// This connection has heard nothing since `heard_at`. If others have, the path is not at fault. Returns whether it may be.
+    pub fn timed_out(&self, now: Duration, path: &Path, heard_at: Duration) -> bool {
         let mut state = self.control.lock();
-        if state.heard_at <= heard_at {
+        let is_silent = state.heard_at <= heard_at;
+        if is_silent {
             state.tell(self.member, path, |control, path| control.on_timeout(now, path));
         }
+        is_silent
     }
 
     /// This connection's part of the pace.
@@ -213,6 +215,9 @@ impl Drop for Share {
         if state.members.is_empty() {
             // What it knows of the path ages from now on.
             state.control = None;
+        } else if state.members.len() == 1 {
+            // Nobody is left who could use the part of a silent one.
+            state.members.values_mut().for_each(|last| last.activity = Activity::Sending);
         }
     }
 }
@@ -282,7 +287,7 @@ mod tests {
         drop(first);
         assert_eq!(third.pace().interval, 1e6);
         drop((second, third));
-        assert!(shared.is_unused());
+        assert!(shared.is_only_clone());
         // Whoever comes next begins anew, with the control that it brings.
         let next = shared.join(now, &path(), &Fixed { bits_per_second: 20_000_000 });
         assert_eq!(next.pace().interval, 5e5);

@@ -366,9 +366,9 @@ impl DatagramGrant {
             }
         }
         d.set_position(fields.d.position());
-        match (port, flow, key) {
-            (1.., Some(flow), Some(key)) => Ok(Self { port, flow, key, longest }),
-            _ => Err("the port, the flow or the key of datagrams is missing"),
+        match (port, flow, key, longest) {
+            (1.., Some(flow), Some(key), 1..) => Ok(Self { port, flow, key, longest }),
+            _ => Err("the port, the flow, the key or the longest length of datagrams is missing"),
         }
     }
 }

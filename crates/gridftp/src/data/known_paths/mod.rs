@@ -1,7 +1,11 @@
 //! The rates that paths to other hosts have carried lately, so that a transfer as objects need not find out anew (RFC 9959).
 //!
-//! What one user's transfers have found is no other user's: a peer can say of its own path what it likes. Transfers of a user to one
-//! host at the same time have one control ([`SharedControl`]), so that they take no more of the path than one would.
+//! What one user's transfers have found is no other user's: a peer can say of its own path what it likes. One transfer at a time
+//! begins with a known rate; others beside it would each take all of it.
+//!
+//! Transfers that this end has connected to one host at the same time have one control ([`SharedControl`]), so that they take no more
+//! of the path than one would. Those that others have connected do not: several hosts, on paths of their own, may be behind one
+//! address, of a gateway or a translator.
 
 mod file;
 
@@ -26,37 +30,51 @@ pub struct KnownPaths {
     /// The controls of transfers that have not ended. Those with other settings have others.
     controls: Arc<Mutex<HashMap<(Route, Settings), SharedControl>>>,
     user: Arc<str>,
-    /// Whether transfers to one host may be those of several hosts behind address translation.
-    is_public: bool,
     /// Where they outlive the program.
     file: Option<Arc<PathBuf>>,
 }
 
-/// Whose path, from which address of this host to which other host.
+/// Whose path, from which address of this host to which other host, and through which gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Route {
     user: Arc<str>,
     from: IpAddr,
     to: IpAddr,
+    via: Option<IpAddr>,
 }
 
-/// The settings of a control: what sets the rate, the tolerated loss, and the highest rate.
-type Settings = (RateControl, u32, Option<u64>);
+/// The ends of a transfer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    /// The gateway that relays its datagrams.
+    pub(super) via: Option<IpAddr>,
+    /// Whether this end has connected.
+    pub(super) is_own: bool,
+}
+
+/// The settings of a control: what sets the rate, the tolerated loss, the highest rate, and the length of packets, by which it counts.
+type Settings = (RateControl, u32, Option<u64>, u32);
 
 #[derive(Debug)]
 struct Found {
     path: KnownPath,
     /// By the system's clock, which goes on while a laptop sleeps.
     at: SystemTime,
+    /// Whether a transfer has begun with this rate and has not ended.
+    is_in_use: bool,
 }
 
-/// What a transfer knows of its path, and the control that it has with others.
+/// What a transfer knows of its path. Dropping it lets the next one begin with the known rate.
 #[derive(Debug)]
 pub(super) struct PathInUse {
     paths: KnownPaths,
     route: Route,
     known: Option<KnownPath>,
-    control: SharedControl,
+    /// Whether this transfer may begin with the known rate.
+    is_first: bool,
+    is_own: bool,
 }
 
 impl KnownPaths {
@@ -73,25 +91,30 @@ impl KnownPaths {
         Self { user: user.into(), ..self.clone() }
     }
 
-    /// The same store for the paths of users whom nobody knows: several of them may be behind one address, on paths of their own.
-    #[must_use]
-    pub fn of_the_public(&self, user: &str) -> Self {
-        Self { is_public: true, ..self.of(user) }
-    }
-
-    /// For a transfer with these settings from the local address `from` to the host `to`.
-    pub(super) fn take(&self, from: IpAddr, to: IpAddr, objects: &Objects) -> PathInUse {
-        let route = Route { user: self.user.clone(), from: from.to_canonical(), to: to.to_canonical() };
-        let known = self.lock().get(&route).filter(|found| found.is_new()).map(|found| found.path);
-        let control = if self.is_public { SharedControl::default() } else { self.control(&route, objects) };
-        PathInUse { paths: self.clone(), route, known, control }
+    /// For a transfer between these ends.
+    pub(super) fn take(&self, ends: Ends) -> PathInUse {
+        let Ends { from, to, via, is_own } = ends;
+        let route = Route {
+            user: self.user.clone(),
+            from: from.to_canonical(),
+            to: to.to_canonical(),
+            via: via.map(|via| via.to_canonical()),
+        };
+        let mut all = self.lock();
+        let found = all.get_mut(&route).filter(|found| found.is_new());
+        let (known, is_first) = match found {
+            Some(found) => (Some(found.path), !std::mem::replace(&mut found.is_in_use, true)),
+            None => (None, false),
+        };
+        drop(all);
+        PathInUse { paths: self.clone(), route, known, is_first, is_own }
     }
 
     /// The control of all transfers on `route` with these settings.
-    fn control(&self, route: &Route, objects: &Objects) -> SharedControl {
-        let settings = (objects.control, objects.loss_per_million, objects.rate.map(|rate| rate.0));
+    fn control(&self, route: &Route, objects: &Objects, packet_len: u32) -> SharedControl {
+        let settings = (objects.control, objects.loss_per_million, objects.rate.map(|rate| rate.0), packet_len);
         let mut controls = self.controls.lock().unwrap_or_else(PoisonError::into_inner);
-        controls.retain(|_, control| !control.is_unused());
+        controls.retain(|_, control| !control.is_only_clone());
         controls.entry((route.clone(), settings)).or_default().clone()
     }
 
@@ -101,9 +124,9 @@ impl KnownPaths {
         let lines = file::read(path);
         let mut all = self.lock();
         for Line { from, to, path, at } in lines.into_iter().take(MOST) {
-            let route = Route { user: self.user.clone(), from, to };
-            let found = Found { path, at };
-            let is_older = all.get(&route).is_none_or(|known| known.at < at);
+            let route = Route { user: self.user.clone(), from, to, via: None };
+            let found = Found { path, at, is_in_use: false };
+            let is_older = all.get(&route).is_none_or(|known| known.at < at && !known.is_in_use);
             if found.is_new() && is_older {
                 all.insert(route, found);
             }
@@ -116,7 +139,8 @@ impl KnownPaths {
         self.read();
         let of =
             |(route, found): (&Route, &Found)| Line { from: route.from, to: route.to, path: found.path, at: found.at };
-        let lines: Vec<Line> = self.lock().iter().filter(|(_, found)| found.is_new()).map(of).collect();
+        let lines: Vec<Line> =
+            self.lock().iter().filter(|(route, found)| found.is_new() && route.via.is_none()).map(of).collect();
         if let Err(error) = file::write(path, &lines) {
             tracing::debug!(path = %path.display(), %error, "what is known of paths cannot be kept");
         }
@@ -140,9 +164,17 @@ impl PathInUse {
         self.known
     }
 
-    /// The control that the transfer has with others.
-    pub(super) fn control(&self) -> SharedControl {
-        self.control.clone()
+    /// The same if the transfer may begin with the known rate.
+    pub(super) fn to_resume(&self) -> Option<KnownPath> {
+        self.known.filter(|_| self.is_first)
+    }
+
+    /// The control of the transfer, whose packets have this length: that of others between the same ends, if this end has connected.
+    pub(super) fn control(&self, objects: &Objects, packet_len: u32) -> SharedControl {
+        match self.is_own {
+            true => self.paths.control(&self.route, objects, packet_len),
+            false => SharedControl::default(),
+        }
     }
 
     /// Records what the transfer has found.
@@ -156,10 +188,18 @@ impl PathInUse {
             (found.path, found.at) = (path, at);
         } else if has_room {
             // Others have to wait until some are forgotten.
-            all.insert(self.route.clone(), Found { path, at });
+            all.insert(self.route.clone(), Found { path, at, is_in_use: false });
         }
         drop(all);
         self.paths.write();
+    }
+}
+
+impl Drop for PathInUse {
+    fn drop(&mut self) {
+        if let Some(found) = self.paths.lock().get_mut(&self.route).filter(|_| self.is_first) {
+            found.is_in_use = false;
+        }
     }
 }
 
@@ -170,6 +210,10 @@ mod tests {
 
     const PATH: KnownPath = KnownPath { bits_per_second: 9, rtt: Duration::from_millis(1), loss_per_million: 0 };
 
+    fn ends(from: IpAddr, to: IpAddr) -> Ends {
+        Ends { from, to, via: None, is_own: true }
+    }
+
     fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
@@ -177,39 +221,55 @@ mod tests {
     #[test]
     fn paths_are_known_by_user_and_addresses_and_are_few() {
         let (paths, here) = (KnownPaths::default(), addr("198.51.100.1"));
-        let known =
-            |paths: &KnownPaths, from: IpAddr, to: &str| paths.take(from, addr(to), &Objects::default()).known();
-        paths.take(here, addr("::ffff:192.0.2.1"), &Objects::default()).learn(PATH);
+        let known = |paths: &KnownPaths, from: IpAddr, to: &str| paths.take(ends(from, addr(to))).known();
+        paths.take(ends(here, addr("::ffff:192.0.2.1"))).learn(PATH);
         assert_eq!(known(&paths, here, "192.0.2.1"), Some(PATH));
         assert_eq!(known(&paths, here, "192.0.2.2"), None);
         assert_eq!(known(&paths, addr("198.51.100.2"), "192.0.2.1"), None, "from another network");
         assert_eq!(known(&paths.of("alice"), here, "192.0.2.1"), None, "of another user");
-        paths.of("alice").take(here, addr("192.0.2.9"), &Objects::default()).learn(PATH);
+        paths.of("alice").take(ends(here, addr("192.0.2.9"))).learn(PATH);
         assert_eq!(known(&paths.of("alice"), here, "192.0.2.9"), Some(PATH));
-        (0..2000u32).for_each(|n| paths.take(here, IpAddr::from(n.to_be_bytes()), &Objects::default()).learn(PATH));
+        (0..2000u32).for_each(|n| paths.take(ends(here, IpAddr::from(n.to_be_bytes()))).learn(PATH));
         assert_eq!(paths.lock().len(), MOST);
         let newer = KnownPath { bits_per_second: 10, ..PATH };
-        paths.take(here, addr("192.0.2.1"), &Objects::default()).learn(newer);
+        paths.take(ends(here, addr("192.0.2.1"))).learn(newer);
         assert_eq!(known(&paths, here, "192.0.2.1"), Some(newer));
     }
 
     #[test]
-    fn transfers_of_a_user_to_a_host_have_one_control() {
-        let (paths, here) = (KnownPaths::default(), addr("198.51.100.1"));
-        let take = |paths: &KnownPaths, to: &str, objects: &Objects| paths.take(here, addr(to), objects);
+    fn one_transfer_at_a_time_begins_with_the_known_rate() {
+        let (paths, here, to) = (KnownPaths::default(), addr("198.51.100.1"), addr("192.0.2.1"));
+        paths.take(ends(here, to)).learn(PATH);
+        let first = paths.take(ends(here, to));
+        let second = paths.take(ends(here, to));
+        assert_eq!((first.to_resume(), second.to_resume()), (Some(PATH), None));
+        assert_eq!(second.known(), Some(PATH), "its loss, for one");
+        let via = Ends { via: Some(addr("203.0.113.1")), ..ends(here, to) };
+        assert_eq!(paths.take(via).known(), None, "through a gateway");
+        drop(second);
+        assert_eq!(paths.take(ends(here, to)).to_resume(), None, "the first one goes on");
+        drop(first);
+        assert_eq!(paths.take(ends(here, to)).to_resume(), Some(PATH));
+    }
+
+    #[test]
+    fn own_transfers_to_a_host_have_one_control() {
+        let (paths, here, to) = (KnownPaths::default(), addr("198.51.100.1"), addr("192.0.2.1"));
         let usual = Objects::default();
         let slow = Objects { rate: Some(BitRate(1_000_000)), ..usual };
-        let same = |one: &PathInUse, other: &PathInUse| one.control.is(&other.control);
-        let first = take(&paths, "192.0.2.1", &usual);
-        assert!(same(&first, &take(&paths, "192.0.2.1", &usual)));
-        assert!(!same(&first, &take(&paths, "192.0.2.2", &usual)), "another host");
-        assert!(!same(&first, &take(&paths, "192.0.2.1", &slow)), "other settings");
-        assert!(!same(&first, &take(&paths.of("alice"), "192.0.2.1", &usual)), "another user");
-        let public = paths.of_the_public("anonymous");
-        assert!(!same(&take(&public, "192.0.2.1", &usual), &take(&public, "192.0.2.1", &usual)), "strangers");
+        let control = |ends, objects: &Objects, packet| paths.take(ends).control(objects, packet);
+        let first = control(ends(here, to), &usual, 1438);
+        assert!(first.is(&control(ends(here, to), &usual, 1438)));
+        assert!(!first.is(&control(ends(here, addr("192.0.2.2")), &usual, 1438)), "another host");
+        assert!(!first.is(&control(ends(here, to), &slow, 1438)), "other settings");
+        assert!(!first.is(&control(ends(here, to), &usual, 1400)), "other packets");
+        let via = Ends { via: Some(addr("203.0.113.1")), ..ends(here, to) };
+        assert!(!first.is(&control(via, &usual, 1438)), "through a gateway");
+        let accepted = Ends { is_own: false, ..ends(here, to) };
+        assert!(!control(accepted, &usual, 1438).is(&control(accepted, &usual, 1438)), "accepted ones");
         // None is kept for nobody.
         drop(first);
-        drop(take(&paths, "192.0.2.9", &usual));
+        control(ends(here, addr("192.0.2.9")), &usual, 1438);
         assert!(paths.controls.lock().unwrap().len() <= 1);
     }
 
@@ -217,11 +277,11 @@ mod tests {
     fn paths_outlive_the_program_for_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let (file, here) = (dir.path().join("paths"), addr("198.51.100.1"));
-        let known = |to: &str| KnownPaths::in_file(file.clone()).take(here, addr(to), &Objects::default()).known();
+        let known = |to: &str| KnownPaths::in_file(file.clone()).take(ends(here, addr(to))).known();
         // Two programs at the same time.
         let [one, other] = [(); 2].map(|()| KnownPaths::in_file(file.clone()));
-        one.take(here, addr("192.0.2.1"), &Objects::default()).learn(PATH);
-        other.take(here, addr("192.0.2.2"), &Objects::default()).learn(PATH);
+        one.take(ends(here, addr("192.0.2.1"))).learn(PATH);
+        other.take(ends(here, addr("192.0.2.2"))).learn(PATH);
         assert_eq!([known("192.0.2.1"), known("192.0.2.2"), known("192.0.2.3")], [Some(PATH), Some(PATH), None]);
         // Ten minutes later, and with a clock that was set back.
         let now = SystemTime::now();
@@ -231,7 +291,7 @@ mod tests {
         }
         // No place to keep them.
         let nowhere = KnownPaths::in_file(dir.path().join("paths/below a file"));
-        nowhere.take(here, addr("192.0.2.1"), &Objects::default()).learn(PATH);
-        assert_eq!(nowhere.take(here, addr("192.0.2.1"), &Objects::default()).known(), Some(PATH));
+        nowhere.take(ends(here, addr("192.0.2.1"))).learn(PATH);
+        assert_eq!(nowhere.take(ends(here, addr("192.0.2.1"))).known(), Some(PATH));
     }
 }

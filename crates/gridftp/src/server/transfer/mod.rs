@@ -24,7 +24,6 @@ use super::names::{nobodys, quoted};
 use super::session::task::{DataEndpoint, Operation, Transfer};
 use super::worker::{TaskClient, Worker};
 use crate::data::{Channel, ChannelSecurity, Mode, Peers, Settings};
-use phoebus_accounts::config::is_anonymous;
 use phoebus_files::block::Pool;
 use phoebus_files::key::Key;
 use phoebus_net::{Buffer, Profile, route};
@@ -187,10 +186,7 @@ impl Worker {
             transport: stack.transport(connects.is_some(), &profile),
             objects: stack.objects(),
             object_memory: Some(self.server.object_memory.clone()),
-            known_paths: match is_anonymous(user) {
-                true => self.server.known_paths.of_the_public(user),
-                false => self.server.known_paths.of(user),
-            },
+            known_paths: self.server.known_paths.of(user),
             datagram_timeout: Settings::default().datagram_timeout,
             profile,
             most: data.streams as usize,

@@ -191,9 +191,9 @@ impl Hosts {
         Ok(std::path::absolute(self.files.path())?.join(name))
     }
 
-    /// A directory in which programs of any user keep what they know.
-    pub(super) fn state(&self) -> anyhow::Result<PathBuf> {
-        let state = self.file("state")?;
+    /// A directory in which the programs of this user keep what they know. Any user can write there.
+    pub(super) fn state(&self, user: &str) -> anyhow::Result<PathBuf> {
+        let state = self.file(&format!("state-{user}"))?;
         fs::create_dir_all(&state)?;
         for path in [self.files.path(), &state] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;

@@ -144,8 +144,7 @@ impl Experiment for Starts {
             title: "Objects, known paths and users".into(),
             method: format!(
                 "Puts of {} MB from memory to memory, from the first byte of data to the confirmation of the last. An ordinary user's \
-                 sockets have the system's limits at both ends. A known path is one that the client's last run has used; its first \
-                 run is among the runs. Medians, with the smallest and the largest of the runs.",
+                 sockets have the system's limits at both ends. A known path is one that an earlier run of the client has used. Medians, with the smallest and the largest of the runs.",
                 self.bytes / 1_000_000
             ),
             tables: [GOODPUT, WASTE, cpu("client"), cpu("server")].map(|metric| table(results, metric)).into(),

@@ -104,6 +104,8 @@ pub struct Sender {
     parity: Option<VecDeque<(u64, ParityNumber)>>,
     /// When the peer was last heard or asked.
     heard_at: Duration,
+    /// Since when the peer is silent, if the control was not told of that.
+    silent_since: Option<Duration>,
     /// Consecutive time-outs.
     timeouts: u32,
     /// Packets to send whatever the window says, to ask a silent peer.
@@ -198,6 +200,7 @@ impl Sender {
             tail: None,
             parity: None,
             heard_at: now,
+            silent_since: None,
             timeouts: 0,
             probes: 0,
             counters: SendCounters::default(),
@@ -341,8 +344,12 @@ impl Sender {
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.silence_at().is_some_and(|at| at <= now) {
             if self.timeouts == 0 {
+                self.silent_since = Some(self.heard_at);
+            }
+            // As long as others hear something, it is not told.
+            if let Some(since) = self.silent_since {
                 let path = self.path();
-                self.control.timed_out(now, &path, self.heard_at);
+                self.silent_since = Some(since).filter(|_| !self.control.timed_out(now, &path, since));
             }
             self.timeouts += 1;
             self.heard_at = now;
@@ -362,7 +369,7 @@ impl Sender {
         if ack.complete > self.chunks.end() {
             return Err(AckError("a chunk"));
         }
-        (self.heard_at, self.timeouts, self.probes) = (now, 0, 0);
+        (self.heard_at, self.silent_since, self.timeouts, self.probes) = (now, None, 0, 0);
         self.chunks.raise_credit(ack.credit);
         if ack.drops > self.counters.drops {
             self.counters.drops = ack.drops;

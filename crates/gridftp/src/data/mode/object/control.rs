@@ -4,11 +4,12 @@ use super::super::super::acceptor::Acceptor;
 use super::super::super::channel::{Direction, Inner};
 use super::super::super::connection::Connection;
 use super::super::super::error::Error;
+use super::super::super::known_paths::Ends;
 use phoebus_net::object::{self, OVERHEAD, Path, Port, Secret};
 use phoebus_proto::object::{Inbox, Message, Seal, Shape};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::datagrams::PREFIX_LEN;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -74,12 +75,14 @@ impl Control {
         }
     }
 
-    /// The host at the other end of the path of datagrams.
-    pub(super) fn far_end(&self, inner: &Inner) -> Result<IpAddr, Error> {
-        match &inner.way {
-            Direction::Connect(to) if self.connection.datagrams().is_some() => Ok(to[0].ip()),
-            _ => Ok(self.peer()?.ip()),
-        }
+    /// The ends of the path of datagrams, as far as this end knows.
+    pub(super) fn ends(&self, inner: &Inner) -> Result<Ends, Error> {
+        let via = self.connection.datagrams().map(|route| route.to.ip());
+        let to = match &inner.way {
+            Direction::Connect(to) if via.is_some() => to[0].ip(),
+            _ => self.peer()?.ip(),
+        };
+        Ok(Ends { from: self.own_addr()?.ip(), to, via, is_own: self.is_own })
     }
 
     /// The longest packets to the other end, and the longest that routers are likely to pass: what TCP has agreed on may be
@@ -184,7 +187,7 @@ impl Control {
 /// The error of a control stream that was not opened. Gateways that relay no datagrams leave other ways.
 fn without_datagrams(inner: &Inner, error: Error) -> Error {
     match error {
-        Error::Net(phoebus_net::Error::Carrier { code: Code::Requirement, reason }) => {
+        Error::Net(phoebus_net::Error::Carrier { code: Code::Requirement, reason }) if reason.contains("datagrams") => {
             if let Some(losses) = inner.losses() {
                 losses.note_no_datagrams(&reason);
             }

@@ -21,7 +21,13 @@ pub(super) async fn receive(inner: &Arc<Inner>, intake: Intake, blocks: &Sender)
     match run(inner, &mut control, &objects, (intake, blocks)).await {
         Ok(()) => {
             // Everything is here, whether or not the peer still hears of it.
-            tokio::spawn(control.into_connection().part(LAST_WORDS));
+            let parting = control.into_connection().part(LAST_WORDS);
+            match inner.is_listening() {
+                // The peer's reply does not wait for its own end.
+                true => drop(tokio::spawn(parting)),
+                // This program may end before a task does.
+                false => parting.await,
+            }
             Ok(())
         }
         Err(error) => Err(control.fail(inner, error).await),
@@ -45,6 +51,9 @@ async fn run(
     if seal != objects.seal {
         return Err(Error::Object("the peer proposes another seal than was agreed (seal)".to_owned()));
     }
+    // What comes through gateways has to fit what precedes it on their hops.
+    let longest = control.longest_relayed().map_or(shape.packet_len, |longest| longest.min(shape.packet_len) & !1);
+    let shape = Shape { packet_len: longest, ..shape };
     // Packets have to fit the chunk, whatever is the least.
     let chunk_len = shape.chunk_len.min(objects.chunk).max(shape.packet_len);
     let memory = inner.settings.object_memory.as_ref();
@@ -53,9 +62,7 @@ async fn run(
         Some(share) => share.fit((chunk_len, shape.packet_len), objects.buffers),
         None => (chunk_len, objects.buffers),
     };
-    // What comes through gateways has to fit what precedes it on their hops.
-    let longest = control.longest_relayed().map_or(shape.packet_len, |longest| longest.min(shape.packet_len) & !1);
-    let shape = Shape { chunk_len, packet_len: longest, ..shape };
+    let shape = Shape { chunk_len, ..shape };
     shape.check().map_err(|error| Error::Object(format!("the gateways relay too short datagrams: {error}")))?;
     let secret = match (seal, control.secret(shape.transfer)) {
         (_, Some(secret)) => secret,

@@ -49,7 +49,7 @@ async fn run(
     objects: &Objects,
     (flow, moved): (Arc<dyn Flow>, Arc<AtomicU64>),
 ) -> Result<u64, Error> {
-    let path = inner.settings.known_paths.take(control.own_addr()?.ip(), control.far_end(inner)?, objects);
+    let path = inner.settings.known_paths.take(control.ends(inner)?);
     let (sending, shape, granted) = agree(inner, control, objects, &path).await?;
     let mut credit = Credit(granted);
     open(control, &sending, &mut credit).await?;
@@ -204,7 +204,10 @@ async fn agree(
     }
     shape.chunk_len = chunk_len;
     let (port, path) = match path {
-        Some(path) => path,
+        Some((port, mut path)) => {
+            path.shorten(shape.packet_len);
+            (port, path)
+        }
         None => control.path(inner, (shape, objects.seal, &secret), true)?,
     };
     let config = SendConfig {
@@ -218,12 +221,12 @@ async fn agree(
     // Before the user's own time-out, which could not say why nothing moves.
     let options = SendingOptions {
         config,
-        shared_control: in_use.control(),
+        shared_control: in_use.control(objects, shape.packet_len),
         chunks: objects.buffers.into(),
         batch: objects.batch,
         silence: inner.settings.stall_timeout * 3 / 4,
     };
-    let factory = objects.factory(in_use.known());
+    let factory = objects.factory(in_use.to_resume());
     let sending = Sending::start(port, path, (shape, objects.seal, &secret), &*factory, options)?;
     sending.raise_credit(credit);
     Ok((sending, shape, credit))
