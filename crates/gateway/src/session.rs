@@ -130,7 +130,11 @@ async fn prepare(
     let offer = offer(shared, setup, request, first, settings);
     let came_by = came_by(request, settings);
     let datagrams = datagrams(shared, setup, request, first, (&came_by, &mut hop))?;
-    let facts = facts(request, &hop, settings, asked.elapsed());
+    let mut facts = facts(request, &hop, settings, asked.elapsed());
+    if datagrams.is_some() {
+        let separator = if facts.note.is_empty() { "" } else { "; " };
+        facts.note.push_str(&format!("{separator}datagrams are relayed beside the session"));
+    }
     let segments = [came_by, hop.segment.clone()];
     let live = ActiveSession::new(facts, [first, &hop.stream], segments, [settings.user_timeout, hop.user_timeout]);
     live.mark(Side::Second, &hop.stats);

@@ -78,7 +78,7 @@ impl Reader<'_> {
                 None => self.file.display().to_string(),
             },
         };
-        let datagrams = self.datagrams(raw.datagrams)?;
+        let datagrams = self.datagrams(raw.datagrams, &listeners)?;
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
             name,
@@ -191,12 +191,29 @@ impl Reader<'_> {
         Ok(address)
     }
 
-    fn datagrams(&self, raw: raw::Datagrams) -> Result<Vec<SocketAddr>, ConfigError> {
-        let mut addresses = Vec::new();
+    fn datagrams(&self, raw: raw::Datagrams, listeners: &[Listen]) -> Result<Vec<SocketAddr>, ConfigError> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        let overlap = |one: SocketAddr, other: SocketAddr| {
+            let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+            one.port() == other.port()
+                && one.port() != 0
+                && one.is_ipv4() == other.is_ipv4()
+                && (is_any || one.ip() == other.ip())
+        };
         for given in raw.addresses.map(Spanned::into_inner).unwrap_or_default() {
             let address = self.address(&given)?;
-            if address.port() != 0 && addresses.contains(&address) {
-                return Err(self.at(&given, format!("datagrams.addresses has {address} twice")));
+            if let Some(other) = addresses.iter().find(|other| overlap(address, **other)) {
+                let message =
+                    format!("datagrams.addresses has {address} beside {other}; expected another port or address");
+                return Err(self.at(&given, message));
+            }
+            let takes = |listen: &&Listen| ["udt", "quic"].contains(&&*listen.transport);
+            if let Some(listen) = listeners.iter().filter(takes).find(|listen| overlap(address, listen.address)) {
+                let message = format!(
+                    "the [[listen]] with {} at {} has the UDP port of {address}; expected another port",
+                    listen.transport, listen.address
+                );
+                return Err(self.at(&given, message));
             }
             addresses.push(address);
         }

@@ -223,6 +223,15 @@ fn errors_name_file_line_and_column() {
         ("profile = \"lan\"", "pg.toml:4:11: there is no profile \"lan\"; expected one of: default"),
         ("[[listen]]\naddress = \"pg1:5006\"", "pg.toml:5:11: \"pg1:5006\" is not an address and port such as"),
         ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice with tcp"),
+        ("[datagrams]\naddresses = [\"pg1\"]", "pg.toml:5:14: \"pg1\" is not an address and port such as"),
+        (
+            "[datagrams]\naddresses = [\"0.0.0.0:7\", \"127.0.0.1:7\"]",
+            "pg.toml:5:27: datagrams.addresses has 127.0.0.1:7 beside 0.0.0.0:7; expected another port or address",
+        ),
+        (
+            "[[listen]]\naddress = \"0.0.0.0:7\"\ntransport = \"udt\"\n[datagrams]\naddresses = [\"127.0.0.1:7\"]",
+            "pg.toml:8:14: the [[listen]] with udt at 0.0.0.0:7 has the UDP port of 127.0.0.1:7; expected another port",
+        ),
         ("transport = \"sctp\"", "pg.toml:4:13: there is no transport \"sctp\"; expected one of: tcp, udt, quic"),
         (
             "security = \"encrypt\"",

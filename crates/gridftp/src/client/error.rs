@@ -119,6 +119,8 @@ pub(super) fn bare(error: &Error, name: &str) -> String {
 pub(super) fn data(name: &str, error: crate::data::Error) -> Error {
     match error {
         crate::data::Error::Store(error) => error,
+        // It takes another configuration of the gateways.
+        crate::data::Error::NotRelayed(reason) => senseless(name, reason),
         other => passing(name, other.to_string()),
     }
 }

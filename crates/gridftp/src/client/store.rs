@@ -306,6 +306,7 @@ async fn store(
                 }
                 Err(error) => {
                     sending.no_data.fetch_or(matches!(error, data::Error::Net(_)), Ordering::Relaxed);
+                    let is_final = matches!(error, crate::data::Error::NotRelayed(_));
                     let error = super::error::data(name, error);
                     while answers > 0 {
                         answers -= 1;
@@ -325,6 +326,8 @@ async fn store(
                         }
                     };
                     return Err(match timeout(WORDS, last).await.unwrap_or_else(|_| Err(silent(name, WORDS))) {
+                        // The server has only seen that this end gave up.
+                        Ok(_) if is_final => error,
                         Ok(reply) if reply.is_success() || matches!(reply.code, 425 | 426) => {
                             passing(name, format!("{}; the server says {}", bare(&error, name), words(&reply)))
                         }

@@ -158,6 +158,8 @@ impl Task<'_> {
         }
         match session.last(WORDS).await {
             Ok(reply) if reply.is_success() => error,
+            // The server has only seen that this end gave up.
+            Ok(_) if error.kind() == ErrorKind::Request => error,
             // These errors only say what became of the connection.
             Ok(reply) if matches!(reply.code, 425 | 426) => {
                 passing(self.name, format!("{}; the server says {}", bare(&error, self.name), words(&reply)))

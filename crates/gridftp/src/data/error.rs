@@ -102,6 +102,9 @@ pub enum Error {
     /// No datagrams get through, so nothing was sent. Files may go over connections.
     #[error("{0}")]
     NoDatagrams(String),
+    /// The gateways relay no datagrams.
+    #[error("{0}")]
+    NotRelayed(String),
     /// A task of the transfer ended without a word.
     #[error("the transfer was given up")]
     GivenUp,
@@ -128,6 +131,10 @@ impl From<Error> for phoebus_files::Error {
                 reason: Error::NotResumed.to_string(),
                 kind: ErrorKind::Denied,
             },
+            // It takes another configuration of the gateways.
+            Error::NotRelayed(reason) => {
+                Self::Store { name: "data channel".to_owned(), reason, kind: ErrorKind::Request }
+            }
             other => {
                 Self::Store { name: "data channel".to_owned(), reason: other.to_string(), kind: ErrorKind::Passing }
             }

@@ -186,9 +186,15 @@ impl CheckedPath {
                     self.packet_len
                 )));
             }
-            return Err(Failure::Closed(format!(
-                "datagrams (UDP) to {to} got no answer within {seconds} s; a firewall may drop them, or the answers"
-            )));
+            return Err(Failure::Closed(match port.is_relayed() {
+                true => format!(
+                    "datagrams (UDP) by way of the gateway at {to} got no answer from the server within {seconds} s; a firewall may drop \
+                     them, or the answers, before that gateway or behind it"
+                ),
+                false => format!(
+                    "datagrams (UDP) to {to} got no answer within {seconds} s; a firewall may drop them, or the answers"
+                ),
+            }));
         }
         if let Some(header) = self.checking.poll_transmit(now) {
             let mut out = header.encode().to_vec();

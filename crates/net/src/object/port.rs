@@ -111,6 +111,11 @@ impl Port {
         let _ = rustix::io::write(&self.0.wake_fd, &1u64.to_ne_bytes());
     }
 
+    /// Whether a gateway relays all datagrams.
+    pub(super) fn is_relayed(&self) -> bool {
+        self.0.route.is_some()
+    }
+
     /// Bytes that go before each datagram on its way to a gateway.
     pub fn prefix_len(&self) -> usize {
         if self.0.route.is_some() { PREFIX_LEN } else { 0 }

@@ -150,6 +150,8 @@ impl Gateway {
              # Leave this out on a host without IPv6.\n[[listen]]\naddress = \"[::]:{port}\"\n\n\
              # For phoebus status; the directory is made by: install -d -o USER /run/phoebus\n\
              # [admin]\n# socket = \"/run/phoebus/gateway.sock\"\n\n\
+             # For phoebus cp --stack object, at a UDP port that the neighbours can reach.\n\
+             # [datagrams]\n# addresses = [\"0.0.0.0:5008\"]\n\n\
              [[peer]]\nname = \"{}\"\naddress = \"{}\"\n",
             other.name,
             shown(&other.address),

@@ -104,8 +104,13 @@ fn objects_are_refused_where_a_gateway_relays_none() {
         fs::write(path.server.local().join("x"), bytes(1_000_000)).unwrap();
         let output = path.cp("object", ["x", &path.server.url("a")]);
         let said = said(&output);
-        assert!(!output.status.success() && said.contains(&format!("{culprit} relays none")), "{said}");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("{culprit} relays none")), "{said}");
         assert!(!path.server.path("a").exists());
+        fs::write(path.server.path("there"), bytes(LEN)).unwrap();
+        let output = path.cp("object", [&path.server.url("there"), "y"]);
+        let said = self::said(&output);
+        assert!(output.status.code() == Some(1) && said.contains(&format!("{culprit} relays none")), "{said}");
         let output = path.cp("object:seal=none", ["x", &path.server.url("a")]);
         assert!(
             output.status.code() == Some(2)

@@ -219,11 +219,16 @@ impl Thread {
     }
 
     fn silent(&self, to: SocketAddr) -> String {
-        format!(
-            "{to} has acknowledged nothing new for {} s; a firewall may drop datagrams (UDP) to it, or from it to {}",
-            self.silence.as_secs(),
-            self.shared.port.local_addr()
-        )
+        let (seconds, own) = (self.silence.as_secs(), self.shared.port.local_addr());
+        match self.shared.port.is_relayed() {
+            true => format!(
+                "the server has acknowledged nothing new for {seconds} s; a firewall may drop datagrams (UDP) that go by way of the \
+                 gateway at {to}, before it or behind it, or the path behind it carries only shorter ones than at the start"
+            ),
+            false => format!(
+                "{to} has acknowledged nothing new for {seconds} s; a firewall may drop datagrams (UDP) to it, or from it to {own}"
+            ),
+        }
     }
 
     /// Sends a batch. Returns false if the socket has no room for it: then it is held.

@@ -191,7 +191,7 @@ fn without_datagrams(inner: &Inner, error: Error) -> Error {
             if let Some(losses) = inner.losses() {
                 losses.note_no_datagrams(&reason);
             }
-            Error::NoDatagrams(reason)
+            Error::NotRelayed(reason)
         }
         other => other,
     }
