@@ -7,6 +7,7 @@ use crate::sessions::SessionDatagrams;
 use crate::shared::{Setup, Shared};
 use phoebus_net::Stream;
 use phoebus_proto::session::datagrams::DatagramGrant;
+use std::time::Duration;
 
 /// Relays datagrams between the requester, on `first`, and the next hop. Returns what the requester is told.
 ///
@@ -34,7 +35,10 @@ pub(crate) fn relay(
     let failed = |error: &std::io::Error| format!("{name} cannot relay any: {}", phoebus_net::reason(error));
     let own = first.local_addr().map_err(|error| failed(&error))?.ip();
     let towards = hop.stream.local_addr().map_err(|error| failed(&error))?.ip();
-    match relay.relay((request.from.ip(), own), towards, onward) {
+    let further = hop.lent.as_ref().and_then(|(_, connection)| connection.opened()).map_or(0, |opened| opened.rtt_us());
+    let first_hop = first.stats().map_or(0, |stats| stats.rtt_us);
+    let rtt = Duration::from_micros(first_hop.saturating_add(hop.stats.rtt_us).saturating_add(further));
+    match relay.relay((request.from.ip(), own), towards, (onward, rtt)) {
         Ok(Some((grant, flow))) => Ok((grant, SessionDatagrams::new(flow, slot))),
         Ok(None) => Err(format!("{name} relays none at {own} (datagrams.addresses)")),
         Err(error) => Err(failed(&error)),

@@ -6,6 +6,7 @@ use phoebus_proto::session::datagrams::{DatagramGrant, PREFIX_LEN, Towards};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Where datagrams go from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub(super) struct Flow {
     /// The socket towards the destination.
     pub(super) socket: Socket,
     onward: Onward,
+    /// Round trip of the session's path.
+    pub(super) rtt: Duration,
     up: Counter,
     down: Counter,
 }
@@ -61,9 +64,14 @@ struct Counter {
 }
 
 impl Flow {
-    pub(super) fn new(grant: DatagramGrant, (host, listener): (IpAddr, usize), socket: Socket, onward: Onward) -> Self {
+    pub(super) fn new(
+        grant: DatagramGrant,
+        (host, listener): (IpAddr, usize),
+        socket: Socket,
+        (onward, rtt): (Onward, Duration),
+    ) -> Self {
         let (host, client) = (host.to_canonical(), Mutex::new(None));
-        Self { grant, host, listener, client, socket, onward, up: Counter::default(), down: Counter::default() }
+        Self { grant, host, listener, client, socket, onward, rtt, up: Counter::default(), down: Counter::default() }
     }
 
     /// The datagram in `bytes`, which `from` has sent to the address `to` of this host, and its prefix for the next hop. `None` if

@@ -31,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Marks the eventfd among what the thread waits for.
 const WAKE: u64 = u64::MAX;
@@ -102,7 +102,8 @@ impl DatagramRelay {
     }
 
     /// Relays datagrams between `neighbour`, whose connection has the address `own` here, and the next hop, which knows this host
-    /// as `towards`. Returns what the neighbour is told. `None` if no listener has an address that the neighbour can reach.
+    /// as `towards`. `rtt` is the round trip of the session's whole path, as far as it is known. Returns what the neighbour is told.
+    /// `None` if no listener has an address that the neighbour can reach.
     ///
     /// # Errors
     /// There is no socket, or no random numbers.
@@ -110,7 +111,7 @@ impl DatagramRelay {
         &self,
         (neighbour, own): (IpAddr, IpAddr),
         towards: IpAddr,
-        onward: Onward,
+        (onward, rtt): (Onward, Duration),
     ) -> io::Result<Option<(DatagramGrant, RelayedFlow)>> {
         let (own, onward) = (own.to_canonical(), onward.canonical());
         let reaches = |listener: &&Socket| {
@@ -127,7 +128,7 @@ impl DatagramRelay {
         let grant = DatagramGrant { port, flow, key, longest: longest(neighbour, &onward) };
         let socket = Socket::bind(SocketAddr::new(towards.to_canonical(), 0), TooLong::SentWhole)?;
         socket.hold(FLOW_BUFFER)?;
-        let flow = Arc::new(Flow::new(grant, (neighbour, at), socket, onward));
+        let flow = Arc::new(Flow::new(grant, (neighbour, at), socket, (onward, rtt)));
         let number = epoll::EventData::new_u64(grant.flow);
         // Whoever is told of the flow finds it there.
         self.shared.flows.write().unwrap_or_else(PoisonError::into_inner).insert(grant.flow, flow.clone());
@@ -192,7 +193,7 @@ impl Shared {
             let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), None);
             let (mut moved, mut more) = (0, false);
             for event in &events {
-                let (bytes, is_full) = self.ready(event, &mut inbox, &mut batch);
+                let (bytes, is_full) = self.ready(event, &mut inbox, (&mut batch, &mut gather));
                 (moved, more) = (moved + bytes, more || is_full);
             }
             let wait = gather.relayed(moved, Instant::now());
@@ -205,7 +206,12 @@ impl Shared {
 
     /// Relays what one of the sockets has, as much as one turn takes. Returns the number of bytes that neighbours have sent, and
     /// whether there may be more.
-    fn ready(&self, event: &epoll::Event, inbox: &mut Inbox, batch: &mut Batch) -> (usize, bool) {
+    fn ready(
+        &self,
+        event: &epoll::Event,
+        inbox: &mut Inbox,
+        (batch, gather): (&mut Batch, &mut Gather),
+    ) -> (usize, bool) {
         let (number, flags) = (event.data.u64(), event.flags);
         if number == WAKE {
             let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
@@ -223,6 +229,7 @@ impl Shared {
             more = match &flow {
                 Some(flow) => inbox.receive(socket, |bytes, meta| {
                     if let Some((prefix, datagram)) = flow.downwards(bytes, meta.addr) {
+                        gather.has_flow(flow.rtt);
                         moved += bytes.len();
                         batch.push((flow, Direction::Down), &prefix, datagram, &self.listeners);
                     }
@@ -234,6 +241,7 @@ impl Shared {
                     }
                     let Some(flow) = &latest else { return };
                     if let Some((prefix, datagram)) = flow.upwards(bytes, meta.addr, meta.dst_ip) {
+                        gather.has_flow(flow.rtt);
                         moved += bytes.len();
                         let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
                         batch.push((flow, Direction::Up), prefix, datagram, &self.listeners);
