@@ -33,9 +33,9 @@ pub(crate) struct FarArgs {
     remote_command: String,
     #[command(flatten)]
     ssh: SshArgs,
-    /// Driver stack of data connections in GCT's notation, lowest driver first: "udt",
-    /// "tcp:sndbuf=4MiB,rate:rate=1gbit", or "phoebus:path=HOST/PORT|HOST/PORT" for gateways. "auto" chooses between TCP
-    /// and objects over UDP for each file
+    /// Driver stack of data connections in GCT's notation, lowest driver first: "object" (files as objects over UDP, with
+    /// phoebus serve), "udt", "tcp:sndbuf=4MiB,rate:rate=1gbit", or "phoebus:path=HOST/PORT|HOST/PORT" for gateways. "auto"
+    /// chooses between TCP and objects for each file
     #[arg(long, value_name = "DRIVER[:OPTIONS],...")]
     stack: Option<String>,
     /// When removing at a server that lists symbolic links as directories, treat all of them as directories. The

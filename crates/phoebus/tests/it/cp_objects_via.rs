@@ -75,6 +75,8 @@ fn gateways_relay_the_datagrams_of_objects() {
     let path = Path::through(<[Gateway; 2]>::from(pair(RELAY, RELAY)));
     for report in path.both_ways("object") {
         assert_eq!(report["objects"]["transfers"], 1, "{report:#}");
+        let said = report["path"].as_str().unwrap();
+        assert!(said.contains("data by pg1, pg2 (as objects)"), "{said}");
     }
     path.gateways.iter().for_each(Path::is_quiet);
     for [up, down] in path.carried() {

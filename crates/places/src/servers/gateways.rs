@@ -5,7 +5,7 @@ use super::paths::{Channel, Paths, is_direct};
 use super::stack::Stack;
 use crate::error::{self, Result};
 use crate::options::ServerOptions;
-use phoebus_client::Sessions;
+use phoebus_client::{Report, Sessions};
 use phoebus_config::first_hop::FirstHop;
 use phoebus_config::settings::{Key, Settings};
 use phoebus_gridftp::client::{ControlStream, Route};
@@ -148,14 +148,22 @@ impl Gateways {
     /// Sessions for `channel`. If commands go through gateways, data must too: servers accept it only from the address
     /// of the control connection.
     fn sessions(&self, channel: Channel) -> Sessions {
+        self.noted_sessions(channel, "")
+    }
+
+    /// The same with this note in reports.
+    fn noted_sessions(&self, channel: Channel, note: &'static str) -> Sessions {
         let mut options = self.caller.sessions(&self.settings);
         if channel == Channel::Both {
             (options.fallback, options.bypass_rtt) = (false, Duration::ZERO);
         }
         let (paths, name) = (self.paths.clone(), self.name.clone());
         let (caller, settings) = (self.caller.clone(), self.settings.clone());
+        let channel = if channel == Channel::Both { Channel::Data } else { channel };
         Sessions::new(options, move |report| {
-            paths.add(&name, if channel == Channel::Both { Channel::Data } else { channel }, report);
+            let said = report.note.as_str();
+            let both = [said, note].iter().filter(|note| !note.is_empty()).copied().collect::<Vec<_>>().join("; ");
+            paths.add(&name, channel, &Report { note: both, ..report.clone() });
             caller.opened(&settings, report);
         })
     }
@@ -182,7 +190,7 @@ impl Route for Gateways {
     }
 
     fn objects(&self) -> Option<Arc<dyn Transport>> {
-        let mut sessions = self.sessions(Channel::Both);
+        let mut sessions = self.noted_sessions(Channel::Both, "as objects");
         sessions.ask_for_datagrams();
         Some(Arc::new(sessions))
     }

@@ -76,19 +76,26 @@ fn crowd_with(
     (sim, nodes)
 }
 
+/// Runs until all transfers are done, within `limit`, and checks that they waste little.
+fn complete(sim: &mut Simulator<Crowd>, [sender, receiver]: [NodeId; 2], limit: Duration) {
+    let end = sim.run(Duration::from_secs(60), |sim| {
+        sim.node(sender).hosts.iter().chain(&sim.node(receiver).hosts).all(Host::has_ended)
+    });
+    let hosts = &sim.node(sender).hosts;
+    let count = hosts.len();
+    assert_eq!(end, End::Met, "{count} transfers");
+    let counters = hosts.iter().map(|host| host.sending().sender.counters());
+    let (needed, sent) = counters.fold((0, 0), |all, one| (all.0 + one.needed, all.1 + one.sent));
+    assert!((sent - needed) * 20 < needed, "{count} transfers: {sent} packets sent, {needed} needed");
+    assert!(sim.now() < limit, "{count} transfers took {:?}", sim.now());
+}
+
 #[test]
 fn all_of_several_transfers_complete_and_waste_little() {
     for count in [1, 2, 4, 16] {
         let all: u64 = 60_000_000;
-        let (mut sim, [sender, receiver]) = crowd(count, all / u64::from(count), &link(5, "40ms", "100mbit", "0.5%"));
-        let end = sim.run(Duration::from_secs(60), |sim| {
-            sim.node(sender).hosts.iter().chain(&sim.node(receiver).hosts).all(Host::has_ended)
-        });
-        assert_eq!(end, End::Met, "{count} transfers");
-        let counters = sim.node(sender).hosts.iter().map(|host| host.sending().sender.counters());
-        let (needed, sent) = counters.fold((0, 0), |all, one| (all.0 + one.needed, all.1 + one.sent));
-        assert!((sent - needed) * 20 < needed, "{count} transfers: {sent} packets sent, {needed} needed");
-        assert!(sim.now() < Duration::from_secs(12), "{count} transfers took {:?}", sim.now());
+        let (mut sim, nodes) = crowd(count, all / u64::from(count), &link(5, "40ms", "100mbit", "0.5%"));
+        complete(&mut sim, nodes, Duration::from_secs(12));
     }
 }
 
@@ -135,16 +142,8 @@ fn transfers_with_one_control_complete_and_waste_little() {
     for count in [2, 4, 16] {
         let (job, all): (_, u64) = (SharedControl::default(), 60_000_000);
         let each = all / u64::from(count);
-        let (mut sim, [sender, receiver]) =
-            crowd_with(|_| job.clone(), count, each, &link(5, "40ms", "100mbit", "0.5%"));
-        let end = sim.run(Duration::from_secs(60), |sim| {
-            sim.node(sender).hosts.iter().chain(&sim.node(receiver).hosts).all(Host::has_ended)
-        });
-        assert_eq!(end, End::Met, "{count} transfers");
-        let counters = sim.node(sender).hosts.iter().map(|host| host.sending().sender.counters());
-        let (needed, sent) = counters.fold((0, 0), |all, one| (all.0 + one.needed, all.1 + one.sent));
-        assert!((sent - needed) * 20 < needed, "{count} transfers: {sent} packets sent, {needed} needed");
-        assert!(sim.now() < Duration::from_secs(8), "{count} transfers took {:?}", sim.now());
+        let (mut sim, nodes) = crowd_with(|_| job.clone(), count, each, &link(5, "40ms", "100mbit", "0.5%"));
+        complete(&mut sim, nodes, Duration::from_secs(8));
     }
 }
 
