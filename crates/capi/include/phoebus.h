@@ -73,6 +73,7 @@ enum phoebus_code {
     PHOEBUS_E_TERMINATED = 15,          /* a gateway ended the session */
     PHOEBUS_E_IDLE = 16,                /* the session was idle for too long */
     PHOEBUS_E_NO_SESSION = 17,          /* no such session for a connection to join */
+    PHOEBUS_E_NO_DATAGRAMS = 18,        /* no datagrams beside the session */
     PHOEBUS_E_REFUSED = 32,             /* connection refused */
     PHOEBUS_E_NETWORK_UNREACHABLE = 33, /* network unreachable */
     PHOEBUS_E_HOST_UNREACHABLE = 34,    /* no route to host */

@@ -71,7 +71,7 @@ impl Transport for Sessions {
                 // Of the gateways that have none, the last one's note gives the reason.
                 let noted = report.hops.iter().rev().map(|hop| &*hop.note).find(|note| note.contains(NO_DATAGRAMS));
                 let reason = noted.unwrap_or("the gateways relay no datagrams").to_owned();
-                return Err(Error::Carrier { code: Code::Requirement, reason });
+                return Err(Error::Carrier { code: Code::NoDatagrams, reason });
             }
             Ok(stream)
         })

@@ -183,7 +183,7 @@ fn datagrams(
     match datagrams::relay(shared, setup, request, first, (came_by, hop)) {
         Ok(relayed) => Ok(Some(relayed)),
         Err(why) if request.requires_datagrams() => {
-            Err(Refusal::new(Code::Requirement, format!("datagrams beside the session were asked for, but {why}")))
+            Err(Refusal::new(Code::NoDatagrams, format!("datagrams beside the session were asked for, but {why}")))
         }
         Err(why) => {
             let separator = if hop.note.is_empty() { "" } else { "; " };

@@ -250,7 +250,7 @@ fn unreached(name: &str, error: &phoebus_net::Error) -> Error {
     let carried = matches!(error.most_informative(), phoebus_net::Error::Carrier { .. });
     let kind = match error.code() {
         Code::NotAllowed | Code::AuthFailed | Code::AuthRequired if carried => ErrorKind::Denied,
-        Code::Requirement if carried => ErrorKind::Request,
+        Code::Requirement | Code::NoDatagrams if carried => ErrorKind::Request,
         // A host without a gateway stays without one, and a path with a gateway that is no peer stays as it is.
         Code::Protocol | Code::NoRoute if carried => ErrorKind::Other,
         // Trying again would not help.

@@ -10,6 +10,7 @@ use super::engine::{Experiment, Label};
 use super::process::{self, Background};
 use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
+use super::sshd::Sshd;
 use super::stats::Summary;
 use super::table::Table;
 use super::wan::control_routes;
@@ -90,7 +91,6 @@ const FEW: u32 = 500;
 const PORT: u16 = 2811;
 /// The congestion control of all senders.
 const CONTROL: &str = "cubic";
-const KEY: Duration = Duration::from_secs(10);
 /// For so long ext4 gives no inode number out again, and looks for others at every new file.
 const DELETED: Duration = Duration::from_secs(6);
 /// The directories in which Debian installs servers.
@@ -166,6 +166,7 @@ pub(super) struct Hosts {
     /// The server's host, and its address there.
     far: &'static str,
     address: IpAddr,
+    sshd: Sshd,
     place: tempfile::TempDir,
 }
 
@@ -186,29 +187,13 @@ impl Hosts {
         let address = testbed.addresses("dst")?.iter().copied().find(IpAddr::is_ipv4);
         let address = address.ok_or_else(|| anyhow!("dst has no IPv4 address"))?;
         let (far, address) = if rtt.is_zero() { ("src", Ipv4Addr::LOCALHOST.into()) } else { ("dst", address) };
-        let hosts = Self { testbed, far, address, place: tempfile::tempdir().context("no place for files")? };
+        let place = tempfile::tempdir().context("no place for files")?;
+        let sshd = Sshd::new(place.path(), address)?;
+        let hosts = Self { testbed, far, address, sshd, place };
         for host in ["src", "dst"] {
             control_routes(hosts.command(host, "sh")?, CONTROL)?;
         }
         fs::create_dir(hosts.path("home")).context("no place for files")?;
-        for key in ["ssh-host", "ssh-user"] {
-            let mut keygen = Command::new("ssh-keygen");
-            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "phoebus-bench", "-f"]).arg(hosts.path(key));
-            process::run("ssh-keygen", keygen, KEY)?;
-        }
-        let known = format!("{} {}", hosts.address, fs::read_to_string(hosts.path("ssh-host.pub"))?);
-        fs::write(hosts.path("known"), known)?;
-        let own = hosts.place.path().display().to_string();
-        // Without PAM, sshd treats an account with a locked password as a locked account.
-        let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
-        let pam = if shadow.lines().any(|line| line.starts_with("root:!")) { "yes" } else { "no" };
-        // For commands of sshd, bash runs its user's ~/.bashrc, which may take long, unless it counts as a nested shell.
-        let text = format!(
-            "Port {PORT}\nHostKey {own}/ssh-host\nAuthorizedKeysFile {own}/ssh-user.pub\nStrictModes no\nUsePAM {pam}\nPidFile none\n\
-             PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\nSubsystem sftp /usr/lib/openssh/sftp-server\n\
-             SetEnv SHLVL=2\n"
-        );
-        fs::write(hosts.path("sshd_config"), text.replace(&format!("Port {PORT}"), "Port 22"))?;
         Ok(hosts)
     }
 
@@ -238,9 +223,7 @@ impl Hosts {
     /// The command that copies `from` to `target`.
     fn client(&self, act: Act, row: &str, from: &Path, target: &Path) -> anyhow::Result<Command> {
         let (from, target) = (from.display().to_string(), target.display().to_string());
-        let known = format!("UserKnownHostsFile={}", self.path("known").display());
-        let key = self.path("ssh-user").display().to_string();
-        let ssh = ["-F", "/dev/null", "-o", "IdentitiesOnly=yes", "-o", &known, "-i", &key];
+        let ssh = self.sshd.options();
         // The ends of a copy, where the far one has `before` in front of it.
         let ends = |before: &str, near: &str| match act {
             Act::Local => [format!("{near}{from}"), format!("{near}{target}")],
@@ -265,13 +248,17 @@ impl Hosts {
                 ("rsync".into(), args.into_iter().chain(with_slash(ends(&shell, ""))).collect())
             }
             RCLONE => {
-                let sftp = format!(":sftp,host={},user=root,key_file={key},shell_type=unix:", self.address);
+                let sftp = format!(
+                    ":sftp,host={},user=root,key_file={},shell_type=unix:",
+                    self.address,
+                    self.sshd.key().display()
+                );
                 let args = ["copy", "-q", "--transfers", "16", "--checkers", "16"].map(str::to_owned).into_iter();
                 ("rclone".into(), args.chain(ends(&sftp, "")).collect())
             }
             SCP if act == Act::Local => ("cp".into(), ["-r".to_owned()].into_iter().chain(ends("", "")).collect()),
             SCP => {
-                let args = ["-4", "-q", "-B", "-r"].into_iter().chain(ssh).map(str::to_owned);
+                let args = ["-4", "-q", "-B", "-r"].map(str::to_owned).into_iter().chain(ssh);
                 ("scp".into(), args.chain(ends(&shell, "")).collect())
             }
             _ => {
@@ -292,15 +279,7 @@ impl Hosts {
                 server.args(["serve", "--root", "/", "--anonymous", "--listen", &format!("0.0.0.0:{port}")]);
                 ("phoebus serve", PORT, server)
             }
-            SCP | RSYNC | UNSYNCED | RCLONE => {
-                let mut server = self.command(self.far, "unshare")?;
-                let run = format!(
-                    "mount -t tmpfs tmpfs /run && mkdir /run/sshd && exec \"$(command -v sshd)\" -De -f '{}'",
-                    self.path("sshd_config").display()
-                );
-                server.args(["-m", "sh", "-c", &run]);
-                ("sshd", 22, server)
-            }
+            SCP | RSYNC | UNSYNCED | RCLONE => return self.sshd.start(self.command(self.far, "unshare")?),
             _ => {
                 let mut server = self.command(self.far, "globus-gridftp-server")?;
                 server.args(["-p", &port, "-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);

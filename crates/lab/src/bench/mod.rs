@@ -40,6 +40,7 @@ mod report;
 mod results;
 mod sc09;
 mod short;
+mod sshd;
 mod stats;
 mod table;
 mod throughput;

@@ -89,6 +89,8 @@ codes! {
     Idle = 16, 110, "the session was idle for too long";
     /// The connection may join no session: the session has ended, the token is wrong, or the index is taken.
     NoSession = 17, 71, "no session that this connection may join";
+    /// OPEN demanded datagrams beside the session, and there are none.
+    NoDatagrams = 18, 71, "no datagrams beside the session";
     /// The next hop refused the connection.
     Refused = 32, 111, "connection refused";
     /// The network of the next hop is unreachable.

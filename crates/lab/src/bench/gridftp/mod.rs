@@ -10,6 +10,7 @@ mod local_objects;
 mod objects;
 mod packets;
 mod program;
+mod qcp;
 mod relayed_objects;
 mod short;
 mod single_put;

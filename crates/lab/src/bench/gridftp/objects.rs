@@ -46,14 +46,17 @@ pub(crate) struct ObjectsArgs {
     /// quinn's perf tool; its row is left out without it.
     #[arg(long, value_name = "PATH")]
     quinn_perf: Option<PathBuf>,
+    /// qcp; its row is left out without it.
+    #[arg(long, value_name = "PATH")]
+    qcp: Option<PathBuf>,
     /// On loopback instead, beside QUIC and UDT.
-    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf"])]
+    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "qcp"])]
     pub(in crate::bench) loopback: bool,
     /// Through two gateways instead, beside sessions through them.
-    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "loopback"])]
+    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "qcp", "loopback"])]
     pub(in crate::bench) gateways: bool,
     /// As the superuser and as an ordinary user instead, on known paths and on others.
-    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "loopback", "gateways"])]
+    #[arg(long, conflicts_with_all = ["seconds", "rtt", "loss", "rate", "quinn_perf", "qcp", "loopback", "gateways"])]
     pub(in crate::bench) users: bool,
 }
 
@@ -65,6 +68,7 @@ pub(in crate::bench) struct Objects {
     seconds: u64,
     seed: u64,
     quinn_perf: Option<PathBuf>,
+    qcp: Option<PathBuf>,
 }
 
 struct Row {
@@ -110,7 +114,7 @@ const CLEAR: &str = "object-clear";
 const AUTO: &str = "auto";
 /// The stacks among which `auto` could choose.
 const FIXED: [&str; 5] = [OBJECT, "udt", "udt-tls", "quic", "tcp"];
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     sealed(OBJECT, "objects", Colour::Wine, ours(DataTransport::Object)),
     undrawn(row(CLEAR, "objects, in clear", Colour::Grey, ours(DataTransport::ObjectClear))),
     sealed(AUTO, "Phoebus, --stack auto", Colour::Orange, ours(DataTransport::Auto)),
@@ -128,9 +132,11 @@ const ROWS: [Row; 13] = [
     row("gct-udt", "GCT, UDT, in clear", Colour::Black, GCT_UDT),
     row("libudt", "libudt, in clear", Colour::LightGrey, TransferProgram::Libudt),
     sealed(QUINN, "quinn's perf tool", Colour::Purple, TransferProgram::Quinn),
+    undrawn(sealed(QCP, "qcp, bbr", Colour::Grey, TransferProgram::Qcp)),
     sealed("uftp", "uftp, at 0.95 of the rate", Colour::Yellow, TransferProgram::Uftp),
 ];
 const QUINN: &str = "quinn-perf";
+const QCP: &str = "qcp";
 
 /// Bytes of a packet's payload, of 1500 on the link: the rest are the headers of IP and UDP, of the object, and the seal.
 const PAYLOAD: f64 = 1438.0 / 1500.0;
@@ -151,13 +157,18 @@ impl Objects {
             false => args.loss.clone(),
         };
         let seconds = args.seconds.unwrap_or(if quick { 3 } else { 10 });
-        let (rate, seed, quinn_perf) = (args.rate, args.common.seed, args.quinn_perf.clone());
-        Self { rtts, losses, rate, seconds, seed, quinn_perf }
+        let (rate, seed) = (args.rate, args.common.seed);
+        Self { rtts, losses, rate, seconds, seed, quinn_perf: args.quinn_perf.clone(), qcp: args.qcp.clone() }
     }
 
     /// All paths, those with equal loss together.
     fn paths(&self) -> impl Iterator<Item = (Span, Probability)> {
         self.losses.iter().flat_map(|loss| self.rtts.iter().map(move |rtt| (*rtt, *loss)))
+    }
+
+    /// The path with this identifier.
+    fn path(&self, at: &str) -> (Span, Probability) {
+        self.paths().find(|path| point(*path) == at).unwrap_or_default()
     }
 
     /// What objects leave of the rate for bytes of files, in Mbit/s.
@@ -187,7 +198,11 @@ impl Experiment for Objects {
     }
 
     fn has(&self, _: &str, row: &str) -> bool {
-        row != QUINN || self.quinn_perf.is_some()
+        match row {
+            QUINN => self.quinn_perf.is_some(),
+            QCP => self.qcp.is_some(),
+            _ => true,
+        }
     }
 
     fn expected(&self, _: &str, _: &str) -> Duration {
@@ -195,7 +210,7 @@ impl Experiment for Objects {
     }
 
     fn set_up(&self, at: &str) -> anyhow::Result<Site> {
-        let (rtt, loss) = self.paths().find(|path| point(*path) == at).unwrap_or_default();
+        let (rtt, loss) = self.path(at);
         Ok(Site { hosts: Hosts::with_path(path(rtt, self.rate, loss), self.seed, CONTROL)?, grid: Grid::bare()? })
     }
 
@@ -211,7 +226,7 @@ impl Experiment for Objects {
         all
     }
 
-    fn measure(&self, site: &mut Site, _: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, site: &mut Site, at: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some(row) = ROWS.iter().find(|one| one.id == row) else { return Ok(Vec::new()) };
         let bytes = self.rate.0 / 8 * self.seconds;
         match row.program {
@@ -221,6 +236,10 @@ impl Experiment for Objects {
             TransferProgram::Uftp => uftp::run(&site.hosts, bytes, self.rate, limit),
             TransferProgram::Quinn => match &self.quinn_perf {
                 Some(tool) => super::program::quinn(tool, &site.hosts, self.seconds, limit),
+                None => Ok(Vec::new()),
+            },
+            TransferProgram::Qcp => match &self.qcp {
+                Some(tool) => super::qcp::run(tool, &site.hosts, bytes, (self.rate, self.path(at).0), limit),
                 None => Ok(Vec::new()),
             },
             other => other.run(site, self.seconds, limit),
@@ -358,6 +377,7 @@ mod tests {
             loss: Vec::new(),
             rate: BitRate(1_000_000_000),
             quinn_perf: None,
+            qcp: None,
             loopback: false,
             gateways: false,
             users: false,

@@ -22,6 +22,8 @@ pub(super) enum TransferProgram {
     Libudt,
     /// One connection of quinn's perf tool, which [`quinn`] runs.
     Quinn,
+    /// qcp, which [`super::qcp`] runs.
+    Qcp,
     /// uftp, which [`super::uftp`] runs.
     Uftp,
 }
@@ -45,7 +47,7 @@ impl TransferProgram {
                 let (_, end) = libudt::flow(at, client, &hosts.address().to_string(), (seconds, 0), limit)?;
                 end.bytes as f64 * 8e-6 / end.seconds
             }
-            Self::Quinn | Self::Uftp => return Ok(Vec::new()),
+            Self::Quinn | Self::Qcp | Self::Uftp => return Ok(Vec::new()),
             Self::Iperf { streams, control } => hosts.iperf(seconds, streams, control, limit)?,
         };
         Ok(vec![(GOODPUT, goodput)])

@@ -187,7 +187,7 @@ impl Control {
 /// The error of a control stream that was not opened. Gateways that relay no datagrams leave other ways.
 fn without_datagrams(inner: &Inner, error: Error) -> Error {
     match error {
-        Error::Net(phoebus_net::Error::Carrier { code: Code::Requirement, reason }) if reason.contains("datagrams") => {
+        Error::Net(phoebus_net::Error::Carrier { code: Code::NoDatagrams, reason }) => {
             if let Some(losses) = inner.losses() {
                 losses.note_no_datagrams(&reason);
             }
