@@ -99,5 +99,5 @@ pub use pool::{ChoiceStatus, PoolStatus};
 pub use serve::{Outcome, serve};
 pub use session::REFUSED;
 pub use start_error::StartError;
-pub use status::{CertificateStatus, HopStatus, SessionStatus, Status};
+pub use status::{CertificateStatus, DatagramStatus, HopStatus, SessionStatus, Status};
 pub use suspicion::SUSPICION;

@@ -7,7 +7,7 @@ use crate::pool::Pool;
 use crate::reserve::{InsufficientRate, Reservation, Reservations, Segment};
 use crate::slots::Slot;
 use crate::transports::shows_death;
-use phoebus_net::datagram_relay::RelayedFlow;
+use phoebus_net::datagram_relay::{Relayed, RelayedFlow};
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::{Code, SessionId};
@@ -295,9 +295,14 @@ impl ActiveSession {
 
     /// Bytes forwarded to the destination, and to the client, those of datagrams included.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        let datagrams = self.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
-        let [up, down] = datagrams.as_ref().map(|datagrams| datagrams.flow.relayed()).unwrap_or_default();
+        let [up, down] = self.datagrams().unwrap_or_default();
         (self.up.load(Ordering::Relaxed) + up.bytes, self.down.load(Ordering::Relaxed) + down.bytes)
+    }
+
+    /// The datagrams relayed beside it to the destination, and to the client, if there are any.
+    pub(crate) fn datagrams(&self) -> Option<[Relayed; 2]> {
+        let datagrams = self.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+        datagrams.as_ref().map(|datagrams| datagrams.flow.relayed())
     }
 
     /// Ends the session. Only the first reason counts.

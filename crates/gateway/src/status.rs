@@ -7,6 +7,7 @@ use crate::sessions::ActiveSession;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stats;
 use phoebus_net::credentials::date;
+use phoebus_net::datagram_relay::Relayed;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -80,6 +81,19 @@ pub struct SessionStatus {
     pub bits_per_s_down: f64,
     /// The hop towards the client, then the hop towards the destination.
     pub hops: [HopStatus; 2],
+    /// The datagrams relayed beside it, to the destination and to the client; their bytes count above. Absent for a session
+    /// without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<[DatagramStatus; 2]>,
+}
+
+/// The datagrams of a session in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatagramStatus {
+    /// Number of datagrams passed on.
+    pub relayed: u64,
+    /// Number of datagrams dropped, because there was no room to send them, or because the client had sent nothing yet.
+    pub dropped: u64,
 }
 
 /// A hop of an open session.
@@ -101,6 +115,12 @@ pub struct HopStatus {
 /// The default for gateways without bundles, which omit the field.
 fn one() -> usize {
     1
+}
+
+impl DatagramStatus {
+    fn of(counted: Relayed) -> Self {
+        Self { relayed: counted.datagrams, dropped: counted.dropped }
+    }
 }
 
 impl Status {
@@ -168,6 +188,7 @@ fn session(live: &Arc<ActiveSession>) -> SessionStatus {
         bytes_down,
         bits_per_s_up: rates.rate_up * 8.0,
         bits_per_s_down: rates.rate_down * 8.0,
+        datagrams: live.datagrams().map(|both| both.map(DatagramStatus::of)),
         hops: [hop(&facts.from, first, Side::First), hop(&facts.next, second, Side::Second)],
     }
 }

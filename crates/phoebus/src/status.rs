@@ -134,6 +134,13 @@ fn describe_session(session: &SessionStatus, text: &mut String) {
         bytes(session.bytes_down),
         rate(session.bits_per_s_down),
     );
+    if let Some([up, down]) = session.datagrams {
+        let _ = writeln!(
+            text,
+            "    datagrams: {} up, {} dropped; {} down, {} dropped",
+            up.relayed, up.dropped, down.relayed, down.dropped
+        );
+    }
     for hop in &session.hops {
         let _ = match &hop.stats {
             Some(stats) => writeln!(

@@ -9,7 +9,7 @@ use phoebus_proto::endpoint::is_name;
 use phoebus_proto::session::bundle::STREAMS_MAX;
 use phoebus_proto::units::{BitRate, Span};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -186,6 +186,12 @@ impl Reader<'_> {
         {
             let port = address.port();
             let message = format!("{address} is an IPv4 address in IPv6's form; expected {v4}:{port}");
+            return Err(self.at(given, message));
+        }
+        let is_broadcast = address.ip() == Ipv4Addr::BROADCAST;
+        if address.ip().is_multicast() || is_broadcast {
+            let message =
+                format!("{address} is an address of groups; expected one of this host, or 0.0.0.0 or [::] for all");
             return Err(self.at(given, message));
         }
         Ok(address)

@@ -225,6 +225,10 @@ fn errors_name_file_line_and_column() {
         ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice with tcp"),
         ("[datagrams]\naddresses = [\"pg1\"]", "pg.toml:5:14: \"pg1\" is not an address and port such as"),
         (
+            "[datagrams]\naddresses = [\"239.1.1.1:7\"]",
+            "pg.toml:5:14: 239.1.1.1:7 is an address of groups; expected one of this host, or 0.0.0.0 or [::] for all",
+        ),
+        (
             "[datagrams]\naddresses = [\"0.0.0.0:7\", \"127.0.0.1:7\"]",
             "pg.toml:5:27: datagrams.addresses has 127.0.0.1:7 beside 0.0.0.0:7; expected another port or address",
         ),

@@ -98,6 +98,8 @@ fn datagrams_pass_gateways_both_ways() {
         // They count as bytes of the session.
         let sessions = beside.gateways[0].status().sessions;
         assert!(sessions[0].bytes_up > 130_000 && sessions[0].bytes_down > 70_000, "{sessions:?}");
+        let counted = sessions[0].datagrams.unwrap().map(|way| (way.relayed, way.dropped));
+        assert_eq!(counted, [(67, 0), (7, 0)], "{sessions:?}");
     }
 }
 
@@ -257,7 +259,7 @@ fn sessions_without_datagrams_say_why() {
     says(&noted(&none, wanted())[0], "pg2 relays none (datagrams.addresses)");
     let required = Ask { required: feature::DATAGRAMS, ..Ask::to(addr) };
     let no = required.ask(none.addr).unwrap_err();
-    assert_eq!((no.code, no.hop.as_str()), (Code::Requirement, "pg2"), "{no:?}");
+    assert_eq!((no.code, no.hop.as_str()), (Code::NoDatagrams, "pg2"), "{no:?}");
 
     let before = Pg::start(
         "pg1",

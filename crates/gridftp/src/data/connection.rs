@@ -14,6 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// How long received bytes wait for more before they are passed on.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Longest wait for the peer's close_notify, after all data was delivered.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// A connection that a thread uses without a runtime. Dropping it resets it.
 pub(super) struct Loose {
     pub(super) bulk: Bulk,
@@ -295,8 +298,23 @@ impl Connection {
             self.confirmed(stall_timeout).await?;
         } else if let Some(SecureLayer::Tls(tls)) = self.layer.as_mut() {
             tls.take_tickets(&self.stream).await;
+            self.await_close_notify();
+            return Ok(());
         }
         self.stream.close();
+        Ok(())
+    }
+
+    /// Closes the connection once the peer has sent its close_notify, without keeping the caller. A socket that is closed earlier
+    /// answers it with a reset, which a gateway on the way takes for a failure of the session.
+    fn await_close_notify(mut self) {
+        self.stream.disarm();
+        tokio::spawn(timeout(LAST_WORDS, async move { self.drain().await }));
+    }
+
+    /// Reads up to the peer's end.
+    async fn drain(&mut self) -> io::Result<()> {
+        while self.take(&mut [0; 256]).await? > 0 {}
         Ok(())
     }
 
@@ -343,8 +361,7 @@ impl Connection {
         let ended = timeout(limit, async {
             self.say_end(limit).await?;
             self.stream.shutdown_write()?;
-            while self.take(&mut [0; 256]).await? > 0 {}
-            io::Result::Ok(())
+            self.drain().await
         });
         if ended.await.is_ok_and(|ended| ended.is_ok()) {
             self.stream.close();

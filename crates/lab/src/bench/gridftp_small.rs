@@ -7,7 +7,7 @@
 use super::Common;
 use super::conditions::{file_system, versions};
 use super::engine::{Experiment, Label};
-use super::process::{self, Background};
+use super::process::{self, Background, NO_HOME};
 use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
 use super::sshd::Sshd;
@@ -203,7 +203,7 @@ impl Hosts {
 
     fn command(&self, host: &str, program: &str) -> anyhow::Result<Command> {
         let mut command = self.testbed.exec(host, program)?;
-        command.env_clear().env("PATH", PATH).env("HOME", "/nonexistent").current_dir(self.place.path());
+        command.env_clear().env("PATH", PATH).env("HOME", NO_HOME).current_dir(self.place.path());
         Ok(command)
     }
 

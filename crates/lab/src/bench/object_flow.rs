@@ -2,7 +2,7 @@
 
 use super::bed::Bed;
 use super::gateway;
-use super::process::Background;
+use super::process::{Background, NO_HOME};
 use anyhow::Context;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) fn client(bed: &Bed, from: &str, to: &str) -> anyhow::Result<Command>
     client.args(["cp", "--json", "--verify", "none", "--attempts", "1", "--gateways", "none"]);
     client.args(["--stack", "object", "--length", &ENDLESS.to_string()]);
     client.args(["file:///dev/zero".to_owned(), format!("ftp://{}:{PORT}/dev/null", bed.address(to)?)]);
-    client.env("HOME", "/nonexistent");
+    client.env("HOME", NO_HOME);
     Ok(client)
 }
 

@@ -17,6 +17,9 @@ const START: Duration = Duration::from_secs(10);
 /// Characters from the end of a program's standard error that an error message quotes.
 const LAST_WORDS: usize = 400;
 
+/// A home for programs that are to know nothing from before: not even the superuser can keep anything there.
+pub(crate) const NO_HOME: &str = "/dev/null";
+
 /// A program in the background. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Background {

@@ -67,8 +67,10 @@ impl Batch {
                     None => Sent::Full,
                 },
             };
-            if matches!(sent, Sent::Gone) {
-                flow.count(direction == Direction::Up, self.count, self.content);
+            let is_up = direction == Direction::Up;
+            match sent {
+                Sent::Gone => flow.count(is_up, self.count, self.content),
+                _ => flow.count_dropped(is_up, self.count),
             }
         }
         self.bytes.clear();

@@ -35,6 +35,8 @@ pub struct Relayed {
     pub datagrams: u64,
     /// Bytes of them, without what precedes them on a hop.
     pub bytes: u64,
+    /// Number of datagrams that were dropped, because there was no room to send them, or the client had sent nothing yet.
+    pub dropped: u64,
 }
 
 /// The datagrams of a session.
@@ -61,6 +63,7 @@ pub(super) struct Flow {
 struct Counter {
     datagrams: AtomicU64,
     bytes: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl Flow {
@@ -129,6 +132,12 @@ impl Flow {
         counter.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    /// Counts datagrams for the destination, or else for the client, that were dropped.
+    pub(super) fn count_dropped(&self, is_up: bool, datagrams: usize) {
+        let counter = if is_up { &self.up } else { &self.down };
+        counter.dropped.fetch_add(datagrams as u64, Relaxed);
+    }
+
     /// What was relayed to the destination, and from it.
     pub(super) fn relayed(&self) -> [Relayed; 2] {
         [self.up.read(), self.down.read()]
@@ -137,6 +146,7 @@ impl Flow {
 
 impl Counter {
     fn read(&self) -> Relayed {
-        Relayed { datagrams: self.datagrams.load(Relaxed), bytes: self.bytes.load(Relaxed) }
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        Relayed { datagrams: load(&self.datagrams), bytes: load(&self.bytes), dropped: load(&self.dropped) }
     }
 }

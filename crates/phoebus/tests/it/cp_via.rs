@@ -140,14 +140,22 @@ fn everything(here: &Here, url: &dyn Fn(&str) -> String, root: &Path, with: &[&s
 
 #[test]
 fn sessions_of_successful_transfers_do_not_fail() {
-    let (here, serve) = (Here::new(), Serve::writable());
-    here.counting(|| {
-        here.does(&["cp", "tree/b b", &serve.url("x")]);
-        here.does(&["ls", &serve.url("")]);
-        here.does(&["cp", &serve.url("x"), "back"]);
-        here.does(&["cat", &serve.url("x")]);
-    });
-    assert_eq!(here.failed(), [0, 0]);
+    let here = Here::new();
+    let (certificate, key) = support::ftp::certificate(here.dir.path());
+    let tls = format!("[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n", certificate.display(), key.display());
+    let anonymous = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n";
+    let (clear, protected) = (Serve::writable(), Serve::configured(&format!("{anonymous}{tls}")));
+    let authority = certificate.display().to_string();
+    for (serve, scheme, with) in [(&clear, "ftp", &[][..]), (&protected, "ftps", &["--ca", &authority])] {
+        let url = |path: &str| format!("{scheme}://localhost:{}/{path}", serve.port());
+        here.counting(|| {
+            here.does(&[&["cp"], with, &["tree/b b", &url("x")]].concat());
+            here.does(&[&["ls"], with, &[&url("")]].concat());
+            here.does(&[&["cp", "--existing", "replace"], with, &[&url("x"), "back"]].concat());
+            here.does(&[&["cat"], with, &[&url("x")]].concat());
+        });
+        assert_eq!(here.failed(), [0, 0], "{scheme}");
+    }
 }
 
 const BOTH: &str = ", by pg1, pg2";

@@ -30,7 +30,10 @@ impl Netrc {
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         match std::fs::metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            // Some accounts have /dev/null as their home.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Self::default());
+            }
             Ok(meta) if meta.len() > MAX_FILE => return Err(format!("{shown} is longer than {MAX_FILE} bytes")),
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! A host for the compared programs, with a directory for files.
 
 use super::super::iperf;
-use super::super::process::{self, Background};
+use super::super::process::{self, Background, NO_HOME};
 use super::super::transfer::Receiver;
 use super::super::wan::control_routes;
 use anyhow::Context;
@@ -243,7 +243,7 @@ impl Hosts {
 
     fn at(&self, host: &str, program: &Path) -> anyhow::Result<Command> {
         let mut command = self.host.exec(host, program)?;
-        command.env_clear().env("PATH", PATH).env("HOME", "/nonexistent").current_dir(self.files.path());
+        command.env_clear().env("PATH", PATH).env("HOME", NO_HOME).current_dir(self.files.path());
         Ok(command)
     }
 

@@ -125,7 +125,7 @@ const ROWS: [Row; 14] = [
     row("iperf3-bbr", "iperf3, bbr, in clear", Colour::Green, TransferProgram::Iperf { streams: 1, control: "bbr" }),
     row(
         "iperf3-8",
-        "iperf3, 8 streams, cubic, in clear",
+        "iperf3, 8 × cubic, in clear",
         Colour::Grey,
         TransferProgram::Iperf { streams: 8, control: CONTROL },
     ),

@@ -3,7 +3,7 @@
 
 use super::rows::{EndsControl, Row, RowRoute};
 use crate::bench::bed::{self, Bed};
-use crate::bench::process;
+use crate::bench::process::{self, NO_HOME};
 use anyhow::{Context, bail};
 use phoebus_wan::testbed::Sc09;
 use std::collections::BTreeMap;
@@ -128,7 +128,7 @@ impl Grid {
     }
 
     fn plain(&self, command: &mut Command) {
-        command.env_clear().env("PATH", PATH).env("HOME", "/nonexistent").env("X509_CERT_DIR", self.file("certs"));
+        command.env_clear().env("PATH", PATH).env("HOME", NO_HOME).env("X509_CERT_DIR", self.file("certs"));
         command.env("LD_LIBRARY_PATH", self.file("lib")).current_dir(self.directory.path());
     }
 }
