@@ -21,6 +21,8 @@ pub struct UsersConfig<'a> {
     pub anonymous: Option<&'a Anonymous>,
     /// Users with names.
     pub users: &'a [User],
+    /// Passwords of those users whose configuration has none.
+    pub verifiers: Option<&'a phoebus_config::users::Users>,
     /// The scheduler of their checksums.
     pub checksums: ChecksumTurns,
     /// Longest lookup of a system account.
@@ -93,7 +95,10 @@ impl Users {
                         user.name
                     ))
                 })?),
-                None => None,
+                None => {
+                    let kept = config.verifiers.and_then(|users| users.get(&user.name));
+                    kept.map(|kept| kept.verifier.into())
+                }
             };
             let (read_only, third_party) = (user.read_only, user.third_party);
             let account = Account { name: user.name.clone(), read_only, third_party, keyed_third_party: false };

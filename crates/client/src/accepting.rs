@@ -16,7 +16,8 @@ use crate::opening::Step;
 use crate::report::{Hop, Report};
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor::{Acceptor, Request};
-use phoebus_proto::session::message::{Auth, Open, Opened, Refused, Requirements};
+use phoebus_proto::session::auth::anonymous;
+use phoebus_proto::session::message::{Open, Opened, Refused, Requirements};
 use phoebus_proto::session::{Code, List, Mode, ProtocolError};
 use phoebus_proto::units::Span;
 use std::io;
@@ -236,7 +237,11 @@ impl Accepting {
         let answer = match self.acceptor.request() {
             None => return,
             // An e-mail address, which is not required here, and is harmless.
-            Some(Request::Auth(auth)) if auth.mechanism == Auth::ANONYMOUS => return self.acceptor.accept_auth(),
+            Some(Request::Auth(auth)) if auth.mechanism == anonymous::NAME => {
+                // An AUTH without an answer can always be accepted.
+                let _ = self.acceptor.accept_auth(None);
+                return;
+            }
             Some(Request::Auth(_)) => Err((Code::AuthFailed, "only anonymous authentication is known here")),
             Some(Request::Attach(_)) => Err((Code::NoSession, "there is no session here that a connection may join")),
             Some(Request::Unsupported(_)) => Err((Code::Feature, "it requires features that are not known here")),
@@ -365,7 +370,7 @@ mod tests {
             ..Open::new(SessionId([7; 16]), destination.as_ref())
         };
         change(&mut open);
-        let auth = Auth { mechanism: Auth::ANONYMOUS, data: b"ada@example.org" };
+        let auth = Auth { mechanism: anonymous::NAME, data: b"ada@example.org" };
         Asking::connect(vec![0; 4096], Vec::new(), &Hello::of("pg2"), Some(&auth), &open).unwrap()
     }
 

@@ -1,7 +1,9 @@
 //! Why there is no session: a code and an `errno` for programs, the failed hop, a sentence for people (P10, P18).
 
 use phoebus_config::first_hop::FirstHop;
+use phoebus_config::logins::LoginsError;
 use phoebus_proto::endpoint::{DEFAULT_PORT, Endpoint};
+use phoebus_proto::session::auth::AuthError;
 use phoebus_proto::session::plan::{self, RedirectEnd};
 use phoebus_proto::session::{Code, ProtocolError};
 use phoebus_proto::units::Span;
@@ -87,8 +89,19 @@ pub enum Error {
         /// The methods that it accepts.
         mechanisms: String,
         /// What the user can do about it.
-        advice: &'static str,
+        advice: String,
     },
+    /// Authentication with the user's password failed: the gateway has not proved itself, or the kept keys do not fit.
+    #[error("gateway {gateway}: {source}")]
+    Login {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// What failed.
+        source: AuthError,
+    },
+    /// The file of the user's logins cannot be used.
+    #[error(transparent)]
+    Logins(LoginsError),
     /// The first gateway broke the protocol, or speaks another one.
     #[error("gateway {gateway}: {source}{}", hint(source))]
     Protocol {
@@ -135,10 +148,10 @@ impl Error {
             Self::Lost { source, .. } => phoebus_net::code_of(source),
             Self::Timeout { .. } => Code::TimedOut,
             Self::Unreachable { source, .. } => phoebus_net::code_of(source),
-            Self::Untrusted { .. } => Code::AuthFailed,
+            Self::Untrusted { .. } | Self::Login { .. } => Code::AuthFailed,
             Self::Requirement { .. } => Code::Requirement,
             Self::NoAgent { .. } => Code::Refused,
-            Self::Random(_) => Code::Internal,
+            Self::Random(_) | Self::Logins(_) => Code::Internal,
         }
     }
 
@@ -154,13 +167,14 @@ impl Error {
             | Self::Unreachable { gateway, .. }
             | Self::Untrusted { gateway, .. }
             | Self::Authentication { gateway, .. }
+            | Self::Login { gateway, .. }
             | Self::Protocol { gateway, .. }
             | Self::Lost { gateway, .. }
             | Self::Timeout { gateway, .. } => Some(gateway.to_string()),
             Self::Refused { hop, gateway, .. } if hop.is_empty() => Some(gateway.to_string()),
             Self::Refused { hop, .. } | Self::Requirement { hop, .. } => Some(hop.clone()),
             Self::Redirected { last, .. } => last.hop(),
-            Self::NoAgent { .. } | Self::Direct(_) | Self::Random(_) => None,
+            Self::NoAgent { .. } | Self::Direct(_) | Self::Random(_) | Self::Logins(_) => None,
         }
     }
 

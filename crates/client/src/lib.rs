@@ -19,7 +19,7 @@
 //! Reading order: [`Options`]; [`Opening`], the opening of a session without its I/O; [`connect`], which adds the
 //! I/O; [`Session`] and its [`Report`]; [`Error`]. [`Sessions`] offers the same as a transport. [`environment`] reads
 //! variables and files, [`Agents`] finds a running agent, and `bypass` remembers short paths. [`Accepting`] is the
-//! other side of an opening, for an aware destination.
+//! other side of an opening, for an aware destination. [`LoginAt`] turns a password into what openings need of it.
 
 mod accepting;
 mod agent;
@@ -27,6 +27,7 @@ mod bypass;
 mod connect;
 mod demands;
 mod error;
+mod login;
 mod opening;
 mod options;
 mod report;
@@ -39,6 +40,7 @@ pub use agent::Agents;
 pub use connect::{connect, open};
 pub use demands::Demands;
 pub use error::Error;
+pub use login::LoginAt;
 pub use opening::{FirstHop, Opening, Step};
 pub use options::Options;
 pub use phoebus_config::environment;

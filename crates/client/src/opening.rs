@@ -19,11 +19,15 @@ use crate::options::Options;
 use crate::report::{Hop, Report};
 use crate::talk::{Broken, NextStep, Talk};
 use phoebus_config::agent::Running;
+use phoebus_config::logins::Logins;
 use phoebus_net::tls::AuthClient;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
+use phoebus_proto::session::auth::scram::{self, Binding, Login};
+use phoebus_proto::session::auth::{Credential, anonymous};
 use phoebus_proto::session::datagrams::DatagramGrant;
-use phoebus_proto::session::message::{Auth, Open, Requirements, feature};
+use phoebus_proto::session::login::{LoginError, Random};
+use phoebus_proto::session::message::{Open, Requirements, feature};
 use phoebus_proto::session::plan::{self, Failure, Next, Plan, Policy};
 use phoebus_proto::session::{Code, List, SessionId};
 use phoebus_proto::units::Span;
@@ -60,6 +64,9 @@ pub enum Step {
 pub struct Opening {
     options: Options,
     destination: Endpoint,
+    logins: Logins,
+    /// The identifier of the session that is requested.
+    session: [u8; 16],
     plan: Plan<Vec<Endpoint>>,
     agent: Option<Running>,
     direct: bool,
@@ -93,11 +100,19 @@ impl Opening {
         let direct = options.path.is_empty() || short.is_some();
         let note =
             short.map(|rtt| format!("direct: the path measured {}, below {}", Span(rtt), Span(options.bypass_rtt)));
+        let file = options.logins.as_deref().filter(|_| !direct && agent.is_none());
+        let (logins, unreadable) = match file.map(Logins::read) {
+            Some(Err(error)) => (Logins::default(), Some(error)),
+            Some(Ok(logins)) => (logins, None),
+            None => (Logins::default(), None),
+        };
         let policy = Policy { redirects: options.redirects, fallback: options.fallback };
         let mut opening = Self {
             plan: Plan::new(policy, options.path.first().cloned().into_iter().collect()),
             options,
             destination,
+            logins,
+            session: [0; 16],
             agent,
             direct,
             note: note.unwrap_or_default(),
@@ -108,6 +123,9 @@ impl Opening {
             made: SystemTime::now(),
         };
         opening.check_agent();
+        if let Some(error) = unreadable {
+            opening.stage = Stage::Failed(Box::new(Error::Logins(error)), None);
+        }
         opening
     }
 
@@ -151,7 +169,13 @@ impl Opening {
         }
         let mut taken = 0;
         if let Stage::Speaking(talk) = &mut self.stage {
-            let result = talk.receive(input).map(|n| taken = n).and_then(|()| talk.turn());
+            let mut result = talk.receive(input).map(|n| taken = n).and_then(|()| talk.turn());
+            while let Ok(NextStep::Over) = result
+                && let Some(goes_on) = self.authenticate()
+            {
+                let Stage::Speaking(talk) = &mut self.stage else { break };
+                result = goes_on.and_then(|()| talk.turn());
+            }
             match result {
                 Ok(NextStep::Send) => {}
                 Ok(NextStep::Receive(want)) => {
@@ -299,10 +323,48 @@ impl Opening {
 
     fn talk(&mut self) -> Result<Talk, Box<Error>> {
         let Some(gateway) = self.gateway().cloned() else { return Err(self.unfinished().into()) };
-        let agent = &self.agent;
-        let onward: Vec<EndpointRef> = self.plan.onward(&self.options.path, agent.is_some()).collect();
-        let mut session = [0; 16];
-        getrandom::fill(&mut session).map_err(Error::Random)?;
+        getrandom::fill(&mut self.session).map_err(Error::Random)?;
+        let mut random: Random = [0; _];
+        getrandom::fill(&mut random).map_err(Error::Random)?;
+        let tls = self.options.auth.as_ref().filter(|_| self.agent.is_none());
+        let tls = tls.map(|credentials| AuthClient::new(credentials, &gateway.host.to_string(), self.made)).transpose();
+        let tls = tls.map_err(|source| Error::Untrusted { gateway: gateway.clone(), source })?;
+        // Only the second message has the exported bytes, which are not known before TLS has connected.
+        let binding = tls.as_ref().map(|_| Binding::default());
+        let credential = self.credential(binding.as_ref());
+        let login = credential.as_ref().map(|credential| (credential, random));
+        let talk = self.with_open(|open| Talk::new(tls, login, open));
+        talk.map_err(|error| match error {
+            LoginError::Protocol(source) => Error::Protocol { gateway, source }.into(),
+            LoginError::Auth(source) => Error::Login { gateway, source }.into(),
+        })
+    }
+
+    /// Goes on with authentication, once the gateway has answered. `None` if its answer is another one.
+    fn authenticate(&mut self) -> Option<Result<(), Broken>> {
+        let Stage::Speaking(mut talk) = std::mem::replace(&mut self.stage, Stage::Waiting) else { return None };
+        let binding = talk.binding();
+        let credential = self.credential(binding.as_ref());
+        let goes_on = self.with_open(|open| talk.go_on(credential.as_ref(), open));
+        self.stage = Stage::Speaking(talk);
+        match goes_on {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(broken) => Some(Err(broken)),
+        }
+    }
+
+    /// What this end proves itself with; `binding` is what its TLS exports.
+    fn credential<'a>(&'a self, binding: Option<&'a Binding>) -> Option<Credential<'a>> {
+        let secret = self.agent.as_ref().map(|agent| &agent.secret.0[..]);
+        let kept = self.gateway().and_then(|gateway| self.logins.at(gateway.as_ref()));
+        let login = kept.map(|login| Login { user: &login.user, keys: &login.keys, binding });
+        plan::credential(secret, login, self.options.user.as_deref())
+    }
+
+    /// Calls `then` with the request.
+    fn with_open<R>(&self, then: impl FnOnce(&Open) -> R) -> R {
+        let onward: Vec<EndpointRef> = self.plan.onward(&self.options.path, self.agent.is_some()).collect();
         let demands = &self.options.demands;
         let requirements = Requirements {
             rate: self.options.bandwidth.map(|rate| rate.0),
@@ -310,21 +372,13 @@ impl Opening {
             streams: demands.streams,
             ..Requirements::default()
         };
-        let destination = self.destination.as_ref();
-        let required = if demands.aware { feature::AWARE } else { 0 };
-        let datagrams = demands.datagrams;
-        let open = Open {
+        then(&Open {
             path: List::new(&onward),
             requirements,
-            required,
-            datagrams,
-            ..Open::new(SessionId(session), destination)
-        };
-        let auth = plan::auth(agent.as_ref().map(|agent| &agent.secret.0[..]), self.options.user.as_deref());
-        let tls = self.options.auth.as_ref().filter(|_| agent.is_none());
-        let tls = tls.map(|credentials| AuthClient::new(credentials, &gateway.host.to_string(), self.made)).transpose();
-        let tls = tls.map_err(|source| Error::Untrusted { gateway: gateway.clone(), source })?;
-        Talk::new(tls, auth.as_ref(), &open).map_err(|source| Error::Protocol { gateway, source }.into())
+            required: if demands.aware { feature::AWARE } else { 0 },
+            datagrams: demands.datagrams,
+            ..Open::new(SessionId(self.session), self.destination.as_ref())
+        })
     }
 
     /// The error for an opening whose caller gave up on it.
@@ -338,7 +392,8 @@ impl Opening {
         let Stage::Speaking(talk) = std::mem::replace(&mut self.stage, Stage::Waiting) else { return };
         let Some(gateway) = self.gateway() else { return };
         let Some(opened) = talk.opened() else {
-            let error = refusal(&talk, gateway, &self.options);
+            let has_password = self.agent.is_none() && self.logins.at(gateway.as_ref()).is_some();
+            let error = refusal(&talk, gateway, &self.options, has_password);
             return self.fail(error);
         };
         let session = opened.session.to_string();
@@ -380,6 +435,7 @@ impl Opening {
         let Some(gateway) = self.gateway().cloned() else { return };
         let error = match broken {
             Broken::Protocol(source) => Error::Protocol { gateway, source },
+            Broken::Login(source) => Error::Login { gateway, source },
             Broken::Tls(source) if source.kind() == io::ErrorKind::PermissionDenied => {
                 Error::Untrusted { gateway, source }
             }
@@ -456,7 +512,7 @@ fn refuses(error: &io::Error) -> bool {
 }
 
 /// The error of a handshake that did not end in OPENED.
-fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options) -> Error {
+fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options, has_password: bool) -> Error {
     let gateway = gateway.clone();
     if let Some(refused) = talk.refused() {
         return Error::Refused {
@@ -468,8 +524,18 @@ fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options) -> Error {
         };
     }
     let mechanisms: Vec<_> = talk.challenge().iter().flat_map(|challenge| challenge.mechanisms.iter()).collect();
-    let anonymous = mechanisms.contains(&Auth::ANONYMOUS) && options.user.is_none();
-    let advice =
-        if anonymous { "set PHOEBUS_USER to an e-mail address" } else { "this version has nothing else to offer" };
-    Error::Authentication { gateway, mechanisms: mechanisms.join(", "), advice }
+    let wants = |name| mechanisms.contains(&name);
+    let login = format!("phoebus login {gateway} keeps a user and a password");
+    let takes_passwords = wants(scram::PLUS) || wants(scram::PLAIN);
+    let advice = if has_password && !takes_passwords {
+        "a password is kept for it, which it does not take: is it the gateway that was meant?"
+    } else if wants(anonymous::NAME) && options.user.is_none() {
+        "set PHOEBUS_USER to an e-mail address"
+    } else if takes_passwords {
+        &login
+    } else {
+        "this version has nothing else to offer"
+    };
+    let (mechanisms, advice) = (mechanisms.join(", "), advice.to_owned());
+    Error::Authentication { gateway, mechanisms, advice }
 }

@@ -3,6 +3,7 @@
 use crate::agent::Agents;
 use crate::demands::Demands;
 use phoebus_config::environment::variable;
+use phoebus_config::logins::Logins;
 use phoebus_config::settings::Settings;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::{CongestionControl, Profile};
@@ -19,6 +20,8 @@ pub struct Options {
     pub path: Vec<Endpoint>,
     /// E-mail address for gateways that ask for one (P26).
     pub user: Option<String>,
+    /// The file of passwords that `phoebus login` keeps (P27): with one for the first gateway, the user logs in there.
+    pub logins: Option<PathBuf>,
     /// Bandwidth to ask every gateway for; a session that does not get it is refused (P9, S17).
     pub bandwidth: Option<BitRate>,
     /// Further demands on every gateway (P9).
@@ -66,6 +69,7 @@ impl From<&Settings> for Options {
         Self {
             path: if settings.disabled { Vec::new() } else { settings.path.clone() },
             user: settings.user.clone(),
+            logins: Logins::place(variable),
             bandwidth: settings.bandwidth,
             demands: Demands::default(),
             auth: None,

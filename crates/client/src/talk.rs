@@ -1,8 +1,11 @@
 //! The handshake with the first hop, in the clear or inside TLS that ends with it (`auth`): bytes in, bytes out.
 
 use phoebus_net::tls::AuthClient;
+use phoebus_proto::session::auth::scram::Binding;
+use phoebus_proto::session::auth::{AuthError, Credential, Exchange};
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Challenge, Hello, Open, Opened, Refused};
+use phoebus_proto::session::login::{self, LoginError, Random};
+use phoebus_proto::session::message::{Challenge, Hello, Open, Opened, Refused};
 use phoebus_proto::session::{Initiator, ProtocolError};
 use std::io;
 
@@ -11,13 +14,25 @@ use std::io;
 pub(crate) enum Broken {
     /// The peer broke the protocol.
     Protocol(ProtocolError),
+    /// The gateway has not proved itself, or breaks the rules of authentication.
+    Login(AuthError),
     /// TLS failed.
     Tls(io::Error),
 }
 
+impl From<LoginError> for Broken {
+    fn from(error: LoginError) -> Self {
+        match error {
+            LoginError::Protocol(ProtocolError::Unproved(_)) => Self::Login(AuthError::Unproved),
+            LoginError::Protocol(error) => Self::Protocol(error),
+            LoginError::Auth(error) => Self::Login(error),
+        }
+    }
+}
+
 impl From<ProtocolError> for Broken {
     fn from(error: ProtocolError) -> Self {
-        Self::Protocol(error)
+        LoginError::Protocol(error).into()
     }
 }
 
@@ -42,6 +57,7 @@ pub(crate) enum NextStep {
 #[derive(Debug)]
 pub(crate) struct Talk {
     initiator: Initiator<Vec<u8>, Vec<u8>>,
+    exchange: Option<Exchange>,
     tls: Option<AuthClient>,
     /// Whether the peer has sent anything.
     heard: bool,
@@ -49,9 +65,27 @@ pub(crate) struct Talk {
 
 impl Talk {
     /// Requests a session at once, inside `tls` if there is one.
-    pub(crate) fn new(tls: Option<AuthClient>, auth: Option<&Auth>, open: &Open) -> Result<Self, ProtocolError> {
-        let initiator = Initiator::connect(Vec::new(), Vec::new(), &Hello::of(""), auth, open)?;
-        Ok(Self { initiator, tls, heard: false })
+    pub(crate) fn new(
+        tls: Option<AuthClient>,
+        login: Option<(&Credential, Random)>,
+        open: &Open,
+    ) -> Result<Self, LoginError> {
+        let (initiator, exchange) = login::connect((Vec::new(), Vec::new()), &Hello::of(""), login, open)?;
+        Ok(Self { initiator, exchange, tls, heard: false })
+    }
+
+    /// What binds a proof to the connection, if there is TLS whose handshake is complete.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        self.tls.as_ref()?.channel_binding()
+    }
+
+    /// Goes on with authentication after [`NextStep::Over`]; `open` is requested again. Returns whether there is more to do.
+    pub(crate) fn go_on(&mut self, credential: Option<&Credential>, open: &Open) -> Result<bool, Broken> {
+        let goes_on = login::go_on(&mut self.initiator, self.exchange.as_mut(), credential, Some(open))?;
+        if goes_on {
+            self.pass()?;
+        }
+        Ok(goes_on)
     }
 
     pub(crate) fn has_heard(&self) -> bool {

@@ -16,7 +16,7 @@ use crate::slots::{Full, Slot};
 use phoebus_net::reason;
 use phoebus_net::route::{self, Routes};
 use phoebus_proto::endpoint::HostRef;
-use phoebus_proto::session::Code;
+use phoebus_proto::session::{Code, Principal};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -137,14 +137,26 @@ fn is_own(
     Ok(false)
 }
 
-/// Whether any rule applies to a client that connects from `from` with a certificate for `proved`.
-pub(crate) fn may_ask(config: &Config, from: IpAddr, proved: &[String]) -> bool {
+/// Whether any rule applies to a client that connects from `from` with a certificate for `proved`, as this principal.
+pub(crate) fn may_ask(config: &Config, from: IpAddr, proved: &[String], principal: &Principal) -> bool {
     let fits = |source: &Source| match source {
         Source::Net(net) => net.contains(from),
         Source::Peer(_) => false,
         Source::Certificate(certificate) => certificate.fits(proved),
+        Source::User(_) | Source::Group(_) => is_of(source, principal),
     };
     config.rules.iter().any(|rule| rule.from.iter().any(fits))
+}
+
+/// Whether a rule for a user or group is for this principal, which has proved itself here.
+fn is_of(source: &Source, principal: &Principal) -> bool {
+    let is_own = principal.spoken_for_by.is_empty() && !principal.user.is_empty();
+    is_own
+        && match source {
+            Source::User(name) => *name == principal.user,
+            Source::Group(name) => principal.groups.contains(name),
+            _ => false,
+        }
 }
 
 /// The rules for the requester and the destination's port.
@@ -153,6 +165,7 @@ fn rules<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &
         Source::Net(net) => net.contains(request.from.ip()),
         Source::Peer(name) => request.peer.as_ref() == Some(name),
         Source::Certificate(proved) => proved.fits(&request.proved),
+        Source::User(_) | Source::Group(_) => is_of(source, &request.principal),
     };
     let port = request.destination.port;
     config.rules.iter().filter(move |rule| {
@@ -192,7 +205,7 @@ mod tests {
         let config = Config::parse(text, "pg.toml".as_ref()).unwrap();
         let to: Endpoint = "host.example:7".parse().unwrap();
         let open = Open::new(SessionId([1; 16]), to.as_ref());
-        let request = Request::new(&open, ([192, 0, 2, 9], 5).into(), None, "");
+        let request = Request::new(&open, ([192, 0, 2, 9], 5).into(), None, Principal::default());
         let [six, four] = ["[2001:db8::1]:7", "192.0.2.1:7"].map(|addr| addr.parse::<SocketAddr>().unwrap());
         let is_hosts = |ip: IpAddr| if ip.is_ipv6() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(false) };
         let allowed = |addresses| allowed_addresses_by(&config, &request, addresses, is_hosts);

@@ -32,7 +32,7 @@ pub(crate) async fn ask(name: &str, request: &Request, stream: &Stream, limit: D
             let code = match &error {
                 HandshakeError::Closed => Code::Reset,
                 HandshakeError::Io(error) => code_of(error),
-                HandshakeError::Protocol(_) => Code::Protocol,
+                HandshakeError::Protocol(_) | HandshakeError::Login(_) => Code::Protocol,
             };
             return Err(refused(code, format!("{destination} does not take part in sessions (aware): {error}")));
         }

@@ -15,7 +15,7 @@ use crate::slots::Slot;
 use phoebus_net::Stream;
 use phoebus_proto::session::bundle::TOKEN_LEN;
 use phoebus_proto::session::message::Attach;
-use phoebus_proto::session::{Code, SessionId};
+use phoebus_proto::session::{Code, Principal, SessionId};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -178,16 +178,16 @@ impl Drop for JoinPermit {
 pub(crate) enum Owner {
     /// A peer, from whichever of its addresses.
     Peer(String),
-    /// A client, by its address and its proven identity.
-    Client(IpAddr, String),
+    /// A client, by its address and who it has proved to be.
+    Client(IpAddr, Principal),
 }
 
 impl Owner {
-    /// The owner of a connection from `from`: this peer, or a client with the proven `identity`.
-    pub(crate) fn of(peer: Option<&str>, from: SocketAddr, identity: &str) -> Self {
+    /// The owner of a connection from `from`: this peer, or a client.
+    pub(crate) fn of(peer: Option<&str>, from: SocketAddr, principal: &Principal) -> Self {
         match peer {
             Some(name) => Self::Peer(name.to_owned()),
-            None => Self::Client(from.ip(), identity.to_owned()),
+            None => Self::Client(from.ip(), principal.clone()),
         }
     }
 }
@@ -300,7 +300,7 @@ mod tests {
             (Attach { index: 64, ..good }, &owner),
             (Attach { index: u16::MAX, ..good }, &owner),
             (good, &Owner::Peer("pg3".to_owned())),
-            (good, &Owner::Client([127, 0, 0, 1].into(), String::new())),
+            (good, &Owner::Client([127, 0, 0, 1].into(), Principal::default())),
         ] {
             assert_eq!(bundles.claim(&attach, who).unwrap_err().code, Code::NoSession, "{attach:?} of {who:?}");
         }

@@ -172,6 +172,7 @@ fn here(inlet: &dyn LocalAcceptor, request: &Request) -> Result<Hop, Refusal> {
         origin: request.origin.clone(),
         visited: request.visited.clone(),
         proved: request.proved.clone(),
+        principal: request.principal.clone(),
     };
     let (end, guard) = inlet.take(arrival).map_err(failed)?;
     let stream = end.into_stream().map_err(failed)?;

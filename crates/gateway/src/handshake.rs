@@ -4,6 +4,7 @@ use phoebus_net::Stream;
 use phoebus_proto::session::ProtocolError;
 use phoebus_proto::session::acceptor::{Acceptor, State as Accepting};
 use phoebus_proto::session::initiator::{Initiator, State as Initiating};
+use phoebus_proto::session::login::LoginError;
 use std::io;
 use tokio::task::yield_now;
 
@@ -23,6 +24,9 @@ pub(crate) enum HandshakeError {
     /// The peer does not follow the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
+    /// Authentication with the peer has failed.
+    #[error(transparent)]
+    Login(#[from] LoginError),
 }
 
 /// An initiator with this crate's buffers.

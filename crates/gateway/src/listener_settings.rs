@@ -1,6 +1,6 @@
 //! What a listener requires of its connections.
 
-use crate::config::{Auth as WantedAuth, Config, Listen};
+use crate::config::{Config, Listen, Mechanism};
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, Security};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(crate) struct ListenerSettings {
     /// Their transport.
     pub(crate) transport: Box<str>,
     pub(crate) security: Security,
-    pub(crate) auth: WantedAuth,
+    pub(crate) auth: Box<[Mechanism]>,
     pub(crate) user_timeout: Duration,
     /// The name of their profile.
     pub(crate) profile: Arc<str>,
@@ -28,7 +28,7 @@ impl ListenerSettings {
             buffers: buffers.filter(|_| config.buffer().is_some()).map(|(send, receive)| [send, receive]),
             transport: listen.transport.as_str().into(),
             security: listen.security,
-            auth: listen.auth,
+            auth: listen.auth.clone().into(),
             user_timeout: listen.profile.user_timeout.0,
             profile: listen.profile.name.clone(),
         })

@@ -2,7 +2,7 @@
 
 use phoebus_net::tcp::Plain;
 use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::session::SessionId;
+use phoebus_proto::session::{Principal, SessionId};
 use std::any::Any;
 use std::fmt::Debug;
 use std::io;
@@ -23,6 +23,8 @@ pub struct IncomingSession {
     pub visited: Vec<String>,
     /// The names in the connection's certificate; empty without one.
     pub proved: Vec<String>,
+    /// On whose behalf it was opened: authenticated by this end, or by the neighbour that speaks for it.
+    pub principal: Principal,
 }
 
 /// Its drop signals that a session is over: every byte was forwarded, or both ends were reset.

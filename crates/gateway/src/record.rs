@@ -75,7 +75,7 @@ impl<'a> Record<'a> {
             session = %facts.session,
             from = facts.from,
             origin = facts.origin,
-            identity = facts.identity,
+            principal = %facts.principal,
             destination = facts.destination,
             visited = facts.visited,
             next = facts.next,

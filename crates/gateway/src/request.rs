@@ -2,7 +2,7 @@
 
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::message::{Open, Requirements, feature};
-use phoebus_proto::session::{List, Mode, SessionId};
+use phoebus_proto::session::{List, Mode, Principal, SessionId};
 use std::net::{IpAddr, SocketAddr};
 
 /// The contents of OPEN, and its origin.
@@ -14,7 +14,8 @@ pub(crate) struct Request {
     pub(crate) visited: Vec<String>,
     /// The client's address, as the first gateway saw it.
     pub(crate) origin: Endpoint,
-    pub(crate) identity: String,
+    /// On whose behalf it comes.
+    pub(crate) principal: Principal,
     pub(crate) mode: Mode,
     pub(crate) requirements: Requirements,
     pub(crate) resumable: bool,
@@ -48,17 +49,22 @@ pub(crate) struct HopOptions {
 
 impl Request {
     /// The request in `open`, which arrived on a connection from `from`. Only a peer may name another client as the
-    /// origin; otherwise, `identity` is what the connection itself has proved.
-    pub(crate) fn new(open: &Open<'_>, from: SocketAddr, peer: Option<&str>, identity: &str) -> Self {
+    /// origin, and ask for another principal; otherwise, `own` is who the connection itself has proved to be.
+    pub(crate) fn new(open: &Open<'_>, from: SocketAddr, peer: Option<&str>, own: Principal) -> Self {
         let origin = open.origin.filter(|_| peer.is_some()).map_or_else(|| from.into(), |origin| origin.to_owned());
-        let identity = if peer.is_some() { open.identity } else { identity };
+        let principal = match peer {
+            Some(peer) if !open.principal.subject.is_empty() => {
+                Principal { spoken_for_by: peer.to_owned(), ..open.principal.to_owned() }
+            }
+            _ => own,
+        };
         Self {
             session: open.session,
             destination: open.destination.to_owned(),
             path: open.path.iter().map(|hop| hop.to_owned()).collect(),
             visited: open.visited.iter().map(str::to_owned).collect(),
             origin,
-            identity: identity.to_owned(),
+            principal,
             mode: open.mode,
             requirements: open.requirements,
             resumable: open.resumable,
@@ -98,19 +104,21 @@ impl Request {
         let HopOptions { mode, streams, padding } = manner;
         let path: Vec<EndpointRef<'_>> = self.path.iter().skip(1).map(Endpoint::as_ref).collect();
         let visited: Vec<&str> = self.visited.iter().map(String::as_str).chain([name]).collect();
-        then(&Open {
-            path: List::new(&path),
-            visited: List::new(&visited),
-            origin: Some(self.origin.as_ref()),
-            identity: &self.identity,
-            mode,
-            requirements: self.requirements,
-            resumable: self.resumable,
-            required: self.required,
-            padding,
-            streams,
-            datagrams: self.datagrams && self.asks_for_datagrams,
-            ..Open::new(self.session, self.destination.as_ref())
+        self.principal.lend(|principal| {
+            then(&Open {
+                path: List::new(&path),
+                visited: List::new(&visited),
+                origin: Some(self.origin.as_ref()),
+                principal,
+                mode,
+                requirements: self.requirements,
+                resumable: self.resumable,
+                required: self.required,
+                padding,
+                streams,
+                datagrams: self.datagrams && self.asks_for_datagrams,
+                ..Open::new(self.session, self.destination.as_ref())
+            })
         })
     }
 }

@@ -104,7 +104,7 @@ fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
         session = %request.session,
         from = %request.origin,
         via = request.peer.as_deref().unwrap_or_default(),
-        identity = request.identity,
+        principal = %request.principal,
         destination = %request.destination,
         code = refusal.code.number(),
         hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop },
@@ -163,7 +163,7 @@ fn offer(
         return None;
     }
     let slots = shared.additional_connections(setup, request.source(), further);
-    let owner = Owner::of(request.peer.as_deref(), request.from, &request.identity);
+    let owner = Owner::of(request.peer.as_deref(), request.from, &request.principal);
     let offer = shared.bundles.offer(request.session, owner, slots)?;
     // If memory is limited and the connections cannot share it, there is one.
     settings.share_buffers(first, offer.streams).then_some(offer)
@@ -343,7 +343,7 @@ fn facts(request: &Request, hop: &Hop, settings: &ListenerSettings, opening: Dur
         session: request.session,
         from: request.peer.clone().unwrap_or_else(|| request.from.to_string()),
         origin: request.origin.to_string(),
-        identity: request.identity.clone(),
+        principal: request.principal.clone(),
         instance: request.instance,
         destination: request.destination.to_string(),
         visited: request.visited.join(","),

@@ -10,7 +10,7 @@ use crate::transports::shows_death;
 use phoebus_net::datagram_relay::{Relayed, RelayedFlow};
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};
-use phoebus_proto::session::{Code, SessionId};
+use phoebus_proto::session::{Code, Principal, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -25,7 +25,8 @@ pub(crate) struct SessionInfo {
     pub(crate) from: String,
     /// The client, as the first gateway saw it.
     pub(crate) origin: String,
-    pub(crate) identity: String,
+    /// On whose behalf it was opened.
+    pub(crate) principal: Principal,
     /// The requesting process, if it is a client's agent; otherwise 0.
     pub(crate) instance: u64,
     pub(crate) destination: String,
@@ -50,7 +51,7 @@ impl Default for SessionInfo {
             session: SessionId([0; 16]),
             from: String::new(),
             origin: String::new(),
-            identity: String::new(),
+            principal: Principal::default(),
             instance: 0,
             destination: String::new(),
             visited: String::new(),

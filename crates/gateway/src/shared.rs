@@ -93,7 +93,12 @@ impl Setup {
         // The standard library seeds its hash tables randomly.
         let instance = old.map_or_else(|| RandomState::new().build_hasher().finish(), |old| old.instance);
         let pool = |peer: &Peer| {
-            let own = LocalIdentity { name: config.name.clone(), contact: config.contact.clone(), instance };
+            let own = LocalIdentity {
+                name: config.name.clone(),
+                contact: config.contact.clone(),
+                logins: config.logins.clone(),
+                instance,
+            };
             // The segment and the process at its other end stay the same.
             let before = old.and_then(|old| old.peers.get(&peer.name));
             let before = before.filter(|pool| pool.peer.address == peer.address);

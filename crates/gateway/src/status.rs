@@ -8,6 +8,7 @@ use crate::shared::{Phase, Shared};
 use phoebus_net::Stats;
 use phoebus_net::credentials::date;
 use phoebus_net::datagram_relay::Relayed;
+use phoebus_proto::session::Principal;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -63,8 +64,8 @@ pub struct SessionStatus {
     pub session: String,
     /// The client, as the first gateway saw it.
     pub origin: String,
-    /// The identity on whose behalf it was opened.
-    pub identity: String,
+    /// On whose behalf it was opened.
+    pub principal: PrincipalStatus,
     /// Its destination.
     pub destination: String,
     /// Gateways before this one, separated by commas.
@@ -94,6 +95,30 @@ pub struct DatagramStatus {
     pub relayed: u64,
     /// Number of datagrams dropped, because there was no room to send them, or because the client had sent nothing yet.
     pub dropped: u64,
+}
+
+/// On whose behalf a session was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrincipalStatus {
+    /// How the subject was made known: `certificate`, or a mechanism's name; empty if an older gateway does not say.
+    pub method: String,
+    /// The subject in the method's terms; empty for nobody.
+    pub subject: String,
+    /// The user, if there is one.
+    pub user: String,
+    /// The user's groups.
+    pub groups: Vec<String>,
+    /// The neighbour that asks for it; empty if the subject asks itself.
+    pub spoken_for_by: String,
+    /// All of it, for people.
+    pub text: String,
+}
+
+impl PrincipalStatus {
+    fn of(principal: &Principal) -> Self {
+        let Principal { method, subject, user, groups, spoken_for_by } = principal.clone();
+        Self { method, subject, user, groups, spoken_for_by, text: principal.to_string() }
+    }
 }
 
 /// A hop of an open session.
@@ -180,7 +205,7 @@ fn session(live: &Arc<ActiveSession>) -> SessionStatus {
     SessionStatus {
         session: facts.session.to_string(),
         origin: facts.origin.clone(),
-        identity: facts.identity.clone(),
+        principal: PrincipalStatus::of(&facts.principal),
         destination: facts.destination.clone(),
         visited: facts.visited.clone(),
         age_s: live.since.elapsed().as_secs_f64(),

@@ -195,6 +195,11 @@ pub trait DuplexTelemetry: Debug + Send + Sync {
     fn identity(&self) -> Option<&Identity> {
         None
     }
+
+    /// See [`Stream::channel_binding`](crate::Stream::channel_binding).
+    fn channel_binding(&self) -> Option<[u8; 32]> {
+        None
+    }
 }
 
 /// A change to an open connection.

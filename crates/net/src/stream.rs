@@ -69,6 +69,12 @@ impl Stream {
         self.duplex.identity()
     }
 
+    /// What the TLS of the connection exports for this purpose alone (`tls-exporter`, RFC 9266): both ends have the same 32 bytes,
+    /// and no other connection has them. `None` on a connection without TLS.
+    pub fn channel_binding(&self) -> Option<[u8; 32]> {
+        self.duplex.channel_binding()
+    }
+
     /// Whether an end of stream and a reset provably come from the peer and can be distinguished. Where they
     /// cannot, sessions between gateways are framed.
     pub fn has_authenticated_close(&self) -> bool {

@@ -10,8 +10,11 @@ mod cp;
 mod gateway;
 mod hints;
 mod human;
+mod login;
 mod manage;
 mod options;
+mod passwd;
+mod password;
 mod place;
 mod repeats;
 mod run;
@@ -55,6 +58,8 @@ enum Command {
     Serve(serve::Args),
     Status(status::Args),
     Cert(cert::Args),
+    Passwd(passwd::Args),
+    Login(login::Args),
     #[cfg(feature = "lab")]
     Bench(bench::BenchArgs),
     #[cfg(feature = "lab")]
@@ -128,6 +133,8 @@ fn run() -> Result<ExitCode> {
         Command::Serve(args) => serve::run(args),
         Command::Status(args) => status::run(args),
         Command::Cert(args) => cert::run(args),
+        Command::Passwd(args) => passwd::run(args),
+        Command::Login(args) => login::run(args),
         #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "lab")]

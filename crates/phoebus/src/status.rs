@@ -122,7 +122,8 @@ fn describe(status: &Status) -> String {
 }
 
 fn describe_session(session: &SessionStatus, text: &mut String) {
-    let who = if session.identity.is_empty() { String::new() } else { format!(" ({})", session.identity) };
+    let known = &session.principal.text;
+    let who = if known.is_empty() { String::new() } else { format!(" ({known})") };
     let _ = writeln!(
         text,
         "  {}{who} → {}: {} old; up {} at {}, down {} at {}",

@@ -4,8 +4,10 @@ use crate::agent::AgentLocator;
 use crate::sys;
 use crate::{process, registrations, table};
 use phoebus_config::environment::{self, LoadError, variable};
+use phoebus_config::logins::Logins;
 use phoebus_config::settings::{Key, Settings};
-use phoebus_proto::endpoint::{Endpoint, Host};
+use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
+use phoebus_proto::session::auth::scram;
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +18,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// The first gateway.
     pub(crate) gateway: Endpoint,
+    /// The user's passwords at gateways.
+    logins: Logins,
     /// Why the settings cannot be used; connections that they might have selected then fail.
     pub(crate) problem: Option<Problem>,
     /// Where to find a running agent.
@@ -90,7 +94,11 @@ fn read() -> Option<Config> {
         return Some(problem(Problem { sentence, may_name_own: settings.only.is_some() }));
     }
     registrations::init();
-    Some(Config::new(settings))
+    let may_name_own = settings.only.is_some();
+    match Logins::place(variable).map(|file| Logins::read(&file)).transpose() {
+        Ok(logins) => Some(Config { logins: logins.unwrap_or_default(), ..Config::new(settings) }),
+        Err(error) => Some(problem(Problem { sentence: error.to_string(), may_name_own })),
+    }
 }
 
 impl Config {
@@ -110,8 +118,16 @@ impl Config {
             cache: file(&settings.cache),
             settings,
             gateway,
+            logins: Logins::default(),
             name,
         }
+    }
+
+    /// The user's login at a gateway, if one is kept.
+    pub(crate) fn login(&self, gateway: EndpointRef) -> Option<scram::Login<'_>> {
+        let login = self.logins.at(gateway)?;
+        // The shim has no TLS.
+        Some(scram::Login { user: &login.user, keys: &login.keys, binding: None })
     }
 
     /// Whether only an agent may carry the first hop.

@@ -100,6 +100,7 @@ pub(crate) fn begin(
         outcome: Outcome::Running,
         unsettled: ChangeInProgress::new(),
         handshake: None,
+        exchange: None,
         session,
         plan: Plan::new(policy, Asked::only(config.gateway.as_ref())),
         end: None,
@@ -204,7 +205,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
     let mut failure = match guard.record().and_then(|record| record.attempt.as_mut()) {
         Some(attempt) if attempt.unsettled.is_set() => Failure::Unknown,
         Some(attempt) => match attempt.outcome {
-            Outcome::Running => match exchange(attempt, fd) {
+            Outcome::Running => match exchange(attempt, fd, config, destination) {
                 Ok(Some(stage)) => return stage,
                 Ok(None) => {
                     attempt.outcome = Outcome::Opened;
@@ -307,7 +308,12 @@ fn note_deadline(until: Duration) {
 }
 
 /// Sends and reads what is possible now. `None` if the session is open.
-fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> {
+fn exchange(
+    attempt: &mut Attempt,
+    fd: c_int,
+    config: &Config,
+    destination: SocketAddr,
+) -> Result<Option<Stage>, Failure> {
     let handshake = attempt.handshake.as_mut().ok_or(Failure::Lost(0))?;
     let mut send_error = None;
     // Calls that would only return EAGAIN are not made, so that the mark is set only while bytes move.
@@ -332,7 +338,15 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
                 let code = handshake.refused().map_or(Code::Protocol, |refused| refused.code);
                 return Err(Failure::Refused(code));
             }
-            initiator::State::Challenged => return Err(Failure::Challenged),
+            initiator::State::Challenged | initiator::State::Proved => {
+                attempt.unsettled.set();
+                if !dial::authenticate(attempt, config, destination)? {
+                    return Err(Failure::Challenged);
+                }
+                attempt.unsettled.clear();
+                // What it has to send goes first.
+                return exchange(attempt, fd, config, destination);
+            }
             _ => {}
         }
         let space = handshake.space().map_err(Failure::Protocol)?;

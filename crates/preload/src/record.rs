@@ -9,6 +9,7 @@ use crate::changes::Changes;
 use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_config::agent::Running;
+use phoebus_proto::session::auth::Exchange;
 use phoebus_proto::session::plan::{Plan, RedirectEnd};
 use phoebus_proto::session::{Initiator, MESSAGE_MAX};
 use std::cell::UnsafeCell;
@@ -55,6 +56,8 @@ pub(crate) struct Attempt {
     /// Whether the connection and this record may disagree.
     pub(crate) unsettled: ChangeInProgress,
     pub(crate) handshake: Option<Handshake>,
+    /// How the user proves a password.
+    pub(crate) exchange: Option<Exchange>,
     /// The session's identifier.
     pub(crate) session: [u8; 16],
     /// Which gateway is asked, and what to do after a failure.

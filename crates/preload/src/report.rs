@@ -15,6 +15,7 @@ use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_config::settings::is_loopback_or_link;
 use phoebus_proto::endpoint::EndpointRef;
+use phoebus_proto::session::auth::AuthError;
 use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::plan::{Asked, RedirectEnd, trail};
 use phoebus_proto::session::{Code, ProtocolError, SessionId};
@@ -45,6 +46,8 @@ pub(crate) enum Failure {
     Refused(Code),
     /// It requires authentication.
     Challenged,
+    /// The user's password was not proved, or the gateway has not proved itself.
+    Login(AuthError),
     /// It did not tell in time whether the destination has connected.
     Silent,
 }
@@ -60,6 +63,7 @@ impl Failure {
             Self::Protocol(_) => Code::Protocol.errno(),
             Self::Refused(code) => code.errno(),
             Self::Challenged => Code::AuthRequired.errno(),
+            Self::Login(_) => Code::AuthFailed.errno(),
             Self::Silent => Code::HandshakeTimeout.errno(),
         }
     }
@@ -72,7 +76,7 @@ impl Failure {
             Self::Refused(Code::HandshakeTimeout) => false,
             Self::Refused(code) => code.number() < OF_DESTINATION,
             Self::Lost(errno) => *errno == 0,
-            Self::Protocol(_) | Self::Challenged => true,
+            Self::Protocol(_) | Self::Challenged | Self::Login(_) => true,
             Self::Connect(_) | Self::Unknown | Self::Silent => false,
         }
     }
@@ -208,10 +212,13 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
             }
             Failure::Protocol(error) => write!(text, ": {error}"),
             Failure::Refused(code) => write!(text, ": {code}"),
-            Failure::Challenged if config.settings.user.is_none() => {
-                text.write_str(" asks for authentication; PHOEBUS_USER may hold an e-mail address for it")
+            Failure::Challenged if config.settings.user.is_none() => text.write_str(
+                " asks for authentication; PHOEBUS_USER may hold an e-mail address for it, and phoebus login keeps a password",
+            ),
+            Failure::Challenged => {
+                text.write_str(" asks for authentication by something else than an address; phoebus login keeps a password")
             }
-            Failure::Challenged => text.write_str(" asks for authentication that this version does not have"),
+            Failure::Login(error) => write!(text, ": {error}"),
             Failure::Silent => text.write_str(" did not say in time whether the destination has connected"),
         }
     };

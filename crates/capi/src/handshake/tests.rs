@@ -65,7 +65,7 @@ fn handshake_stops_at_the_last_byte_of_the_answer() {
                 acceptor.received(n).unwrap();
                 rest = &rest[n..];
                 if matches!(acceptor.request(), Some(Request::Auth(_))) {
-                    acceptor.accept_auth();
+                    acceptor.accept_auth(None).unwrap();
                 }
             }
             if acceptor.state() == State::Asked {

@@ -2,4 +2,5 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
 
+mod passwords;
 mod session;

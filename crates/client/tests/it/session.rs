@@ -33,7 +33,7 @@ fn gateway_on<T: Send + 'static>(
             acceptor.received(n).unwrap();
             send(&mut stream, &mut acceptor);
             if matches!(acceptor.request(), Some(Request::Auth(_))) {
-                acceptor.accept_auth();
+                acceptor.accept_auth(None).unwrap();
             }
         }
         serve(stream, acceptor)

@@ -7,7 +7,7 @@
 
 use super::range::Net;
 use super::{
-    AUTO, Allowed, Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule,
+    AUTO, Allowed, ClientCertificate, Config, Limits, Listen, Log, Mechanism, Pattern, Peer, Places, Pool, Route, Rule,
     Source,
 };
 use phoebus_config::agent::{AGENT, Secret};
@@ -37,6 +37,8 @@ pub struct Agent {
     pub credentials: Credentials,
     /// The user's e-mail address, for gateways that ask for one.
     pub contact: Option<String>,
+    /// The file with the user's passwords at gateways.
+    pub logins: Option<PathBuf>,
     /// The secret that programs must present.
     pub secret: Secret,
     /// Whether loopback has IPv6.
@@ -49,7 +51,8 @@ impl Config {
     /// The configuration of an agent. It listens on loopback, on ports that the kernel chooses; accepts sessions from
     /// programs that know the secret; passes all of them to its gateway; and connects to no destination itself.
     pub fn agent(agent: Agent) -> Self {
-        let Agent { gateway, port, allowed, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
+        let Agent { gateway, port, allowed, congestion_control, credentials, contact, logins, secret, ipv6, admin } =
+            agent;
         // Loopback has no path to model, and pacing only costs time there.
         let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
@@ -59,7 +62,7 @@ impl Config {
             transport: "tcp".to_owned(),
             security: Security::None,
             profile: default.clone(),
-            auth: Auth::Secret(secret),
+            auth: vec![Mechanism::Agent(secret)],
             client_certificate: ClientCertificate::Required,
         };
         let four = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -88,6 +91,7 @@ impl Config {
             reset_key: None,
             drivers: Vec::new(),
             contact,
+            logins: logins.map(|file| (file, gateway.clone())),
             listeners: [Some(four), six].into_iter().flatten().map(listen).collect(),
             routes: vec![Route { to: Pattern::Any, via: Some(name.clone()), profile: default.clone() }],
             peers: BTreeMap::from([(name, peer)]),
@@ -103,6 +107,7 @@ impl Config {
             }],
             limits: Limits::default(),
             datagrams: [Some(four), six].into_iter().flatten().collect(),
+            users: Arc::default(),
             admin,
             places: Places::default(),
             log: Log::default(),

@@ -1,6 +1,6 @@
 //! The configuration of a session-aware destination (S5): a gateway whose sessions end in its own process.
 
-use super::{Auth, ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Source};
+use super::{ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Source};
 use crate::local_acceptor::LocalAcceptor;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
@@ -56,7 +56,7 @@ impl Config {
             transport: transport.clone(),
             security,
             profile: profile.clone(),
-            auth: Auth::default(),
+            auth: Vec::new(),
             client_certificate: ClientCertificate::Required,
         };
         let listeners = addresses.iter().flat_map(|address| transports.iter().map(|name| listen(*address, name)));
@@ -76,6 +76,7 @@ impl Config {
             reset_key: None,
             drivers: Vec::new(),
             contact: None,
+            logins: None,
             listeners: listeners.collect(),
             peers: BTreeMap::new(),
             routes: Vec::new(),
@@ -89,6 +90,7 @@ impl Config {
                 ports: Vec::new(),
             }],
             datagrams: Vec::new(),
+            users: Arc::default(),
             limits: Limits { threads: Some(NonZeroUsize::MIN), ..Limits::default() },
             admin: None,
             places: Places::default(),

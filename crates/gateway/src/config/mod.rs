@@ -27,9 +27,10 @@ pub use error::ConfigError;
 pub use pattern::{Pattern, Proved};
 pub use range::Net;
 pub(crate) use range::{addresses_reached, is_local};
-pub use raw::{Auth, ClientCertificate, Limits, Log, LogFormat, LogLevel, Pool};
+pub use raw::{ClientCertificate, Limits, Log, LogFormat, LogLevel, Mechanism, Pool};
 
 use crate::local_acceptor::LocalAcceptor;
+use phoebus_config::users::Users;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
@@ -58,6 +59,8 @@ pub struct Config {
     pub drivers: Vec<Driver>,
     /// An e-mail address for peers that ask for one (P26).
     pub contact: Option<String>,
+    /// The file with the passwords of an agent's user, and the gateway as the user names it.
+    pub(crate) logins: Option<(PathBuf, Endpoint)>,
     /// The addresses that accept sessions; at least one.
     pub listeners: Vec<Listen>,
     /// Gateways that it may pass sessions to and accept them from, by name.
@@ -79,6 +82,8 @@ pub struct Config {
     pub limits: Limits,
     /// Addresses and UDP ports for datagrams beside sessions; none if it relays none.
     pub datagrams: Vec<SocketAddr>,
+    /// Who may log in with a password.
+    pub users: Arc<Users>,
     /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
     /// Positions in the file of settings that can still fail at start.
@@ -111,8 +116,8 @@ pub struct Listen {
     pub security: Security,
     /// The settings of accepted connections.
     pub profile: Arc<Profile>,
-    /// Whether clients must identify themselves.
-    pub auth: Auth,
+    /// How clients may authenticate, the preferred way first; empty if they need not.
+    pub auth: Vec<Mechanism>,
     /// Whether clients must show a certificate over TLS or QUIC.
     pub client_certificate: ClientCertificate,
 }
@@ -203,6 +208,10 @@ pub enum Source {
     Peer(String),
     /// Clients with a certificate for such a name.
     Certificate(Proved),
+    /// This user, who has proved a password here.
+    User(String),
+    /// The users of this group.
+    Group(String),
 }
 
 impl Config {

@@ -33,6 +33,7 @@ pub(super) struct File {
     pub(super) limits: Limits,
     #[serde(default)]
     pub(super) datagrams: Datagrams,
+    pub(super) users: Option<UsersFile>,
     #[serde(default)]
     pub(super) admin: Admin,
     #[serde(default)]
@@ -56,6 +57,14 @@ pub(super) struct Tls {
 pub(super) struct Datagrams {
     /// Addresses and UDP ports to which neighbours send them; none if there is no relay.
     pub(super) addresses: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+/// The users who may log in with a password.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UsersFile {
+    /// Relative to the configuration.
+    pub(super) file: Spanned<PathBuf>,
 }
 
 /// A transport from a shared library.
@@ -83,8 +92,11 @@ pub(super) struct Listen {
     #[serde(default)]
     pub(super) unprotected: bool,
     pub(super) profile: Option<Spanned<String>>,
+    /// How clients authenticate.
+    pub(super) auth: Option<Spanned<Names>>,
+    /// Whether passwords may be proved on connections without TLS.
     #[serde(default)]
-    pub(super) auth: Auth,
+    pub(super) raw_password: bool,
     pub(super) client_certificate: Option<Spanned<ClientCertificate>>,
 }
 
@@ -99,18 +111,28 @@ pub enum ClientCertificate {
     Optional,
 }
 
-/// Who may open sessions on a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Auth {
-    /// Anyone whom the allow rules admit.
-    #[default]
-    None,
-    /// Anyone whom the allow rules admit and who gives an e-mail address (P26).
+/// A way in which clients of a listener may authenticate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mechanism {
+    /// A certificate from an authority that the gateway trusts.
+    Certificate,
+    /// A password, of which the gateway has a verifier (P27).
+    Scram {
+        /// On connections without TLS too.
+        raw: bool,
+    },
+    /// An e-mail address, which proves nothing (P26).
     Anonymous,
-    /// Programs that know an agent's secret: the user's own.
-    #[serde(skip)]
-    Secret(Secret),
+    /// The secret of a user's own agent, which the user's programs know.
+    Agent(Secret),
+}
+
+/// One name, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Names {
+    One(String),
+    Several(Vec<String>),
 }
 
 #[derive(Deserialize)]

@@ -54,10 +54,14 @@ impl Reader<'_> {
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
         let drivers = self.drivers(&raw.driver)?;
         let carriage = Carriage::of(credentials.is_some(), drivers.iter().map(|driver| driver.name.clone()));
-        let listeners = self.listeners(&raw.listen, &profiles, &carriage)?;
+        let listeners = self.listeners(&raw.listen, &profiles, &carriage, raw.users.is_some())?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
-        let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage)).collect::<Result<_, _>>()?;
+        let rules = raw
+            .allow
+            .iter()
+            .map(|allow| self.rule(allow, &peers, &carriage, raw.users.is_some()))
+            .collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let any_control = profiles.values().filter(|profile| profile.congestion_control == CongestionControl::Auto);
@@ -79,6 +83,7 @@ impl Reader<'_> {
             },
         };
         let datagrams = self.datagrams(raw.datagrams, &listeners)?;
+        let users = raw.users.as_ref().map(|users| self.users(&users.file)).transpose()?.unwrap_or_default();
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
             name,
@@ -86,6 +91,7 @@ impl Reader<'_> {
             reset_key,
             drivers,
             contact: raw.contact,
+            logins: None,
             listeners,
             peers,
             routes,
@@ -96,6 +102,7 @@ impl Reader<'_> {
             rules,
             limits: raw.limits,
             datagrams,
+            users,
             admin,
             places,
             log: raw.log,
@@ -155,6 +162,7 @@ impl Reader<'_> {
         raw: &[raw::Listen],
         profiles: &BTreeMap<String, Arc<Profile>>,
         carriage: &Carriage,
+        has_users: bool,
     ) -> Result<Vec<Listen>, ConfigError> {
         if raw.is_empty() {
             return Err(self.whole("there is no [[listen]]; expected at least one with address = \"0.0.0.0:5006\""));
@@ -170,7 +178,8 @@ impl Reader<'_> {
             let security = self.least_security(listen, &transport, carriage)?;
             let profile = self.profile(listen.profile.as_ref(), profiles)?;
             let client_certificate = self.client_certificate(listen, &transport, security, carriage)?;
-            listeners.push(Listen { address, transport, security, profile, auth: listen.auth, client_certificate });
+            let auth = self.mechanisms(listen, carriage, has_users)?;
+            listeners.push(Listen { address, transport, security, profile, auth, client_certificate });
         }
         Ok(listeners)
     }
@@ -318,12 +327,28 @@ impl Reader<'_> {
         Ok(routes)
     }
 
-    fn rule(&self, raw: &raw::Allow, peers: &BTreeMap<String, Peer>, carriage: &Carriage) -> Result<Rule, ConfigError> {
+    fn rule(
+        &self,
+        raw: &raw::Allow,
+        peers: &BTreeMap<String, Peer>,
+        carriage: &Carriage,
+        has_users: bool,
+    ) -> Result<Rule, ConfigError> {
         let source = |text: &Spanned<String>| {
             let name = text.get_ref().to_ascii_lowercase();
             if let Some(proved) = name.strip_prefix("certificate:") {
                 self.needs_certificates(text, carriage)?;
                 return proved.parse().map(Source::Certificate).map_err(|message: String| self.at(text, message));
+            }
+            // Names of users and groups keep their case.
+            let named =
+                |kind: &str| text.get_ref().strip_prefix(kind).filter(|name| !name.is_empty()).map(str::to_owned);
+            if let Some(source) = named("user:").map(Source::User).or_else(|| named("group:").map(Source::Group)) {
+                if has_users {
+                    return Ok(source);
+                }
+                let expected = "expected [users] with file = \"FILE\" (phoebus passwd makes it)";
+                return Err(self.at(text, format!("there are no users; {expected}")));
             }
             match text.get_ref().parse() {
                 Ok(net) => Ok(Source::Net(net)),
@@ -332,7 +357,7 @@ impl Reader<'_> {
                     text,
                     format!(
                         "\"{}\" is neither an address range such as 10.1.0.0/16 nor a configured peer, nor \
-                         certificate:NAME",
+                         certificate:NAME, user:NAME or group:NAME",
                         text.get_ref()
                     ),
                 )),

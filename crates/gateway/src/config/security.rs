@@ -2,10 +2,12 @@
 
 use super::carriage::{Carriage, MAKE};
 use super::reader::Reader;
-use super::{ClientCertificate, ConfigError, raw};
+use super::{ClientCertificate, ConfigError, Mechanism, raw};
+use phoebus_config::users::Users;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::transport::Security;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::Spanned;
 
 impl Reader<'_> {
@@ -19,6 +21,53 @@ impl Reader<'_> {
             authorities: folder.join(authorities),
         };
         Credentials::load(files).map_err(|error| self.at(tls, error.to_string()))
+    }
+
+    /// The users of the file that `[users]` names, relative to the configuration.
+    pub(super) fn users(&self, file: &Spanned<PathBuf>) -> Result<Arc<Users>, ConfigError> {
+        let path = self.folder().join(file.get_ref());
+        Users::read(&path).map(Arc::new).map_err(|error| self.at(file, error.to_string()))
+    }
+
+    /// How clients of a listener authenticate.
+    pub(super) fn mechanisms(
+        &self,
+        listen: &raw::Listen,
+        carriage: &Carriage,
+        has_users: bool,
+    ) -> Result<Vec<Mechanism>, ConfigError> {
+        let Some(auth) = &listen.auth else { return Ok(Vec::new()) };
+        let names = match auth.get_ref() {
+            raw::Names::One(name) if name == "none" => &[][..],
+            raw::Names::One(name) => std::slice::from_ref(name),
+            raw::Names::Several(names) => names,
+        };
+        let mut all = Vec::new();
+        for name in names {
+            let mechanism = match name.as_str() {
+                "anonymous" => Mechanism::Anonymous,
+                "certificate" | "scram" if !carriage.has_credentials && !(name == "scram" && listen.raw_password) => {
+                    let advice = if name == "scram" { ", or raw_password = true" } else { "" };
+                    return Err(self.at(auth, format!("auth \"{name}\" needs certificates; {MAKE}{advice}")));
+                }
+                "certificate" => Mechanism::Certificate,
+                "scram" if !has_users => {
+                    let message =
+                        "auth \"scram\" needs users; expected [users] with file = \"FILE\" (phoebus passwd makes it)";
+                    return Err(self.at(auth, message));
+                }
+                "scram" => Mechanism::Scram { raw: listen.raw_password },
+                other => {
+                    let expected = "none, anonymous, certificate, scram, or several in brackets";
+                    return Err(self.at(auth, format!("there is no auth \"{other}\"; expected {expected}")));
+                }
+            };
+            if all.contains(&mechanism) {
+                return Err(self.at(auth, format!("auth has \"{name}\" twice")));
+            }
+            all.push(mechanism);
+        }
+        Ok(all)
     }
 
     /// The file with the secret of QUIC's stateless resets. Default: beside the private key.

@@ -55,7 +55,7 @@ impl Connection {
         }
         // Before any wait: a connection without a slot is not counted.
         let may_stay = !spent && self.wait_again(setup) && self.left > 0;
-        // An accepted AUTH has no reply of its own.
+        // Of accepted AUTHs, only some have a reply: it goes with the reply to the request, or as soon as nothing more is there.
         let has_answer = refusal.is_some() || self.acceptor.state() == State::Challenged;
         if let Some(refusal) = refusal
             && self.refuse(setup, &refusal).is_err()

@@ -3,7 +3,8 @@
 use super::Connection;
 use crate::admit;
 use crate::bundle::{JoinPermit, Owner};
-use crate::config::Auth as WantedAuth;
+use crate::config::Mechanism;
+use crate::mechanisms::Exchange;
 use crate::peer_identity::PeerIdentity;
 use crate::refusal::Refusal;
 use crate::request::Request;
@@ -11,8 +12,13 @@ use crate::shared::Setup;
 use crate::slots::Slot;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor;
-use phoebus_proto::session::message::{Auth, Challenge};
-use phoebus_proto::session::{Code, List, ProtocolError, SessionId};
+use phoebus_proto::session::auth::{Proven, Verdict, anonymous, scram};
+use phoebus_proto::session::message::Challenge;
+use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
+use std::io;
+
+/// The method of a principal who has shown a certificate.
+const CERTIFICATE: &str = "certificate";
 
 /// The result of a request, decided as far as possible at once.
 pub(super) enum Asked {
@@ -34,9 +40,27 @@ impl Connection {
         PeerIdentity::of(setup, self.acceptor.peer_name(), self.from.ip(), &self.stream)
     }
 
-    /// The identity of the requester: the name in its certificate, or else the address that it gave.
-    pub(super) fn identity(&self) -> &str {
-        self.proved().first().map_or(&self.identity, String::as_str)
+    /// On whose behalf requests come: who has authenticated by a password; else the name in the certificate; else the address that
+    /// was given.
+    pub(super) fn principal(&self) -> Principal {
+        let named = self.principal.as_ref().filter(|principal| !principal.is_nobody());
+        match (named, self.proved().first()) {
+            (Some(principal), Some(name)) if principal.method == anonymous::NAME => Principal::new(CERTIFICATE, name),
+            (Some(principal), _) => principal.clone(),
+            (None, Some(name)) => Principal::new(CERTIFICATE, name),
+            (None, None) => Principal::default(),
+        }
+    }
+
+    /// Whether the listener wants more of this connection before it may request sessions.
+    fn must_authenticate(&self, caller: &PeerIdentity<'_>) -> bool {
+        let takes = |mechanism| self.settings.auth.contains(&mechanism);
+        let has_certificate = self.stream.identity().is_some();
+        // A peer has proved itself by its certificate. Of others, that is enough where it is asked for.
+        let is_proved = has_certificate && (takes(Mechanism::Certificate) || caller.peer().is_some());
+        // An address is asked of peers as well.
+        let is_enough = is_proved && !takes(Mechanism::Anonymous);
+        !self.settings.auth.is_empty() && self.principal.is_none() && !is_enough
     }
 
     /// A slot for a client to stay between sessions: its connection is protected, a rule applies to it, and there is
@@ -45,7 +69,7 @@ impl Connection {
         let (limits, addr) = (&setup.config.limits, self.from.ip());
         let stranger = matches!(self.caller(setup), PeerIdentity::Stranger);
         let protected = self.stream.security() > Security::None && self.stream.security() >= self.settings.security;
-        let welcome = stranger && protected && admit::may_ask(&setup.config, addr, self.proved());
+        let welcome = stranger && protected && admit::may_ask(&setup.config, addr, self.proved(), &self.principal());
         if welcome { self.shared.admission.client(limits, addr) } else { None }
     }
 
@@ -62,28 +86,9 @@ impl Connection {
             _ if self.acceptor.peer_is_beacon() => {
                 Asked::Refuse(Refusal::new(Code::Protocol, "nothing can be asked for on a beacon"))
             }
-            acceptor::Request::Auth(Auth { mechanism: Auth::AGENT, data }) => match self.settings.auth {
-                WantedAuth::Secret(secret) if secret.is(data) => {
-                    self.authenticated = true;
-                    self.acceptor.accept_auth();
-                    Asked::Again
-                }
-                _ => Asked::Refuse(Refusal::new(Code::AuthFailed, "that is not the secret of this agent")),
-            },
-            // Where a secret is required, an address does not replace it.
-            acceptor::Request::Auth(_) if matches!(self.settings.auth, WantedAuth::Secret(_)) => self.challenge(),
-            acceptor::Request::Auth(Auth { mechanism: Auth::ANONYMOUS, data }) => match email(data) {
-                Some(address) => {
-                    self.identity = address.to_owned();
-                    self.authenticated = true;
-                    self.acceptor.accept_auth();
-                    Asked::Again
-                }
-                None => Asked::Refuse(Refusal::new(Code::AuthFailed, "anonymous sessions need an e-mail address")),
-            },
-            acceptor::Request::Auth(_) => self.challenge(),
+            acceptor::Request::Auth(_) => self.check(setup),
             acceptor::Request::Open(_) | acceptor::Request::Attach(_) | acceptor::Request::Unsupported(_)
-                if self.settings.auth != WantedAuth::None && !self.authenticated =>
+                if self.must_authenticate(&caller) =>
             {
                 self.challenge()
             }
@@ -95,7 +100,7 @@ impl Connection {
                     proved,
                     instance,
                     asks_for_datagrams: self.shared.data.datagrams.is_some(),
-                    ..Request::new(&open, self.from, peer, self.identity())
+                    ..Request::new(&open, self.from, peer, self.principal())
                 }))
             }
             acceptor::Request::Unsupported(unknown) => {
@@ -103,7 +108,7 @@ impl Connection {
             }
             acceptor::Request::Attach(attach) => {
                 let peer = caller.peer().map(|pool| pool.peer.name.as_str());
-                let owner = Owner::of(peer, self.from, self.identity());
+                let owner = Owner::of(peer, self.from, &self.principal());
                 match self.shared.bundles.claim(&attach, &owner) {
                     Ok(permit) => Asked::Join(attach.session, permit),
                     Err(refusal) => Asked::Refuse(refusal),
@@ -112,34 +117,79 @@ impl Connection {
         }
     }
 
+    /// Continues, or begins, the exchange of an AUTH.
+    fn check(&mut self, setup: &Setup) -> Asked {
+        let Some(acceptor::Request::Auth(auth)) = self.acceptor.request() else {
+            return Asked::Refuse(Refusal::new(Code::Internal, "there is no AUTH"));
+        };
+        let begun = self.exchange.take().filter(|begun| begun.mechanism == auth.mechanism);
+        let exchange = match begun {
+            Some(begun) => Ok(Some(begun)),
+            None => self.begin(setup, auth.mechanism),
+        };
+        let mut exchange = match exchange {
+            Ok(Some(exchange)) => exchange,
+            Ok(None) => return self.challenge(),
+            Err(error) => return Asked::Refuse(Refusal::new(Code::Internal, phoebus_net::reason(&error))),
+        };
+        let done = match exchange.check.receive(auth.data) {
+            Verdict::Continue(data) => {
+                let mechanism = [exchange.mechanism];
+                self.exchange = Some(exchange);
+                self.acceptor.challenge(&Challenge { mechanisms: List::new(&mechanism), data: &data })
+            }
+            Verdict::Proven(Proven { subject, last }) => {
+                self.principal = Some(known(setup, exchange.mechanism, subject));
+                self.acceptor.accept_auth(last.as_deref())
+            }
+            Verdict::Refused(error) => return Asked::Refuse(Refusal::new(Code::AuthFailed, error.to_string())),
+        };
+        match done {
+            Ok(()) => Asked::Again,
+            Err(error) => Asked::Refuse(Refusal::new(Code::Internal, error.to_string())),
+        }
+    }
+
+    /// Begins an exchange of the mechanism with this name, if the listener takes it on this connection.
+    fn begin(&self, setup: &Setup, name: &str) -> io::Result<Option<Exchange>> {
+        let wanted = |mechanism: &&Mechanism| mechanism.on(&self.stream) == Some(name);
+        match self.settings.auth.iter().find(wanted) {
+            Some(mechanism) => mechanism.begin(&setup.config.users, &self.stream),
+            // An address is harmless, and welcome for the log.
+            None if self.settings.auth.is_empty() && name == anonymous::NAME => {
+                Mechanism::Anonymous.begin(&setup.config.users, &self.stream)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Asks for AUTH by one of the mechanisms that the listener takes on this connection.
     fn challenge(&mut self) -> Asked {
-        let wanted = [if let WantedAuth::Secret(_) = self.settings.auth { Auth::AGENT } else { Auth::ANONYMOUS }];
-        let challenge = Challenge { mechanisms: List::new(&wanted), data: &[] };
-        match self.acceptor.challenge(&challenge) {
+        let mut wanted: Vec<&str> =
+            self.settings.auth.iter().filter_map(|mechanism| mechanism.on(&self.stream)).collect();
+        if self.settings.auth.is_empty() {
+            wanted.push(anonymous::NAME);
+        }
+        if wanted.is_empty() {
+            let needs_certificate = self.settings.auth.contains(&Mechanism::Certificate);
+            let expected =
+                if needs_certificate { "a certificate, or a password inside TLS or QUIC" } else { "TLS or QUIC" };
+            return Asked::Refuse(Refusal::new(Code::AuthRequired, format!("this listener wants {expected}")));
+        }
+        match self.acceptor.challenge(&Challenge { mechanisms: List::new(&wanted), data: &[] }) {
             Ok(()) => Asked::Again,
             Err(error) => Asked::Refuse(Refusal::new(Code::Internal, error.to_string())),
         }
     }
 }
 
-/// Something like an e-mail address (P26), for the log.
-fn email(data: &[u8]) -> Option<&str> {
-    let address = std::str::from_utf8(data).ok()?;
-    let (local, domain) = address.rsplit_once('@')?;
-    let plain = !address.chars().any(|c| c.is_control() || c.is_whitespace());
-    (plain && !local.is_empty() && !domain.is_empty() && address.len() <= 254).then_some(address)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn anonymous_means_an_address() {
-        assert_eq!(email(b"user@example.org"), Some("user@example.org"));
-        for text in ["", "user", "@example.org", "user@", "a b@c", "a@b\n", &format!("{}@b", "a".repeat(300))] {
-            assert_eq!(email(text.as_bytes()), None, "{text}");
-        }
-        assert_eq!(email(&[0xff, b'@', b'x']), None);
+/// The principal who has authenticated as `subject`.
+fn known(setup: &Setup, mechanism: &str, subject: String) -> Principal {
+    let mut principal = Principal::new(mechanism, &subject);
+    if let Some(user) = setup.config.users.get(&subject).filter(|_| [scram::PLAIN, scram::PLUS].contains(&mechanism)) {
+        // Only the file's users have a name that rules know.
+        principal.groups.clone_from(&user.groups);
+        principal.user = subject;
     }
+    principal
 }

@@ -9,6 +9,7 @@ mod reuse;
 
 use crate::handshake::{greeting, next_request};
 use crate::listener_settings::ListenerSettings;
+use crate::mechanisms::Exchange;
 use crate::session::{self, Opening, Ready};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
@@ -16,8 +17,8 @@ use crate::workers::WorkerSlot;
 use authenticate::Asked;
 use close::CloseReason;
 use phoebus_net::Stream;
-use phoebus_proto::session::Mode;
 use phoebus_proto::session::acceptor::{Acceptor, State};
+use phoebus_proto::session::{Mode, Principal};
 use reuse::ReusableConnection;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -65,8 +66,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
         slot: Some(slot),
         kept: None,
         deadline,
-        identity: String::new(),
-        authenticated: false,
+        principal: None,
+        exchange: None,
         left: REFUSALS_MAX,
         beacon: 0,
     };
@@ -89,9 +90,10 @@ struct Connection {
     kept: Option<Slot>,
     /// Deadline of a stranger's request.
     deadline: Instant,
-    /// The e-mail address in AUTH.
-    identity: String,
-    authenticated: bool,
+    /// Who has authenticated by AUTH.
+    principal: Option<Principal>,
+    /// An exchange that has begun.
+    exchange: Option<Exchange>,
     /// Remaining refusals and challenges.
     left: u32,
     /// Number of the peer's beacon. 0: no beacon.
@@ -207,15 +209,13 @@ impl Connection {
 
     /// Carries the session. Returns the connection if it may carry another.
     async fn carry(self: Box<Self>, setup: Arc<Setup>, ready: Box<Ready>) -> Option<Box<Self>> {
-        let Self { shared, stream, acceptor, from, settings, counted, kept, place, identity, authenticated, .. } =
-            unboxed(self);
+        let Self { shared, stream, acceptor, from, settings, counted, kept, place, principal, .. } = unboxed(self);
         // State for further sessions is dropped for a raw session, which may be idle for hours.
-        let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
+        let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, principal)));
         let stream = ready.carry(&shared, &setup, stream).await?;
         drop(place);
-        let (acceptor, identity) = *next?;
-        ReusableConnection { shared, acceptor, from, settings, counted, kept, identity, authenticated }
-            .again(&setup, stream)
+        let (acceptor, principal) = *next?;
+        ReusableConnection { shared, acceptor, from, settings, counted, kept, principal }.again(&setup, stream)
     }
 }
 

@@ -10,7 +10,7 @@ use phoebus_net::Stream;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor::Acceptor;
 use phoebus_proto::session::message::Opened;
-use phoebus_proto::session::{List, Mode, SessionId};
+use phoebus_proto::session::{List, Mode, Principal, SessionId};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,9 +30,8 @@ impl Connection {
         // The rest belongs to the session's stream.
         self.stream.unprotect().ok()?;
         self.settings.share_buffers(&self.stream, permit.streams());
-        let Self { shared, stream, acceptor, from, settings, counted, kept, identity, authenticated, .. } = *self;
-        let standing =
-            Box::new(ReusableConnection { shared, acceptor, from, settings, counted, kept, identity, authenticated });
+        let Self { shared, stream, acceptor, from, settings, counted, kept, principal, .. } = *self;
+        let standing = Box::new(ReusableConnection { shared, acceptor, from, settings, counted, kept, principal });
         let (caller, free) = oneshot::channel();
         // If the task is gone, the connection is reset.
         let give_back = move |stream| drop(caller.send(stream));
@@ -55,14 +54,13 @@ pub(super) struct ReusableConnection {
     pub(super) settings: Arc<ListenerSettings>,
     pub(super) counted: Slot,
     pub(super) kept: Option<Slot>,
-    pub(super) identity: String,
-    pub(super) authenticated: bool,
+    pub(super) principal: Option<Principal>,
 }
 
 impl ReusableConnection {
     /// The connection with `stream`, after a session.
     pub(super) fn again(self, setup: &Setup, stream: Arc<Stream>) -> Option<Box<Connection>> {
-        let Self { shared, mut acceptor, from, settings, counted, kept, identity, authenticated } = self;
+        let Self { shared, mut acceptor, from, settings, counted, kept, principal } = self;
         if stream.security() == Security::Auth {
             // The next request would be unprotected.
             stream.disarm();
@@ -87,8 +85,8 @@ impl ReusableConnection {
             slot,
             kept,
             deadline,
-            identity,
-            authenticated,
+            principal,
+            exchange: None,
             left,
             beacon: 0,
         }))

@@ -4,11 +4,10 @@
 use super::selection::Selection;
 use super::{Pool, PooledConnection};
 use crate::bundle::{BundleMembers, JoinedConnection, ReturnHandle};
-use crate::handshake::Asking;
 use crate::refusal::Refusal;
+use phoebus_proto::session::SessionId;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::Attach;
-use phoebus_proto::session::{Mode, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -68,10 +67,10 @@ impl Pool {
             stream.close();
             return Err(late());
         };
-        let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
-        let asking = Asking::join(Vec::new(), Vec::new(), &hello, auth.as_ref(), &attach);
-        let asking = asking.map_err(|e| self.cannot_ask(&e))?;
-        let mut connection = PooledConnection::new(stream, asking, Mode::Framed, place.selection.clone()).lent(in_use);
+        // Greeting first, since authentication may take several messages.
+        let connection = self.greet_on(stream, &place.selection, &self.own.hello()).await?;
+        let mut connection = connection.lent(in_use);
+        connection.asking.attach(&place.attach(0)).map_err(|e| self.cannot_ask(&e))?;
         self.hear(&mut connection, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
         self.joined(connection).map(|newcomer| seat.take(newcomer))
     }

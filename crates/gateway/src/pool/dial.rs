@@ -1,5 +1,6 @@
 //! Reaching a peer: its addresses, a connection, its greeting, and the errors of each step.
 
+use super::own_login::OwnLogin;
 use super::pooled::mode_on;
 use super::selection::Selection;
 use super::{Pool, PooledConnection, lock};
@@ -12,9 +13,11 @@ use phoebus_net::host::Host;
 use phoebus_net::transport::Target;
 use phoebus_net::{Error, Profile, Stream, code_of, dial};
 use phoebus_proto::endpoint::Host as HostName;
+use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Hello};
-use phoebus_proto::session::{Code, ProtocolError};
+use phoebus_proto::session::login::LoginError;
+use phoebus_proto::session::message::Hello;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,8 +130,8 @@ impl Pool {
         selection: &Arc<Selection>,
         hello: &Hello<'_>,
     ) -> Result<PooledConnection, Refusal> {
-        let asking = Asking::greet(Vec::new(), Vec::new(), hello, self.auth().as_ref());
-        let asking = asking.map_err(|e| self.cannot_ask(&e))?;
+        let mut login = OwnLogin::on(&stream, &self.own).map_err(|e| self.cannot_log_in(&e))?;
+        let asking = login.greet(hello).map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
         let mut connection = PooledConnection::new(stream, asking, mode, selection.clone());
         // A beacon uses TCP, whatever the hop beside it uses.
@@ -137,7 +140,7 @@ impl Pool {
         let mut heard = false;
         let answered = tokio::select! {
             biased;
-            answered = answer(&stream, &mut connection.asking, &mut heard) => answered,
+            answered = authenticated(&stream, (&mut connection.asking, &mut login), &mut heard) => answered,
             () = self.peer_process_died(&stream, is_hidden, since) => Err(HandshakeError::Closed),
         };
         if let Err(error) = answered {
@@ -171,15 +174,30 @@ impl Pool {
         }
     }
 
-    pub(super) fn auth(&self) -> Option<Auth<'_>> {
-        self.own.contact.as_deref().map(|contact| Auth { mechanism: Auth::ANONYMOUS, data: contact.as_bytes() })
+    /// The refusal where this end cannot even begin to authenticate.
+    pub(super) fn cannot_log_in(&self, error: &io::Error) -> Refusal {
+        Refusal::new(Code::AuthFailed, format!("cannot log in at {}: {}", self.peer.name, phoebus_net::reason(error)))
+    }
+
+    /// The refusal where authentication has failed.
+    pub(super) fn not_authenticated(&self, error: &LoginError) -> Refusal {
+        let code = match error {
+            LoginError::Protocol(_) => Code::Protocol,
+            LoginError::Auth(_) => Code::AuthFailed,
+        };
+        Refusal::at(
+            &self.peer.name,
+            code,
+            format!("no session through {} ({}): {error}", self.peer.name, self.peer.address),
+        )
     }
 
     pub(super) fn failed(&self, error: &HandshakeError) -> Refusal {
         let code = match error {
             HandshakeError::Closed => Code::Reset,
             HandshakeError::Io(error) => code_of(error),
-            HandshakeError::Protocol(_) => Code::Protocol,
+            HandshakeError::Protocol(_) | HandshakeError::Login(LoginError::Protocol(_)) => Code::Protocol,
+            HandshakeError::Login(LoginError::Auth(_)) => Code::AuthFailed,
         };
         let name = &self.peer.name;
         if code == Code::Draining {
@@ -189,7 +207,7 @@ impl Pool {
         Refusal::at(name, code, format!("no session through {name} ({}): {error}", self.peer.address))
     }
 
-    pub(super) fn cannot_ask(&self, error: &ProtocolError) -> Refusal {
+    pub(super) fn cannot_ask(&self, error: &dyn std::error::Error) -> Refusal {
         Refusal::new(Code::Internal, format!("the request cannot be passed to {}: {error}", self.peer.name))
     }
 
@@ -226,5 +244,19 @@ impl Unheard {
     /// An answer came, though not the wanted one.
     pub(super) fn heard(refusal: Refusal) -> Self {
         Self { refusal, dead: false, silent: false }
+    }
+}
+
+/// Greets the peer, and authenticates where that takes more than the greeting.
+async fn authenticated(
+    stream: &Stream,
+    (asking, login): (&mut Asking, &mut OwnLogin),
+    heard: &mut bool,
+) -> Result<(), HandshakeError> {
+    loop {
+        answer(stream, asking, heard).await?;
+        if !login.go_on(asking, None)? {
+            return Ok(());
+        }
     }
 }

@@ -11,6 +11,7 @@ mod demand;
 mod dial;
 mod keep;
 mod knock;
+mod own_login;
 mod pooled;
 mod selection;
 
@@ -20,7 +21,7 @@ pub(crate) use keep::IDLE_BURST_MAX;
 pub(crate) use pooled::PooledConnection;
 
 use crate::config::Peer;
-use crate::handshake::{Asking, HandshakeError, answer};
+use crate::handshake::{HandshakeError, answer};
 use crate::path_metrics::{PathMetrics, SegmentStatus};
 use crate::refusal::Refusal;
 use crate::request::{HopOptions, Request};
@@ -29,13 +30,16 @@ use death::Death;
 use demand::Demand;
 use dial::Unheard;
 use knock::silence;
+use own_login::OwnLogin;
 use phoebus_net::transport::Security;
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Hello};
+use phoebus_proto::session::message::Hello;
 use selection::Selection;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,6 +102,8 @@ pub(crate) struct LocalIdentity {
     pub(crate) name: String,
     /// An e-mail address.
     pub(crate) contact: Option<String>,
+    /// The file with the passwords of an agent's user, and the gateway as the user names it.
+    pub(crate) logins: Option<(PathBuf, Endpoint)>,
     /// Identifies this process among all that ever had the name.
     pub(crate) instance: u64,
 }
@@ -340,11 +346,11 @@ impl Pool {
         };
         let manner = HopOptions { mode: pooled::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
-        let asking = request.onward(&self.own.name, manner, |open| {
-            Asking::connect(Vec::new(), Vec::new(), &hello, self.auth().as_ref(), open)
-        });
+        let mut login = OwnLogin::on(&stream, &self.own).map_err(|e| Unheard::heard(self.cannot_log_in(&e)))?;
+        let asking = request.onward(&self.own.name, manner, |open| login.connect(&hello, open));
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-        Ok((PooledConnection::new(stream, asking, manner.mode, selection.clone()).lent(in_use), manner))
+        let connection = PooledConnection::new(stream, asking, manner.mode, selection.clone());
+        Ok((connection.lent(in_use).with_login(login), manner))
     }
 
     /// Takes back a connection whose session is over on both sides.
@@ -415,14 +421,18 @@ impl Pool {
         request: &Request,
         manner: HopOptions,
     ) -> Result<PooledConnection, Refusal> {
-        if connection.asking.state() == State::Challenged
-            && let Some(auth) = self.auth()
-            && connection.asking.challenge().is_some_and(|c| c.mechanisms.iter().any(|name| name == Auth::ANONYMOUS))
-        {
-            let manner = HopOptions { padding: 0, ..manner };
-            request
-                .onward(&self.own.name, manner, |open| connection.asking.authenticate(&auth, open))
-                .map_err(|e| self.cannot_ask(&e))?;
+        // A kept connection is authenticated; a new one may have more to say, and a peer may want an address since its reload.
+        let mut login = match connection.login.take() {
+            Some(login) => login,
+            None => Box::new(OwnLogin::on(&connection.stream, &self.own).map_err(|e| self.cannot_log_in(&e))?),
+        };
+        let manner = HopOptions { padding: 0, ..manner };
+        loop {
+            let goes_on =
+                request.onward(&self.own.name, manner, |open| login.go_on(&mut connection.asking, Some(open)));
+            if !goes_on.map_err(|error| self.not_authenticated(&error))? {
+                break;
+            }
             answer(&connection.stream, &mut connection.asking, &mut false)
                 .await
                 .map_err(|error| self.failed(&error))?;

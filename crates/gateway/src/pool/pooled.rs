@@ -1,6 +1,7 @@
 //! A connection to a peer, past its greeting and free for a session.
 
 use super::demand::InUse;
+use super::own_login::OwnLogin;
 use super::selection::Selection;
 use crate::handshake::{Asking, HandshakeError};
 use crate::request::HopOptions;
@@ -30,6 +31,8 @@ pub(crate) struct PooledConnection {
     home: Id,
     /// The use by a session that it was lent to.
     in_use: Option<InUse>,
+    /// The authentication that has begun with its first request.
+    pub(super) login: Option<Box<OwnLogin>>,
 }
 
 impl PooledConnection {
@@ -45,7 +48,13 @@ impl PooledConnection {
             since: Instant::now(),
             home,
             in_use: None,
+            login: None,
         }
+    }
+
+    /// The same, whose first request authenticates.
+    pub(super) fn with_login(self, login: OwnLogin) -> Self {
+        Self { login: Some(Box::new(login)), ..self }
     }
 
     /// The same, lent to a session.
@@ -170,7 +179,7 @@ impl DetachedState {
     /// Adds the stream again.
     pub(crate) fn plug(self, stream: Arc<Stream>) -> PooledConnection {
         let Self { asking, mode, selection, sessions, home, in_use } = self;
-        PooledConnection { stream, asking, mode, selection, sessions, since: Instant::now(), home, in_use }
+        PooledConnection { stream, asking, mode, selection, sessions, since: Instant::now(), home, in_use, login: None }
     }
 }
 

@@ -51,6 +51,7 @@ fn agent(gateway: &Pg, transport: &str, credentials: Credentials) -> Pg {
 /// The configuration of an agent for `gateway` with these transports.
 fn config(gateway: &Pg, port: u16, ways: Vec<Allowed>, credentials: Credentials) -> Config {
     Config::agent(Agent {
+        logins: None,
         gateway: gateway.addr.into(),
         port,
         allowed: ways,
@@ -89,7 +90,7 @@ fn certificate_named_by_rule_is_enough() {
         let (server, _) = listener.accept().unwrap();
         let from: Vec<_> = report.hops.iter().map(|hop| hop.0.as_str()).collect();
         assert_eq!((from, &report.carried[0]), (vec!["agent", "pg1"], &(transport.into(), "encrypt".into())));
-        assert_eq!(gateway.status().sessions[0].identity, "ada.users.example");
+        assert_eq!(gateway.status().sessions[0].principal.text, "ada.users.example (certificate)");
         exchange(client, server, &pattern(100_000, 1), &pattern(100_000, 2));
         assert_eq!((gateway.quiet(), agent.quiet()), ((1, 0), (1, 0)));
     }

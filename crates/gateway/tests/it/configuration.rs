@@ -1,6 +1,6 @@
 //! Configurations: every shipped example, and the errors about invalid ones.
 
-use phoebus_gateway::config::{Auth, Config, LogFormat, Net, Pattern, Source};
+use phoebus_gateway::config::{Config, LogFormat, Mechanism, Net, Pattern, Source};
 use phoebus_net::CongestionControl;
 use phoebus_net::credentials::Authority;
 use phoebus_net::transport::Security;
@@ -61,7 +61,7 @@ fn every_shipped_example_is_valid() {
 fn configuration_allows_nothing_by_default() {
     let config = parse(LEAST);
     assert!(config.rules.is_empty() && config.routes.is_empty() && config.peers.is_empty());
-    assert_eq!(config.listeners[0].auth, Auth::None);
+    assert_eq!(config.listeners[0].auth, []);
     assert_eq!(config.log.format, LogFormat::Text);
 }
 
@@ -103,7 +103,7 @@ fn complete_configuration_is_read() {
         level = "debug"
         "#,
     );
-    assert_eq!((config.name.as_str(), config.listeners[0].auth), ("pg1.example", Auth::Anonymous));
+    assert_eq!((config.name.as_str(), &config.listeners[0].auth[..]), ("pg1.example", &[Mechanism::Anonymous][..]));
     assert_eq!(config.listeners[0].profile.congestion_control, CongestionControl::Cubic);
     let peer = &config.peers["pg2"];
     assert_eq!((peer.address.to_string().as_str(), peer.pool.min, peer.pool.max), ("pg2.example:5006", 2, 4));

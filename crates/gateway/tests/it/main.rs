@@ -11,6 +11,7 @@ mod datagrams;
 mod drivers;
 mod floods;
 mod lifecycle;
+mod passwords;
 mod rates;
 mod refusals;
 mod renewal;

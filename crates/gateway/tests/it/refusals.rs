@@ -246,7 +246,7 @@ fn listener_may_require_email_address() {
     assert_eq!(refused(&pg2, &Ask::to(to), Code::AuthRequired, "").reason, "anonymous");
     refused(&pg2, &email("nobody"), Code::AuthFailed, "pg2");
     let open = email("user@example.org").ask(pg2.addr).unwrap();
-    assert_eq!(pg2.status().sessions[0].identity, "user@example.org");
+    assert_eq!(pg2.status().sessions[0].principal.text, "user@example.org (anonymous)");
     drop(open);
 
     // A gateway sends its contact address, if it has one.

@@ -21,6 +21,7 @@ use crate::transport::{
 use crate::waiting::cooperative;
 use bytes::Bytes;
 use phoebus_proto::session::Code;
+use phoebus_proto::session::auth::scram::EXPORTER;
 use phoebus_proto::units::BitRate;
 use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 use std::io;
@@ -557,6 +558,12 @@ impl DuplexTelemetry for QuicStream {
 
     fn identity(&self) -> Option<&Identity> {
         Some(&self.shared.identity)
+    }
+
+    fn channel_binding(&self) -> Option<[u8; 32]> {
+        let mut bytes = [0; 32];
+        let exported = self.shared.connection.export_keying_material(&mut bytes, EXPORTER.as_bytes(), &[]);
+        exported.ok().map(|()| bytes)
     }
 }
 

@@ -63,6 +63,11 @@ impl AuthClient {
         self.engine.space().len()
     }
 
+    /// See [`Stream::channel_binding`](crate::Stream::channel_binding). `None` before [`AuthClient::is_ready`].
+    pub fn channel_binding(&self) -> Option<[u8; 32]> {
+        self.engine.channel_binding()
+    }
+
     /// Consumes received bytes, at most [`AuthClient::want`], and returns their number.
     ///
     /// # Errors

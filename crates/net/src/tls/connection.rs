@@ -359,6 +359,10 @@ impl DuplexTelemetry for Connection {
     fn identity(&self) -> Option<&Identity> {
         Some(&self.shared.identity)
     }
+
+    fn channel_binding(&self) -> Option<[u8; 32]> {
+        self.lock().engine.channel_binding()
+    }
 }
 
 impl Drop for Connection {

@@ -9,7 +9,9 @@
 
 use super::Mode;
 use super::buffer::{Buffer, CAPACITY};
+use super::exporter::Exported;
 use super::fault::Fault;
+use phoebus_proto::session::auth::scram::Binding;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
@@ -59,6 +61,7 @@ pub(super) struct Engine {
     peer_closed: bool,
     /// A fault that is reported only after everything received before it was read.
     fault: Option<Fault>,
+    exported: Arc<Exported>,
 }
 
 /// The operation to perform with rustls.
@@ -72,21 +75,28 @@ enum Wish<'a> {
 impl Engine {
     /// Creates the client end of a connection to the server `name`.
     pub(super) fn client(config: Arc<ClientConfig>, name: ServerName<'static>, intake: Intake) -> Result<Self, Fault> {
-        let role = Role::Client(UnbufferedClientConnection::new(config, name)?);
-        let mut engine = Self::new(role, intake);
+        let exported = Arc::new(Exported::default());
+        let mut config = Arc::unwrap_or_clone(config);
+        config.key_log = exported.clone();
+        let role = Role::Client(UnbufferedClientConnection::new(Arc::new(config), name)?);
+        let mut engine = Self::new(role, intake, exported);
         engine.turn(&mut Wish::Read(&mut []))?;
         Ok(engine)
     }
 
     /// Creates the server end.
     pub(super) fn server(config: Arc<ServerConfig>, intake: Intake) -> Result<Self, Fault> {
-        Ok(Self::new(Role::Server(UnbufferedServerConnection::new(config)?), intake))
+        let exported = Arc::new(Exported::default());
+        let mut config = Arc::unwrap_or_clone(config);
+        config.key_log = exported.clone();
+        Ok(Self::new(Role::Server(UnbufferedServerConnection::new(Arc::new(config))?), intake, exported))
     }
 
-    fn new(role: Role, intake: Intake) -> Self {
+    fn new(role: Role, intake: Intake, exported: Arc<Exported>) -> Self {
         Self {
             role,
             intake,
+            exported,
             incoming: Buffer::default(),
             fed: 0,
             plain: Vec::new(),
@@ -112,6 +122,11 @@ impl Engine {
 
     pub(super) fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
+    }
+
+    /// See [`Stream::channel_binding`](crate::Stream::channel_binding). `None` during the handshake.
+    pub(super) fn channel_binding(&self) -> Option<Binding> {
+        self.exported.binding().filter(|_| !self.is_handshaking())
     }
 
     /// The application protocol that was negotiated (ALPN, RFC 7301).

@@ -18,6 +18,7 @@ mod buffer;
 mod client;
 mod connection;
 mod engine;
+mod exporter;
 mod fault;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -21,6 +21,7 @@ use phoebus_client::Agents;
 use phoebus_client::environment::variable;
 use phoebus_config::agent::{Running, Secret};
 use phoebus_config::first_hop::{By, FirstHop};
+use phoebus_config::logins::Logins;
 use phoebus_config::settings::{Key, Settings};
 use phoebus_gateway::Gateway;
 use phoebus_gateway::config::{Agent, Allowed, Config, Log, LogLevel};
@@ -213,6 +214,7 @@ impl Plan {
             congestion_control,
             credentials: self.credentials.clone(),
             contact: self.settings.user.clone(),
+            logins: Logins::place(variable),
             secret,
             ipv6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
             admin: claim::admin_socket(&self.agents),

@@ -3,11 +3,11 @@
 
 mod exposed;
 mod inetd;
-mod password;
 mod relay;
 
 use crate::exit::Exit;
 use crate::gateway::start_log;
+use crate::password;
 use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_client::{Options, Sessions};
@@ -260,7 +260,7 @@ impl Gateways for Through {
 
 /// Prints a password as a configuration has it: from standard input, since arguments are seen by others.
 fn hash() -> Result<ExitCode> {
-    let hashed = hash_password(&password::read()?).map_err(|_| anyhow::anyhow!("the system has no randomness"))?;
+    let hashed = hash_password(&password::read_new()?).map_err(|_| anyhow::anyhow!("the system has no randomness"))?;
     standard::print(&format!("{hashed}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

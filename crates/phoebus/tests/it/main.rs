@@ -46,6 +46,7 @@ mod gridftp_first_hop;
 mod gridftp_more;
 mod guide;
 mod mv;
+mod passwords;
 mod serve;
 mod serve_gateways;
 mod serve_nodes;

@@ -2,14 +2,17 @@
 
 use super::note_deadline;
 use crate::config::Config;
-use crate::record::Handshake;
+use crate::record::Attempt;
+use crate::report::Failure;
 use crate::socket;
 use crate::sys::{self, Errno};
 use crate::table::Guard;
 use libc::c_int;
 use phoebus_proto::endpoint::{EndpointRef, PATH_MAX};
+use phoebus_proto::session::auth::Credential;
+use phoebus_proto::session::login::{self, LoginError, Random};
 use phoebus_proto::session::message::{Hello, Open, Requirements};
-use phoebus_proto::session::plan::{CONNECT_LIMIT, auth};
+use phoebus_proto::session::plan::{CONNECT_LIMIT, credential};
 use phoebus_proto::session::{List, SessionId};
 use std::net::SocketAddr;
 
@@ -42,22 +45,20 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
     let record = guard.record().ok_or(libc::ENOMEM)?;
     let (out, inbox) = record.buffers();
     let attempt = record.attempt.as_mut().ok_or(libc::ENOMEM)?;
-    let agent = attempt.agent_in_use().copied();
-    if agent.is_none() {
+    if attempt.agent_in_use().is_none() {
         socket::tune(fd, attempt);
     }
-    let asked = Open::new(SessionId(attempt.session), EndpointRef::from(destination));
-    let mut room = [config.gateway.as_ref(); PATH_MAX];
-    let mut count = 0;
-    for (slot, gateway) in room.iter_mut().zip(attempt.plan.onward(&config.settings.path, agent.is_some())) {
-        (*slot, count) = (gateway, count + 1);
+    let credential = credential_of(attempt, config);
+    let mut random: Random = [0; _];
+    if matches!(credential, Some(Credential::Password(_))) {
+        sys::random(&mut random)?;
     }
-    let requirements = Requirements { rate: config.settings.bandwidth.map(|rate| rate.0), ..Requirements::default() };
-    let open = Open { path: List::new(&room[..count]), requirements, ..asked };
-    let auth = auth(agent.as_ref().map(|agent| &agent.secret.0[..]), config.settings.user.as_deref());
+    let login = credential.as_ref().map(|credential| (credential, random));
+    let begun =
+        with_open(attempt, config, destination, |open| login::connect((out, inbox), &Hello::of(""), login, open));
     // The longest OPEN fits the buffer.
-    let mut handshake =
-        Handshake::connect(out, inbox, &Hello::of(""), auth.as_ref(), &open).map_err(|_| libc::EMSGSIZE)?;
+    let (mut handshake, exchange) = begun.map_err(|_| libc::EMSGSIZE)?;
+    attempt.exchange = exchange;
     let sent = socket::start(fd, &to, handshake.outgoing())?;
     handshake.sent(sent);
     attempt.handshake = Some(handshake);
@@ -65,6 +66,40 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
     note_deadline(attempt.until);
     attempt.unsettled.clear();
     Ok(())
+}
+
+/// Goes on after the gateway's CHALLENGE or PROVED. Returns whether it can.
+pub(super) fn authenticate(attempt: &mut Attempt, config: &Config, destination: SocketAddr) -> Result<bool, Failure> {
+    let (mut handshake, mut exchange) = (attempt.handshake.take().ok_or(Failure::Lost(0))?, attempt.exchange.take());
+    let credential = credential_of(attempt, config);
+    let goes_on = with_open(attempt, config, destination, |open| {
+        login::go_on(&mut handshake, exchange.as_mut(), credential.as_ref(), Some(open))
+    });
+    (attempt.handshake, attempt.exchange) = (Some(handshake), exchange);
+    goes_on.map_err(|error| match error {
+        LoginError::Protocol(error) => Failure::Protocol(error),
+        LoginError::Auth(error) => Failure::Login(error),
+    })
+}
+
+/// What this program proves itself with.
+fn credential_of<'a>(attempt: &'a Attempt, config: &'a Config) -> Option<Credential<'a>> {
+    let secret = attempt.agent_in_use().map(|agent| &agent.secret.0[..]);
+    let login = attempt.plan.gateway().and_then(|gateway| config.login(gateway));
+    credential(secret, login, config.settings.user.as_deref())
+}
+
+/// Calls `then` with the request.
+fn with_open<R>(attempt: &Attempt, config: &Config, destination: SocketAddr, then: impl FnOnce(&Open) -> R) -> R {
+    let mut room = [config.gateway.as_ref(); PATH_MAX];
+    let mut count = 0;
+    let by_agent = attempt.agent_in_use().is_some();
+    for (slot, gateway) in room.iter_mut().zip(attempt.plan.onward(&config.settings.path, by_agent)) {
+        (*slot, count) = (gateway, count + 1);
+    }
+    let requirements = Requirements { rate: config.settings.bandwidth.map(|rate| rate.0), ..Requirements::default() };
+    let asked = Open::new(SessionId(attempt.session), EndpointRef::from(destination));
+    then(&Open { path: List::new(&room[..count]), requirements, ..asked })
 }
 
 /// Proceeds to the gateway's next address, if one is left.

@@ -13,7 +13,7 @@
 
 use super::inbox::Inbox;
 use super::initiator::check_hello;
-use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, Requirements, feature};
+use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Proved, Refused, Requirements, feature};
 use super::outbox::Outbox;
 use super::wire::{MESSAGE_MAX, PREFIX_LEN, ProtocolError};
 use super::{Code, Mode};
@@ -175,11 +175,20 @@ impl Acceptor {
         }
     }
 
-    /// Accepts the peer's AUTH.
-    pub fn accept_auth(&mut self) {
-        if matches!(self.request(), Some(Request::Auth(_))) {
-            self.inbox.next();
-            self.state = State::Greeted;
+    /// Accepts the peer's AUTH. With `last`, PROVED tells the peer what the mechanism says of this end.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Unexpected`] without a pending AUTH, [`ProtocolError::NoRoom`] if `last` is too long.
+    pub fn accept_auth(&mut self, last: Option<&[u8]>) -> Result<(), ProtocolError> {
+        let Some(Request::Auth(auth)) = self.request() else {
+            return Err(ProtocolError::Unexpected { got: "a decision", expected: "AUTH first" });
+        };
+        let mechanism = auth.mechanism.to_owned();
+        self.inbox.next();
+        self.state = State::Greeted;
+        match last {
+            Some(data) => self.queue(Message::Proved(Proved { mechanism: &mechanism, data })),
+            None => Ok(()),
         }
     }
 

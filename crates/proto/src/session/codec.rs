@@ -8,7 +8,8 @@ mod items;
 
 use super::datagrams::DatagramGrant;
 use super::list::{Item, List};
-use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, Requirements, Security};
+use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Proved, Refused, Requirements, Security};
+use super::principal::{GROUPS_MAX, PrincipalRef};
 use super::wire::{MESSAGE_MAX, PREFIX_LEN, ProtocolError, TEXT_MAX};
 use super::{Code, Mode, SessionId};
 use crate::endpoint::{EndpointRef, PATH_MAX};
@@ -57,6 +58,7 @@ impl<'a> Message<'a> {
             5 => Opened::read(fields).map(Self::Opened).map_err(|e| ProtocolError::Malformed("OPENED", e)),
             6 => Refused::read(fields).map(Self::Refused).map_err(|e| ProtocolError::Malformed("REFUSED", e)),
             7 => Attach::read(fields).map(Self::Attach).map_err(|e| ProtocolError::Malformed("ATTACH", e)),
+            8 => Proved::read(fields).map(Self::Proved).map_err(|e| ProtocolError::Malformed("PROVED", e)),
             _ => Err(ProtocolError::Malformed("message", "the type is not known")),
         }
     }
@@ -86,7 +88,8 @@ impl<'a> Message<'a> {
                 let optional = u64::from(m.origin.is_some())
                     + u64::from(m.padding > 0)
                     + u64::from(m.streams > 1)
-                    + u64::from(m.datagrams);
+                    + u64::from(m.datagrams)
+                    + u64::from(m.principal.is_named());
                 e.map(10 + optional)?.u8(0)?.u8(4)?.u8(1)?.bytes(&m.session.0)?.u8(2)?;
                 m.destination.encode(e)?;
                 e.u8(3)?;
@@ -97,7 +100,7 @@ impl<'a> Message<'a> {
                     e.u8(5)?;
                     origin.encode(e)?;
                 }
-                e.u8(6)?.str(m.identity)?.u8(7)?.u8(mode_number(m.mode))?.u8(8)?;
+                e.u8(6)?.str(m.principal.subject)?.u8(7)?.u8(mode_number(m.mode))?.u8(8)?;
                 m.requirements.write(e)?;
                 e.u8(9)?.bool(m.resumable)?.u8(10)?.u64(m.required)?;
                 if m.padding > 0 {
@@ -108,6 +111,10 @@ impl<'a> Message<'a> {
                 }
                 if m.datagrams {
                     e.u8(13)?.bool(true)?;
+                }
+                if m.principal.is_named() {
+                    e.u8(14)?;
+                    m.principal.write(e)?;
                 }
             }
             Self::Opened(m) => {
@@ -132,6 +139,9 @@ impl<'a> Message<'a> {
                     e.u8(5)?;
                     redirect.encode(e)?;
                 }
+            }
+            Self::Proved(m) => {
+                e.map(3)?.u8(0)?.u8(8)?.u8(1)?.str(m.mechanism)?.u8(2)?.bytes(m.data)?;
             }
             Self::Attach(m) => {
                 e.map(4 + u64::from(m.padding > 0))?.u8(0)?.u8(7)?.u8(1)?.bytes(&m.session.0)?;
@@ -286,27 +296,40 @@ impl<'a> Challenge<'a> {
 }
 
 impl<'a> Auth<'a> {
-    fn read(mut fields: Fields<'a>) -> Read<Self> {
-        let mut auth = Self { mechanism: "", data: &[] };
-        while let Some(key) = fields.next()? {
-            match key {
-                1 => auth.mechanism = fields.text()?,
-                2 => auth.data = fields.bytes()?,
-                _ => fields.skip()?,
-            }
-        }
-        if auth.mechanism.is_empty() {
-            return Err("the mechanism is missing");
-        }
-        Ok(auth)
+    fn read(fields: Fields<'a>) -> Read<Self> {
+        let (mechanism, data) = mechanism_and_data(fields)?;
+        Ok(Self { mechanism, data })
     }
+}
+
+impl<'a> Proved<'a> {
+    fn read(fields: Fields<'a>) -> Read<Self> {
+        let (mechanism, data) = mechanism_and_data(fields)?;
+        Ok(Self { mechanism, data })
+    }
+}
+
+/// The fields of AUTH and PROVED.
+fn mechanism_and_data<'a>(mut fields: Fields<'a>) -> Read<(&'a str, &'a [u8])> {
+    let (mut mechanism, mut data) = ("", &[][..]);
+    while let Some(key) = fields.next()? {
+        match key {
+            1 => mechanism = fields.text()?,
+            2 => data = fields.bytes()?,
+            _ => fields.skip()?,
+        }
+    }
+    if mechanism.is_empty() {
+        return Err("the mechanism is missing");
+    }
+    Ok((mechanism, data))
 }
 
 impl<'a> Open<'a> {
     fn read(mut fields: Fields<'a>) -> Read<Self> {
         let (mut session, mut destination) = (None, None);
         let (mut path, mut visited) = (List::default(), List::default());
-        let (mut origin, mut identity, mut mode) = (None, "", Mode::Raw);
+        let (mut origin, mut principal, mut mode) = (None, PrincipalRef::default(), Mode::Raw);
         let (mut requirements, mut resumable, mut required, mut padding) = (Requirements::default(), false, 0, 0);
         let (mut streams, mut datagrams) = (1, false);
         while let Some(key) = fields.next()? {
@@ -316,7 +339,7 @@ impl<'a> Open<'a> {
                 3 => path = List::decode(&mut fields.d, PATH_MAX)?,
                 4 => visited = List::decode(&mut fields.d, PATH_MAX)?,
                 5 => origin = Some(EndpointRef::decode(&mut fields.d)?),
-                6 => identity = fields.text()?,
+                6 => principal.subject = fields.text()?,
                 7 => mode = fields.mode()?,
                 8 => requirements = Requirements::read(&mut fields.d)?,
                 9 => resumable = fields.bool()?,
@@ -324,6 +347,7 @@ impl<'a> Open<'a> {
                 11 => padding = fields.padding()?,
                 12 => streams = fields.streams()?,
                 13 => datagrams = fields.bool()?,
+                14 => principal = PrincipalRef::read(&mut fields.d, principal.subject)?,
                 _ => fields.skip()?,
             }
         }
@@ -335,7 +359,7 @@ impl<'a> Open<'a> {
             path,
             visited,
             origin,
-            identity,
+            principal,
             mode,
             requirements,
             resumable,
@@ -344,6 +368,36 @@ impl<'a> Open<'a> {
             streams,
             datagrams,
         })
+    }
+}
+
+impl<'a> PrincipalRef<'a> {
+    /// Whether there is more than the subject, which older gateways know.
+    fn is_named(&self) -> bool {
+        !self.method.is_empty()
+    }
+
+    /// Writes all but the subject.
+    fn write<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.map(4)?.u8(1)?.str(self.method)?.u8(2)?.str(self.user)?.u8(3)?;
+        self.groups.encode(e)?;
+        e.u8(4)?.str(self.spoken_for_by).map(drop)
+    }
+
+    fn read(d: &mut Decoder<'a>, subject: &'a str) -> Read<Self> {
+        let mut fields = Fields::of(d.clone())?;
+        let mut principal = Self { subject, ..Self::default() };
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => principal.method = fields.text()?,
+                2 => principal.user = fields.text()?,
+                3 => principal.groups = List::decode(&mut fields.d, GROUPS_MAX)?,
+                4 => principal.spoken_for_by = fields.text()?,
+                _ => fields.skip()?,
+            }
+        }
+        d.set_position(fields.d.position());
+        Ok(principal)
     }
 }
 

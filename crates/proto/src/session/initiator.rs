@@ -9,11 +9,14 @@
 //!                              (state Refused)┘       authenticate  Challenged
 //! ```
 //!
+//! Where the acceptor has to prove itself as well ([`Initiator::demand_proof`]), PROVED comes before OPENED, or before a greeting
+//! ends: the state is then [`State::Proved`] until the caller has checked it.
+//!
 //! The caller does the I/O: it sends [`Initiator::outgoing`], reads into [`Initiator::space`], and checks
 //! [`Initiator::state`]. It also owns the deadline of the handshake.
 
 use super::inbox::Inbox;
-use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, feature};
+use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Proved, Refused, feature};
 use super::outbox::Outbox;
 use super::storage::Storage;
 use super::wire::ProtocolError;
@@ -30,6 +33,8 @@ pub enum State {
     Opening,
     /// The peer requires authentication: see [`Initiator::challenge`].
     Challenged,
+    /// The acceptor proves itself: see [`Initiator::proved`] and [`Initiator::accept_proof`].
+    Proved,
     /// The session is connected: see [`Initiator::opened`]. The next byte belongs to the stream.
     Opened,
     /// The session was refused: see [`Initiator::refused`]. Another may be requested.
@@ -43,6 +48,8 @@ pub struct Initiator<O, B> {
     inbox: Inbox<B>,
     state: State,
     greeted: bool,
+    /// Whether PROVED has to come first.
+    demands_proof: bool,
     requested: Option<(SessionId, Mode)>,
     peer_features: u64,
 }
@@ -82,6 +89,7 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
             inbox: Inbox::new(inbox),
             state: State::Greeting,
             greeted: false,
+            demands_proof: false,
             requested: None,
             peer_features: 0,
         };
@@ -91,6 +99,11 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
             initiator.outbox.add(&Message::Auth(*auth))?;
         }
         Ok(initiator)
+    }
+
+    /// From now on, neither a session nor a greeting is complete before PROVED. To be called right after the first AUTH was added.
+    pub fn demand_proof(&mut self) {
+        self.demands_proof = true;
     }
 
     /// Requests a session, in state [`State::Ready`] or [`State::Refused`].
@@ -109,20 +122,32 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
         self.request(Message::Attach(*attach), (attach.session, Mode::Framed))
     }
 
-    /// Answers a challenge and sends OPEN again: the acceptor ignores every OPEN before a sufficient AUTH.
+    /// Answers a challenge and sends OPEN again, if one was sent: the acceptor ignores every OPEN before a sufficient AUTH.
     ///
     /// # Errors
     /// [`ProtocolError::Unexpected`] without a challenge, [`ProtocolError::NoRoom`] if the messages do not fit.
-    pub fn authenticate(&mut self, auth: &Auth, open: &Open) -> Result<(), ProtocolError> {
+    pub fn authenticate(&mut self, auth: &Auth, open: Option<&Open>) -> Result<(), ProtocolError> {
         if self.state != State::Challenged {
             return Err(ProtocolError::Unexpected { got: "credentials", expected: "CHALLENGE first" });
         }
         self.inbox.next();
         self.outbox.add(&Message::Auth(*auth))?;
-        self.outbox.add(&Message::Open(*open))?;
-        self.requested = Some((open.session, open.mode));
-        self.state = State::Opening;
+        self.state = State::Greeting;
+        if let Some(open) = open {
+            self.outbox.add(&Message::Open(*open))?;
+            self.requested = Some((open.session, open.mode));
+            self.state = State::Opening;
+        }
         Ok(())
+    }
+
+    /// Goes on after the caller has checked [`Initiator::proved`].
+    pub fn accept_proof(&mut self) {
+        if self.state == State::Proved {
+            self.inbox.next();
+            self.demands_proof = false;
+            self.state = if self.requested.is_some() { State::Opening } else { State::Ready };
+        }
     }
 
     /// Returns to [`State::Ready`] after a framed session: call it when [`super::frame::FrameState::reusable`] is true.
@@ -188,7 +213,7 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
                     self.greeted = true;
                     match self.state {
                         // HELLO stays readable until a session is requested.
-                        State::Greeting => self.state = State::Ready,
+                        State::Greeting if !self.demands_proof => self.state = State::Ready,
                         _ => self.inbox.next(),
                     }
                     Ok(())
@@ -202,6 +227,8 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
             };
         }
         self.state = match (message, self.requested) {
+            (Message::Proved(_), _) if self.demands_proof => State::Proved,
+            (Message::Opened(_), _) if self.demands_proof => return Err(ProtocolError::Unproved("OPENED")),
             (Message::Opened(opened), Some((session, mode))) => {
                 if opened.session != session {
                     return Err(ProtocolError::WrongSession);
@@ -246,6 +273,14 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
     pub fn challenge(&self) -> Option<Challenge<'_>> {
         match self.inbox.message() {
             Ok(Some(Message::Challenge(challenge))) => Some(challenge),
+            _ => None,
+        }
+    }
+
+    /// The peer's PROVED, in state [`State::Proved`].
+    pub fn proved(&self) -> Option<Proved<'_>> {
+        match self.inbox.message() {
+            Ok(Some(Message::Proved(proved))) => Some(proved),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::datagrams::DatagramGrant;
 use super::list::List;
+use super::principal::PrincipalRef;
 use super::{Code, Mode, SessionId, VERSION};
 use crate::endpoint::EndpointRef;
 use std::fmt;
@@ -36,6 +37,8 @@ pub enum Message<'a> {
     Refused(Refused<'a>),
     /// The request to join a bundle with one more connection.
     Attach(Attach<'a>),
+    /// The acceptor proves itself.
+    Proved(Proved<'a>),
 }
 
 /// HELLO: versions and features.
@@ -89,17 +92,25 @@ pub struct Challenge<'a> {
 /// AUTH: a mechanism and its data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
-    /// The mechanism, such as [`Auth::ANONYMOUS`].
+    /// The mechanism's name ([`auth`](super::auth)).
     pub mechanism: &'a str,
-    /// Opaque to the handshake; never printed. For `anonymous`, an e-mail address (P26).
+    /// Opaque to the handshake; never printed.
     pub data: &'a [u8],
 }
 
-impl Auth<'_> {
-    /// No proof of identity, only an e-mail address (P26; RFC 4505).
-    pub const ANONYMOUS: &'static str = "anonymous";
-    /// Authenticates a user's programs to the user's agent (`phoebus_config::agent`). The data is the agent's secret.
-    pub const AGENT: &'static str = "agent";
+/// PROVED: the AUTH before it was accepted, and the acceptor proves itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Proved<'a> {
+    /// The mechanism of that AUTH.
+    pub mechanism: &'a str,
+    /// Opaque to the handshake; never printed.
+    pub data: &'a [u8],
+}
+
+impl fmt::Debug for Proved<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proved").field("mechanism", &self.mechanism).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Auth<'_> {
@@ -121,8 +132,8 @@ pub struct Open<'a> {
     pub visited: List<'a, &'a str>,
     /// The client's address as the first gateway saw it.
     pub origin: Option<EndpointRef<'a>>,
-    /// The identity on whose behalf an upstream gateway requests the session (P12). Empty: none.
-    pub identity: &'a str,
+    /// On whose behalf an upstream gateway requests the session (P12).
+    pub principal: PrincipalRef<'a>,
     /// The requested mode of the stream on this hop.
     pub mode: Mode,
     /// Requirements of the session on each hop (P9, P13).
@@ -156,7 +167,7 @@ impl<'a> Open<'a> {
             path: List::default(),
             visited: List::default(),
             origin: None,
-            identity: "",
+            principal: PrincipalRef::default(),
             mode: Mode::Raw,
             requirements: Requirements::default(),
             resumable: false,
@@ -308,6 +319,7 @@ impl<'a> Message<'a> {
             Self::Opened(_) => "OPENED",
             Self::Refused(_) => "REFUSED",
             Self::Attach(_) => "ATTACH",
+            Self::Proved(_) => "PROVED",
         }
     }
 }

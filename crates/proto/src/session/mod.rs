@@ -7,7 +7,10 @@
 //! - [`message`]: HELLO, CHALLENGE, AUTH, OPEN, OPENED, REFUSED, ATTACH as borrowed views.
 //! - [`code`]: why a session was refused or reset, and the `errno` that stands for it.
 //! - [`inbox`]: reads exactly one message, so that it never consumes a byte after OPENED.
+//! - [`auth`]: how an initiator proves who it is.
 //! - [`initiator`], [`acceptor`]: the two ends of the handshake.
+//! - [`login`]: an initiator that authenticates.
+//! - [`principal`]: who asks, as gateways tell each other.
 //! - [`plan`]: whom a client asks, and what it does after a failure.
 //! - [`frame`]: the framed mode, and when a connection may be used for the next session.
 //! - [`bundle`]: one session over several connections of a hop.
@@ -16,6 +19,7 @@
 //! The initiator's side does not allocate, so that the preload shim can run it inside another program's `connect`.
 
 pub mod acceptor;
+pub mod auth;
 pub mod bundle;
 pub mod code;
 mod codec;
@@ -24,9 +28,11 @@ pub mod frame;
 pub mod inbox;
 pub mod initiator;
 pub mod list;
+pub mod login;
 pub mod message;
 mod outbox;
 pub mod plan;
+pub mod principal;
 pub mod storage;
 mod wire;
 
@@ -35,6 +41,7 @@ pub use code::Code;
 pub use inbox::Inbox;
 pub use initiator::Initiator;
 pub use list::List;
+pub use principal::{Principal, PrincipalRef};
 pub use wire::{MESSAGE_MAX, PREFACE, PREFIX_LEN, ProtocolError};
 
 use std::fmt;

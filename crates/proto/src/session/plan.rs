@@ -10,7 +10,8 @@
 //! Programs, the C library and the preload shim share these decisions. The caller connects, and reports the result
 //! ([`Plan::failed`]).
 
-use super::message::Auth;
+use super::auth::Credential;
+use super::auth::scram::Login;
 use crate::endpoint::{Endpoint, EndpointRef, HostRef};
 use std::fmt;
 use std::net::IpAddr;
@@ -191,12 +192,17 @@ fn is_near(gateway: EndpointRef) -> bool {
 }
 
 /// The client's proof for the request: an agent's secret, as the agent itself tells the gateway its user; otherwise the user's
-/// e-mail address, if one is set (P26).
-pub fn auth<'a>(agent: Option<&'a [u8]>, user: Option<&'a str>) -> Option<Auth<'a>> {
-    match (agent, user) {
-        (Some(data), _) => Some(Auth { mechanism: Auth::AGENT, data }),
-        (None, Some(user)) => Some(Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() }),
-        (None, None) => None,
+/// password, if one is kept for the gateway, or e-mail address, if one is set (P26, P27).
+pub fn credential<'a>(
+    agent: Option<&'a [u8]>,
+    login: Option<Login<'a>>,
+    address: Option<&'a str>,
+) -> Option<Credential<'a>> {
+    match (agent, login, address) {
+        (Some(secret), ..) => Some(Credential::Agent(secret)),
+        (None, Some(login), _) => Some(Credential::Password(login)),
+        (None, None, Some(address)) => Some(Credential::Anonymous(address)),
+        (None, None, None) => None,
     }
 }
 

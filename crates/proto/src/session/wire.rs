@@ -48,6 +48,9 @@ pub enum ProtocolError {
     /// OPENED carries another session identifier than the request.
     #[error("the peer answered for another session")]
     WrongSession,
+    /// The peer went on before it had proved itself.
+    #[error("the peer sent {0} before it had proved that it knows the user")]
+    Unproved(&'static str),
     /// OPENED grants another mode than the one requested.
     #[error("the peer granted another mode than the one asked for")]
     WrongMode,

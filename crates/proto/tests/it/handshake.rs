@@ -2,6 +2,7 @@
 
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::acceptor::{self, Acceptor, Request};
+use phoebus_proto::session::auth;
 use phoebus_proto::session::initiator::{self, Initiator};
 use phoebus_proto::session::message::{
     Attach, Auth, Challenge, Hello, HopReport, Message, Open, Opened, Refused, Requirements,
@@ -21,7 +22,7 @@ fn open<'a>(destination: EndpointRef<'a>, path: &'a [EndpointRef<'a>], mode: Mod
 fn client(mode: Mode) -> Client {
     let destination = Endpoint::parse("dst.example:22", None).unwrap();
     let pg2 = Endpoint::parse("[2001:db8::2]/5006", None).unwrap();
-    let auth = Auth { mechanism: Auth::ANONYMOUS, data: b"someone@example.org" };
+    let auth = Auth { mechanism: auth::anonymous::NAME, data: b"someone@example.org" };
     let path = [pg2.as_ref()];
     let open = open(destination.as_ref(), &path, mode);
     Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), Some(&auth), &open).unwrap()
@@ -77,7 +78,7 @@ fn acceptor_with_request(bytes: &[u8], pieces: &[usize]) -> (Acceptor, usize) {
     let mut acceptor = Acceptor::new("pg1");
     let mut at = to_acceptor(&mut acceptor, bytes, pieces).unwrap();
     assert!(matches!(acceptor.request(), Some(Request::Auth(auth)) if auth.data == b"someone@example.org"));
-    acceptor.accept_auth();
+    acceptor.accept_auth(None).unwrap();
     at += to_acceptor(&mut acceptor, &bytes[at..], pieces).unwrap();
     (acceptor, at)
 }
@@ -135,7 +136,7 @@ proptest! {
         let end = (sent.len() as f64 * cut) as usize;
         let mut acceptor = Acceptor::new("pg1");
         to_acceptor(&mut acceptor, &sent[..end], &[4096]).unwrap();
-        acceptor.accept_auth();
+        let _ = acceptor.accept_auth(None);
         prop_assert!(!matches!(acceptor.request(), Some(Request::Open(_))));
 
         let (mut acceptor, _) = acceptor_with_request(&sent, &[4096]);
@@ -155,7 +156,7 @@ proptest! {
         let mut acceptor = Acceptor::new("pg1");
         let mut result = to_acceptor(&mut acceptor, &sent, &[4096]);
         if let Ok(n) = result {
-            acceptor.accept_auth();
+            let _ = acceptor.accept_auth(None);
             result = to_acceptor(&mut acceptor, &sent[n..], &[4096]);
         }
         if result.is_err() && index >= PREFACE.len() {
@@ -317,11 +318,11 @@ fn challenge_delays_the_session_until_authentication_succeeds() {
 
     let destination = Endpoint::parse("10.0.0.1:80", None).unwrap();
     let auth = Auth { mechanism: "password", data: b"hash" };
-    client.authenticate(&auth, &open(destination.as_ref(), &[], Mode::Raw)).unwrap();
+    client.authenticate(&auth, Some(&open(destination.as_ref(), &[], Mode::Raw))).unwrap();
     let sent = flight(&mut client);
     let at = to_acceptor(&mut acceptor, &sent, &[4096]).unwrap();
     assert_eq!(acceptor.request(), Some(Request::Auth(auth)));
-    acceptor.accept_auth();
+    acceptor.accept_auth(None).unwrap();
     to_acceptor(&mut acceptor, &sent[at..], &[4096]).unwrap();
     assert!(matches!(acceptor.request(), Some(Request::Open(_))));
     assert!(!format!("{auth:?}").contains("104"), "credentials are never printed");

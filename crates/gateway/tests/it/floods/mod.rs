@@ -16,6 +16,7 @@ use phoebus_net::transport::{Target, Transport};
 use phoebus_net::udt::Udt;
 use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::auth;
 use phoebus_proto::session::frame::{FrameState, Role};
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, Requirements};
@@ -67,8 +68,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("a message of an unknown type", b"\0\0\0\x03\xa1\x00\x17".to_vec()),
         ("HELLO", message(Message::Hello(Hello::of("")))),
         ("CHALLENGE", message(Message::Challenge(Challenge { mechanisms: List::new(&["x"]), data: &[] }))),
-        ("an AUTH that is accepted", auth(Auth::ANONYMOUS, b"user@example.org")),
-        ("an AUTH that is not", auth(Auth::AGENT, b"guess")),
+        ("an AUTH that is accepted", auth(auth::anonymous::NAME, b"user@example.org")),
+        ("an AUTH that is not", auth(auth::agent::NAME, b"guess")),
         ("an AUTH of an unknown mechanism", auth("none", b"")),
         ("an OPEN that is refused", message(Message::Open(Open::new(SessionId([4; 16]), far.as_ref())))),
         ("an OPEN to nobody", message(Message::Open(open))),
@@ -146,6 +147,7 @@ fn flooding_program_does_not_delay_agent() {
     let gateway = Pg::start_at(addr, "pg1", &rest);
     let file = tls.lines().find_map(|line| line.strip_prefix("authorities = ")).unwrap().trim_matches('"').to_owned();
     let mut config = Config::agent(Agent {
+        logins: None,
         gateway: addr.into(),
         port: addr.port(),
         allowed: vec![Allowed { transport: "tcp".to_owned(), port: None }],
@@ -162,8 +164,8 @@ fn flooding_program_does_not_delay_agent() {
     let agent = Gateway::start(config).unwrap();
     drop(guard);
     let agent = Pg { addr: agent.addresses()[0], gateway: Some(agent), runtime };
-    let known =
-        [greeting(Hello::of("")), message(Message::Auth(Auth { mechanism: Auth::AGENT, data: &SECRET }))].concat();
+    let known = [greeting(Hello::of("")), message(Message::Auth(Auth { mechanism: auth::agent::NAME, data: &SECRET }))]
+        .concat();
     let mut floods = each("before the greeting", messages(), || tcp(agent.addr, b""));
     floods.extend(each("after the greeting", messages(), || tcp(agent.addr, &greeting(Hello::of("")))));
     floods.extend(each("of one who knows the secret", messages(), || tcp(agent.addr, &known)));

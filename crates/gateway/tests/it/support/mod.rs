@@ -8,10 +8,12 @@ use phoebus_gateway::config::Config;
 use phoebus_gateway::{Gateway, StartError, Status};
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::auth::scram::{Keys, Login};
 use phoebus_proto::session::datagrams::DatagramGrant;
-use phoebus_proto::session::initiator::{Initiator, State};
-use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
-use phoebus_proto::session::{Code, List, SessionId};
+use phoebus_proto::session::initiator::State;
+use phoebus_proto::session::login::{self, Random};
+use phoebus_proto::session::message::{Hello, Open, Requirements};
+use phoebus_proto::session::{Code, List, SessionId, plan};
 use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -192,6 +194,8 @@ pub(crate) struct Ask {
     pub(crate) email: Option<String>,
     /// The secret of an agent.
     pub(crate) secret: Option<Vec<u8>>,
+    /// A user, and the keys of a password.
+    pub(crate) login: Option<(String, Keys)>,
     /// Bytes sent right behind OPEN.
     pub(crate) early: Vec<u8>,
     /// Whether datagrams are wanted.
@@ -237,6 +241,7 @@ impl Ask {
             resumable: false,
             email: None,
             secret: None,
+            login: None,
             early: Vec::new(),
             datagrams: false,
             required: 0,
@@ -273,19 +278,32 @@ impl Ask {
             required: self.required,
             ..Open::new(self.session, self.destination.as_ref())
         };
-        let email = self.email.as_ref().map(|email| Auth { mechanism: Auth::ANONYMOUS, data: email.as_bytes() });
-        let auth = self.secret.as_ref().map(|secret| Auth { mechanism: Auth::AGENT, data: secret }).or(email);
-        let mut client = Initiator::connect(vec![0; 8192], Vec::new(), &Hello::of(""), auth.as_ref(), &open).unwrap();
-        let mut first = client.outgoing().to_vec();
-        client.sent(first.len());
-        first.extend_from_slice(&self.early);
-        stream.write_all(&first)?;
-        while client.want() > 0 {
-            let n = stream.read(client.space().unwrap())?;
-            if n == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
+        let login = self.login.as_ref().map(|(user, keys)| Login { user, keys, binding: None });
+        let credential = plan::credential(self.secret.as_deref(), login, self.email.as_deref());
+        // Each request has an identifier of its own.
+        let mut random: Random = [0; _];
+        random[..16].copy_from_slice(&self.session.0);
+        let begun = credential.as_ref().map(|credential| (credential, random));
+        let (mut client, mut exchange) =
+            login::connect((vec![0; 8192], Vec::new()), &Hello::of(""), begun, &open).unwrap();
+        let invalid = |error: String| io::Error::new(ErrorKind::InvalidData, error);
+        let mut early = &self.early[..];
+        loop {
+            let mut flight = client.outgoing().to_vec();
+            client.sent(flight.len());
+            flight.extend_from_slice(std::mem::take(&mut early));
+            stream.write_all(&flight)?;
+            while client.want() > 0 {
+                let n = stream.read(client.space().unwrap())?;
+                if n == 0 {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                client.received(n).map_err(|error| invalid(error.to_string()))?;
             }
-            client.received(n).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.to_string()))?;
+            let goes_on = login::go_on(&mut client, exchange.as_mut(), credential.as_ref(), Some(&open));
+            if !goes_on.map_err(|error| invalid(error.to_string()))? {
+                break;
+            }
         }
         Ok(match client.state() {
             State::Opened => {

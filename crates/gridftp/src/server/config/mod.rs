@@ -26,6 +26,7 @@ pub use security::{Gsi, Kerberos, Tls};
 pub use stripes::Stripes;
 
 use phoebus_accounts::{Unusable, UsersConfig};
+use phoebus_config::users::{Users, UsersError};
 use phoebus_proto::units::in_words;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -50,6 +51,9 @@ pub struct Config {
     /// Users with passwords.
     #[serde(rename = "user")]
     pub users: Vec<User>,
+    /// Where the passwords of users stand who have none here.
+    #[serde(rename = "users")]
+    pub passwords: Option<Passwords>,
     /// Logins with certificates (`AUTH GSSAPI`).
     pub gsi: Option<Gsi>,
     /// Logins with Kerberos tickets (`AUTH GSSAPI`), if the program was built with `kerberos`.
@@ -77,6 +81,17 @@ pub struct Config {
     pub origin: Origin,
 }
 
+/// Passwords in a file that gateways can use too.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Passwords {
+    /// The file ([`phoebus_config::users`]), relative to the configuration.
+    pub file: PathBuf,
+    /// What it says.
+    #[serde(skip)]
+    pub users: Users,
+}
+
 /// Logging of the serving program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -96,6 +111,9 @@ impl Default for Log {
 /// An unusable configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The file with passwords cannot be used.
+    #[error(transparent)]
+    Passwords(#[from] UsersError),
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -194,7 +212,12 @@ impl Config {
         let tls = config.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
         let keytab = config.kerberos.iter_mut().map(|kerberos| &mut kerberos.keytab);
         let secret = config.stripes.secret.iter_mut();
-        roots.chain(files).chain(keytab).chain(tls).chain(secret).for_each(|path| *path = beside.join(&*path));
+        let passwords = config.passwords.iter_mut().map(|passwords| &mut passwords.file);
+        let all = roots.chain(files).chain(keytab).chain(tls).chain(secret).chain(passwords);
+        all.for_each(|path| *path = beside.join(&*path));
+        if let Some(passwords) = &mut config.passwords {
+            passwords.users = Users::read(&passwords.file)?;
+        }
         Ok(config)
     }
 }
@@ -206,6 +229,7 @@ impl Config {
             trusted: self.trusted.as_ref(),
             anonymous: self.anonymous.as_ref(),
             users: &self.users,
+            verifiers: self.passwords.as_ref().map(|passwords| &passwords.users),
             checksums: self.limits.checksum_turns(),
             time_limit: self.limits.accounts.0,
         }

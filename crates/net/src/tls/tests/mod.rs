@@ -3,6 +3,7 @@
 
 mod bulk;
 mod damage;
+mod exporter;
 mod switch;
 
 use super::Mode;

@@ -157,7 +157,7 @@ fn serve(
             }
             _ => return Ok(()),
         }
-        acceptor.accept_auth();
+        acceptor.accept_auth(None).unwrap();
     }
 }
 

@@ -75,9 +75,9 @@ fn redirects_end_somewhere() {
 
 #[test]
 fn agent_gets_its_secret_and_gateway_the_address() {
-    assert_eq!(auth(Some(b"secret"), Some("ada@example.org")).unwrap().mechanism, Auth::AGENT);
-    assert_eq!(auth(None, Some("ada@example.org")).unwrap().data, b"ada@example.org");
-    assert!(auth(None, None).is_none());
+    assert!(matches!(credential(Some(b"secret"), None, Some("ada@example.org")), Some(Credential::Agent(b"secret"))));
+    assert!(matches!(credential(None, None, Some("ada@example.org")), Some(Credential::Anonymous("ada@example.org"))));
+    assert!(credential(None, None, None).is_none());
 }
 
 #[test]

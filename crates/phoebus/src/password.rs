@@ -1,4 +1,4 @@
-//! A password on standard input: all of it, or two lines of a terminal that does not show them.
+//! A password on standard input: all of it, or lines of a terminal that does not show them.
 
 use crate::exit::{self, Exit};
 use crate::standard;
@@ -10,14 +10,26 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The longest password that is read.
 const MAX: u64 = 4096;
 
-/// Reads a password.
+/// Reads a new password, which a terminal asks for twice.
 ///
 /// # Errors
 /// None, too long, or two different ones (exit code 2); an interruption (130 and 143).
-pub(super) fn read() -> Result<Vec<u8>> {
+pub(crate) fn read_new() -> Result<Vec<u8>> {
+    read(twice)
+}
+
+/// Reads a password that is known.
+///
+/// # Errors
+/// None, or too long (exit code 2); an interruption (130 and 143).
+pub(crate) fn read_once() -> Result<Vec<u8>> {
+    read(|| line("password: "))
+}
+
+fn read(typed: fn() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     standard::check_input()?;
     let password = match io::stdin().is_terminal() {
-        true => ask()?,
+        true => ask(typed)?,
         false => {
             let mut password = Vec::new();
             io::stdin().take(MAX + 1).read_to_end(&mut password).context("cannot read standard input")?;
@@ -38,14 +50,14 @@ fn without_end(mut line: Vec<u8>) -> Vec<u8> {
 }
 
 /// Asks a terminal for it.
-fn ask() -> Result<Vec<u8>> {
+fn ask(question: fn() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // After an interruption, the terminal is as before.
     let silent = Silent::begin()?;
     let asked = runtime.block_on(async {
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let number = tokio::select! {
-            typed = tokio::task::spawn_blocking(twice) => return typed?,
+            typed = tokio::task::spawn_blocking(question) => return typed?,
             _ = int.recv() => 2,
             _ = term.recv() => 15,
         };

@@ -1,0 +1,327 @@
+//! The users file: who may log in with a password, shared by gateways and file servers (P27).
+//!
+//! ```text
+//! # name  verifier                                  groups
+//! ada     SCRAM-SHA-256$600000:SALT$STORED:SERVER   physics,operators
+//! bob     pbkdf2-sha256:600000:SALT:HASH
+//! ```
+//!
+//! A verifier is what `phoebus passwd` writes, in PostgreSQL's form, or what `phoebus serve --hash-password` has printed. Neither is
+//! a password, but both can be searched for weak ones, so that others must not read the file.
+
+use crate::private_file;
+use phoebus_proto::hex::unhex;
+use phoebus_proto::session::auth::scram::{KEY_LEN, Keys, Salting, USER_MAX, Verifier};
+use std::collections::HashMap;
+use std::path::Path;
+use std::{fmt, fs, io};
+
+/// Rounds that are named for users whom nobody knows, where the file has none: those of new verifiers.
+pub const ROUNDS: u32 = 600_000;
+/// What an older verifier begins with.
+const OLDER: &str = "pbkdf2-sha256:";
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// What is known of the password.
+    pub verifier: Verifier,
+    /// Names of groups, as rules use them.
+    pub groups: Vec<String>,
+}
+
+/// All users of a file.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Users {
+    by_name: HashMap<String, User>,
+    /// Of which the salts of unknown users are made.
+    seed: Vec<u8>,
+    /// Rounds that are named for them.
+    rounds: u32,
+}
+
+/// Why a users file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersError {
+    /// It cannot be read.
+    #[error("{file}: cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It cannot be written.
+    #[error("{file}: cannot be written: {source}")]
+    Unwritable {
+        /// The file.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no such user.
+    #[error("{file}: there is no user \"{name}\"")]
+    Unknown {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+    },
+    /// A name that no line can have.
+    #[error("\"{name}\" is no {what}: expected at most {USER_MAX} bytes without blanks, commas or #")]
+    Name {
+        /// The name.
+        name: String,
+        /// Of what.
+        what: &'static str,
+    },
+    /// Everybody can read it.
+    #[error("{file}: others can read it (mode {mode:o}); expected at most 640: chmod 640 {file}")]
+    Public {
+        /// The file.
+        file: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A line is wrong.
+    #[error("{file}:{line}:{column}: {reason}")]
+    Line {
+        /// The file.
+        file: String,
+        /// From 1.
+        line: usize,
+        /// From 1, in letters.
+        column: usize,
+        /// What is wrong, and what was expected.
+        reason: String,
+    },
+}
+
+impl Users {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`UsersError`].
+    pub fn read(path: &Path) -> Result<Self, UsersError> {
+        use std::os::unix::fs::PermissionsExt;
+        let file = path.display().to_string();
+        let unreadable = |source| UsersError::Unreadable { file: file.clone(), source };
+        let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
+        if mode & 0o007 != 0 {
+            return Err(UsersError::Public { file, mode });
+        }
+        Self::parse(&fs::read_to_string(path).map_err(unreadable)?, &file)
+    }
+
+    /// Reads the text of a file; `file` is its name in errors.
+    ///
+    /// # Errors
+    /// [`UsersError::Line`].
+    pub fn parse(text: &str, file: &str) -> Result<Self, UsersError> {
+        let mut by_name = HashMap::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let wrong = |part: &str, reason: String| {
+                let before = part.as_ptr().addr().saturating_sub(line.as_ptr().addr());
+                let column = line.get(..before).unwrap_or(line).chars().count() + 1;
+                UsersError::Line { file: file.to_owned(), line: number, column, reason }
+            };
+            let mut words = line.split_whitespace();
+            let Some(name) = words.next().filter(|word| !word.starts_with('#')) else { continue };
+            let end = &line[line.trim_end().len()..];
+            if name.len() > USER_MAX || name.contains(char::is_control) {
+                return Err(wrong(name, format!("a name of at most {USER_MAX} bytes was expected")));
+            }
+            let expected = "expected a line that phoebus passwd has written";
+            let Some(text) = words.next() else {
+                return Err(wrong(end, format!("user \"{name}\" has no verifier; {expected}")));
+            };
+            let verifier = Verifier::parse(text).or_else(|| older(text));
+            let verifier = verifier.ok_or_else(|| wrong(text, format!("this is no verifier; {expected}")))?;
+            let groups = words.next().map(|all| all.split(',').map(str::to_owned).collect()).unwrap_or_default();
+            if let Some(more) = words.next() {
+                return Err(wrong(
+                    more,
+                    "nothing was expected behind the groups, which have commas between them".to_owned(),
+                ));
+            }
+            if by_name.insert(name.to_owned(), User { verifier, groups }).is_some() {
+                return Err(wrong(name, format!("user \"{name}\" stands here a second time; expected one line each")));
+            }
+        }
+        let rounds = by_name.values().map(|user| user.verifier.salting.rounds()).max().unwrap_or(ROUNDS);
+        Ok(Self { by_name, seed: text.as_bytes().to_vec(), rounds })
+    }
+
+    /// The user with this name.
+    pub fn get(&self, name: &str) -> Option<&User> {
+        self.by_name.get(name)
+    }
+
+    /// Number of users.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// The verifier of a user; of an unknown one, one that no password has, with a salt that stays the same while the file does.
+    pub fn verifier(&self, name: &str) -> Verifier {
+        self.get(name).map_or_else(
+            || Verifier::of_nobody(Salting::of_nobody(&self.seed, name, self.rounds)),
+            |user| user.verifier,
+        )
+    }
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users({})", self.by_name.len())
+    }
+}
+
+/// A change to a user.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// None: the file is only checked.
+    Nothing,
+    /// This verifier, and these groups. `None`: the same groups as before.
+    Set {
+        /// The new verifier.
+        verifier: Box<Verifier>,
+        /// The new groups.
+        groups: Option<Vec<String>>,
+    },
+    /// The user is removed.
+    Remove,
+}
+
+/// Changes a user in a file, which is replaced whole; one that is not there is made with mode 640. Other lines stay as they are.
+///
+/// # Errors
+/// [`UsersError`]; nothing has changed then.
+pub fn change(path: &Path, name: &str, change: &Change) -> Result<(), UsersError> {
+    let file = path.display().to_string();
+    let is_name = |name: &str| {
+        let odd = |letter: char| letter.is_control() || letter.is_whitespace() || [',', '#'].contains(&letter);
+        !name.is_empty() && name.len() <= USER_MAX && !name.contains(odd)
+    };
+    let named =
+        |name: &str, what| if is_name(name) { Ok(()) } else { Err(UsersError::Name { name: name.to_owned(), what }) };
+    named(name, "user")?;
+    let (users, text) = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (Users::default(), String::new()),
+        Err(source) => return Err(UsersError::Unreadable { file, source }),
+        Ok(text) => (Users::read(path)?, text),
+    };
+    let before = users.get(name);
+    let line = match change {
+        Change::Nothing => return Ok(()),
+        Change::Remove if before.is_none() => return Err(UsersError::Unknown { file, name: name.to_owned() }),
+        Change::Remove => None,
+        Change::Set { verifier, groups } => {
+            let groups = groups.as_ref().or(before.map(|user| &user.groups)).cloned().unwrap_or_default();
+            groups.iter().try_for_each(|group| named(group, "group"))?;
+            Some(format!("{name} {verifier} {}", groups.join(",")).trim_end().to_owned())
+        }
+    };
+    let is_of_name = |line: &&str| line.split_whitespace().next() == Some(name);
+    let mut lines: Vec<&str> = text.lines().collect();
+    match (lines.iter().position(|line| is_of_name(&line)), &line) {
+        (Some(at), Some(line)) => lines[at] = line,
+        (Some(at), None) => drop(lines.remove(at)),
+        (None, Some(line)) => lines.push(line),
+        (None, None) => {}
+    }
+    let all: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
+    private_file::write(path, all.as_bytes(), 0o640).map_err(|source| UsersError::Unwritable { file, source })
+}
+
+/// The verifier in a line of `phoebus serve --hash-password`: its hash is what SCRAM makes its keys of.
+fn older(text: &str) -> Option<Verifier> {
+    let [rounds, salt, hash] = text.strip_prefix(OLDER)?.split(':').collect::<Vec<_>>()[..] else { return None };
+    let salting = Salting::new(&unhex(salt)?, rounds.parse().ok()?)?;
+    let salted: [u8; KEY_LEN] = unhex(hash)?.try_into().ok()?;
+    Some(Keys::of(salting, &salted).verifier())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADA: &str = "SCRAM-SHA-256$4096:YSBzYWx0$AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+    fn error(text: &str) -> String {
+        Users::parse(text, "users").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn users_have_verifiers_and_groups() {
+        // The hash of "secret" by Python's hashlib.pbkdf2_hmac, 5000 rounds.
+        let older = "pbkdf2-sha256:5000:000102030405060708090a0b0c0d0e0f:\
+                     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+        let text = format!("# users\n\nada {ADA} physics,operators\n  bob\t{older}  \n");
+        let users = Users::parse(&text, "users").unwrap();
+        assert_eq!((users.len(), users.get("ada").unwrap().groups.join(" ")), (2, "physics operators".to_owned()));
+        let hash = unhex("00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff").unwrap();
+        assert!(users.verifier("bob").is_of(&hash.try_into().unwrap()));
+        assert!(users.get("eve").is_none() && users.get("# users").is_none());
+        // Unknown users have salts of their own, which stay, and rounds as others have.
+        let [eve, again, mallory] = ["eve", "eve", "mallory"].map(|name| users.verifier(name).salting);
+        assert!(eve == again && eve != mallory && eve.rounds() == 5000 && eve.salt().len() == 16);
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        let expected = "expected a line that phoebus passwd has written";
+        for (text, said) in [
+            ("ada", format!("users:1:4: user \"ada\" has no verifier; {expected}")),
+            ("\nada secret", format!("users:2:5: this is no verifier; {expected}")),
+            (&format!("ada {ADA} a b"), "users:1:".to_owned()),
+            (&format!("ada {ADA}\nada {ADA}"), "users:2:1: user \"ada\" stands here a second time".to_owned()),
+        ] {
+            assert!(error(text).starts_with(&said), "{}", error(text));
+            assert!(!error(text).contains("secret"), "{}", error(text));
+        }
+    }
+
+    #[test]
+    fn users_are_set_and_removed_and_other_lines_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        let set = |groups: Option<&[&str]>| Change::Set {
+            verifier: Box::new(Verifier::parse(ADA).unwrap()),
+            groups: groups.map(|all| all.iter().map(|group| (*group).to_owned()).collect()),
+        };
+        change(&path, "ada", &set(Some(&["physics"]))).unwrap();
+        fs::write(&path, fs::read_to_string(&path).unwrap() + "\n# a remark\n").unwrap();
+        change(&path, "bob", &set(None)).unwrap();
+        change(&path, "ada", &set(None)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, format!("ada {ADA} physics\n\n# a remark\nbob {ADA}\n"));
+        change(&path, "ada", &Change::Remove).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("\n# a remark\nbob {ADA}\n"));
+        let error = |name: &str, changed: &Change| change(&path, name, changed).unwrap_err().to_string();
+        assert!(error("ada", &Change::Remove).contains("there is no user \"ada\""));
+        assert!(error("a b", &set(None)).contains("is no user"));
+        assert!(error("eve", &set(Some(&["a,b"]))).contains("is no group"));
+        fs::write(&path, "ada x\n").unwrap();
+        assert!(error("bob", &set(None)).contains("users:1:5: this is no verifier"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn file_that_others_can_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        fs::write(&path, format!("ada {ADA}\n")).unwrap();
+        for (mode, is_fine) in [(0o600, true), (0o640, true), (0o644, false), (0o602, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Users::read(&path).is_ok(), is_fine, "{mode:o}");
+        }
+        assert!(Users::read(&dir.path().join("none")).unwrap_err().to_string().contains("cannot be read"));
+    }
+}

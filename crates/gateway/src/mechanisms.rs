@@ -1,0 +1,63 @@
+//! How clients of a listener authenticate (P8, P26, P27): the mechanisms that this gateway has, in one table.
+
+use crate::config::Mechanism;
+use phoebus_config::users::Users;
+use phoebus_net::Stream;
+use phoebus_net::transport::Security;
+use phoebus_proto::session::auth::scram::{self, NONCE_LEN, Verifier, Verifiers};
+use phoebus_proto::session::auth::{Check, agent, anonymous};
+use std::io;
+use std::sync::Arc;
+
+/// An exchange that has begun, and the mechanism's name.
+pub(crate) struct Exchange {
+    pub(crate) mechanism: &'static str,
+    pub(crate) check: Box<dyn Check>,
+}
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange").field("mechanism", &self.mechanism).finish_non_exhaustive()
+    }
+}
+
+impl Mechanism {
+    /// Its name in CHALLENGE and AUTH on this connection; `None` if the connection itself is the proof, or is not protected as it
+    /// has to be.
+    pub(crate) fn on(&self, stream: &Stream) -> Option<&'static str> {
+        match self {
+            Self::Agent(_) => Some(agent::NAME),
+            Self::Anonymous => Some(anonymous::NAME),
+            Self::Certificate => None,
+            Self::Scram { .. } if stream.channel_binding().is_some() => Some(scram::PLUS),
+            Self::Scram { raw } => Some(scram::PLAIN).filter(|_| *raw && stream.security() == Security::None),
+        }
+    }
+
+    /// Begins an exchange.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub(crate) fn begin(&self, users: &Arc<Users>, stream: &Stream) -> io::Result<Option<Exchange>> {
+        let check: Box<dyn Check> = match *self {
+            Self::Agent(secret) => Box::new(agent::Acceptor(move |data: &[u8]| secret.is(data))),
+            Self::Anonymous => Box::new(anonymous::Acceptor),
+            Self::Certificate => return Ok(None),
+            Self::Scram { .. } => {
+                let mut random = [0; NONCE_LEN];
+                getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+                Box::new(scram::Acceptor::new(Known(users.clone()), stream.channel_binding(), random))
+            }
+        };
+        Ok(self.on(stream).map(|mechanism| Exchange { mechanism, check }))
+    }
+}
+
+/// The users of a file.
+struct Known(Arc<Users>);
+
+impl Verifiers for Known {
+    fn verifier(&self, user: &str) -> Verifier {
+        self.0.verifier(user)
+    }
+}

@@ -1,0 +1,94 @@
+//! What this gateway, or an agent, proves itself with to a peer: an address of its operator (P26), or the password of the agent's user
+//! (P27).
+
+use super::LocalIdentity;
+use crate::handshake::Asking;
+use phoebus_config::logins::{Login, Logins};
+use phoebus_net::Stream;
+use phoebus_proto::session::auth::scram::{self, Binding};
+use phoebus_proto::session::auth::{Credential, Exchange};
+use phoebus_proto::session::login::{self, LoginError, Random};
+use phoebus_proto::session::message::{Hello, Open};
+use phoebus_proto::session::plan;
+use std::io;
+
+/// The authentication of one connection.
+#[derive(Debug)]
+pub(super) struct OwnLogin {
+    contact: Option<String>,
+    password: Option<Login>,
+    binding: Option<Binding>,
+    random: Random,
+    exchange: Option<Exchange>,
+}
+
+impl OwnLogin {
+    /// On this connection.
+    ///
+    /// # Errors
+    /// The file with the user's passwords cannot be used, or there are no random numbers.
+    pub(super) fn on(stream: &Stream, own: &LocalIdentity) -> io::Result<Self> {
+        let other = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
+        let mut random: Random = [0; _];
+        getrandom::fill(&mut random).map_err(|error| other(&error))?;
+        let password = match &own.logins {
+            // Read anew, so that a login counts for an agent that runs already.
+            Some((file, gateway)) => Logins::read(file).map_err(|error| other(&error))?.at(gateway.as_ref()).cloned(),
+            None => None,
+        };
+        let binding = if password.is_some() { stream.channel_binding() } else { None };
+        Ok(Self { contact: own.contact.clone(), password, binding, random, exchange: None })
+    }
+
+    /// Begins a greeting.
+    ///
+    /// # Errors
+    /// A message that does not fit.
+    pub(super) fn greet(&mut self, hello: &Hello<'_>) -> Result<Asking, LoginError> {
+        let credential = self.credential();
+        let begun = credential.as_ref().map(|credential| (credential, self.random));
+        let (asking, exchange) = login::greet((Vec::new(), Vec::new()), hello, begun)?;
+        self.exchange = exchange;
+        Ok(asking)
+    }
+
+    /// Begins a greeting with a request.
+    ///
+    /// # Errors
+    /// A message that does not fit.
+    pub(super) fn connect(&mut self, hello: &Hello<'_>, open: &Open<'_>) -> Result<Asking, LoginError> {
+        let credential = self.credential();
+        let begun = credential.as_ref().map(|credential| (credential, self.random));
+        let (asking, exchange) = login::connect((Vec::new(), Vec::new()), hello, begun, open)?;
+        self.exchange = exchange;
+        Ok(asking)
+    }
+
+    /// Goes on after the peer's CHALLENGE or PROVED; begins where a peer wants authentication since its reload. Returns whether there
+    /// is more to do.
+    ///
+    /// # Errors
+    /// The peer has not proved itself, or breaks the rules.
+    pub(super) fn go_on(&mut self, asking: &mut Asking, open: Option<&Open<'_>>) -> Result<bool, LoginError> {
+        let credential = self.credential();
+        if self.exchange.is_none()
+            && let Some(credential) = &credential
+        {
+            let begun = login::begin(asking, (credential, self.random), open)?;
+            let goes_on = begun.is_some();
+            self.exchange = begun;
+            return Ok(goes_on);
+        }
+        let mut exchange = self.exchange.take();
+        let goes_on = login::go_on(asking, exchange.as_mut(), self.credential().as_ref(), open);
+        self.exchange = exchange;
+        goes_on
+    }
+
+    fn credential(&self) -> Option<Credential<'_>> {
+        let login = self.password.as_ref();
+        let login =
+            login.map(|login| scram::Login { user: &login.user, keys: &login.keys, binding: self.binding.as_ref() });
+        plan::credential(None, login, self.contact.as_deref())
+    }
+}

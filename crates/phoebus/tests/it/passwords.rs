@@ -1,0 +1,142 @@
+//! Users who log in with a password, from the command line (P27): `phoebus passwd`, `phoebus login`, and programs.
+
+use crate::support;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use support::serve::{run, with_input};
+use support::{Certificates, Gateway, address, phoebus};
+use tempfile::TempDir;
+
+struct Site {
+    dir: TempDir,
+    gateway: Gateway,
+    certificates: Certificates,
+    /// Its listener that takes passwords.
+    at: SocketAddr,
+    echo: SocketAddr,
+}
+
+impl Site {
+    /// A gateway with a listener that lets in ada by her password: with TLS, or on connections without.
+    fn new(listen: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let users = dir.path().join("users");
+        with_input(phoebus().arg("passwd").arg("--users").arg(&users).args(["--group", "lab", "ada"]), b"a secret\n");
+        assert_eq!(fs::metadata(&users).unwrap().permissions().mode() & 0o777, 0o640);
+        let certificates = Certificates::new();
+        let [first, at] = [5006, 5007].map(|port| SocketAddr::from((address(), port)));
+        let at = SocketAddr::new(first.ip(), at.port());
+        let tls = certificates.issue(&at.ip().to_string());
+        let allow = "[[allow]]\nfrom = [\"group:lab\"]\nto = [\"127.0.0.0/8\"]\n";
+        let listen =
+            format!("[[listen]]\naddress = \"{at}\"\nclient_certificate = \"optional\"\nauth = \"scram\"\n{listen}\n");
+        let config = format!("{listen}{tls}[users]\nfile = \"{}\"\n{allow}", users.display());
+        Self { gateway: Gateway::start_at(first, "pg1", &config), certificates, at, echo: echo(), dir }
+    }
+
+    fn logins(&self) -> PathBuf {
+        self.dir.path().join(".config/phoebus/logins")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = phoebus();
+        let home = self.dir.path();
+        command.args(arguments).env("HOME", home).env("XDG_RUNTIME_DIR", home).env_remove("XDG_CONFIG_HOME");
+        command.env("PHOEBUS_AGENT_IDLE", "100ms");
+        command
+    }
+
+    fn log_in(&self, password: &str, more: &[&str]) -> Output {
+        let at = self.at.to_string();
+        let mut command = self.command(&[&["login", &at, "--user", "ada"], more].concat());
+        given(&mut command, password.as_bytes())
+    }
+
+    /// Sends a line through the gateway, and reads it again.
+    fn connect(&self, more: &[&str]) -> Output {
+        let (at, to) = (self.at.to_string(), self.echo.to_string());
+        given(&mut self.command(&[&["connect", "--gateway", &at], more, &[&to]].concat()), b"hello\n")
+    }
+
+    fn authority(&self) -> String {
+        self.certificates.file("ca.pem").display().to_string()
+    }
+}
+
+/// Runs a command with this input.
+fn given(command: &mut Command, input: &[u8]) -> Output {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    // A command that fails early does not read it.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+/// A server that returns what it is sent.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).and_then(|_| stream.write_all(&all))
+            });
+        }
+    });
+    addr
+}
+
+#[track_caller]
+fn says(output: &Output, code: i32, words: &str) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.code() == Some(code) && said.contains(words), "{:?}: {said}", output.status);
+    assert!(!said.contains("secret"), "{said}");
+}
+
+#[test]
+fn password_counts_without_tls_where_the_listener_says_so() {
+    let site = Site::new("raw_password = true");
+    says(&site.connect(&[]), 3, "phoebus login");
+    says(&site.log_in("another one", &[]), 6, "the user or the password is wrong");
+    assert!(!site.logins().exists());
+    says(&site.log_in("a secret", &[]), 0, "");
+    assert_eq!(fs::metadata(site.logins()).unwrap().permissions().mode() & 0o777, 0o600);
+    says(&site.connect(&[]), 0, "hello");
+    // A new password has another salt.
+    let users = site.dir.path().join("users");
+    with_input(phoebus().arg("passwd").arg("--users").arg(&users).arg("ada"), b"another one\n");
+    site.gateway.signal(libc::SIGHUP);
+    site.gateway.wait_for_log("the configuration was reloaded");
+    says(&site.connect(&[]), 3, "phoebus login");
+    says(&site.log_in("another one", &[]), 0, "");
+    says(&site.connect(&[]), 0, "hello");
+    // Keys that others can read are not used.
+    fs::set_permissions(site.logins(), fs::Permissions::from_mode(0o644)).unwrap();
+    says(&site.connect(&[]), 3, "others can read it");
+    fs::set_permissions(site.logins(), fs::Permissions::from_mode(0o600)).unwrap();
+    let at = site.at.to_string();
+    says(&run(&mut site.command(&["login", &at, "--forget"])), 0, "");
+    says(&site.connect(&[]), 3, "phoebus login");
+    says(&run(&mut site.command(&["login", &at, "--forget"])), 2, "there is no login");
+}
+
+#[test]
+fn password_is_bound_to_tls_and_an_agent_shows_it() {
+    let site = Site::new("");
+    // Without TLS the gateway takes none.
+    says(&site.log_in("a secret", &[]), 6, "TLS or QUIC");
+    let authority = site.authority();
+    says(&site.log_in("a secret", &["--ca", &authority]), 0, "");
+    says(&site.connect(&[]), 3, "TLS or QUIC");
+    says(&site.connect(&["--first-hop", "tls", "--ca", &authority]), 0, "hello");
+    let log = site.gateway.log();
+    assert!(log.contains("ada (SCRAM-SHA-256-PLUS)"), "{log}");
+}

@@ -1,0 +1,84 @@
+//! Authentication of an initiator (`docs/protocol/session.md` §5.1; P8, P26, P27).
+//!
+//! A mechanism is a pair. The initiator's side writes the data of AUTH, and checks what the acceptor says of itself
+//! ([`Exchange`]). The acceptor's side reads AUTH, and decides ([`Check`]).
+//!
+//! ```text
+//!   Exchange::first  ── AUTH ──────►  Check::receive ─► Verdict::Continue
+//!   Exchange::answer ◄─ CHALLENGE ──
+//!                    ── AUTH ──────►  Check::receive ─► Verdict::Proven
+//!   Exchange::conclude ◄─ PROVED ───
+//! ```
+//!
+//! - [`agent`] and [`anonymous`] take one message.
+//! - [`scram`] takes two.
+
+pub mod agent;
+pub mod anonymous;
+mod exchange;
+pub mod scram;
+
+pub use exchange::{Credential, Exchange, Room};
+
+/// The acceptor's side of one exchange.
+pub trait Check: Send {
+    /// Decides on the data of an AUTH.
+    fn receive(&mut self, data: &[u8]) -> Verdict;
+}
+
+/// What an acceptor decides.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send a CHALLENGE with these data; another AUTH of this mechanism has to follow.
+    Continue(Vec<u8>),
+    /// The initiator has proved itself.
+    Proven(Proven),
+    /// It has not.
+    Refused(AuthError),
+}
+
+/// Who an initiator has proved to be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Proven {
+    /// The subject, in the mechanism's terms: a user's name, or an e-mail address; empty if it names none.
+    pub subject: String,
+    /// What PROVED says of the acceptor. `None`: no PROVED is sent.
+    pub last: Option<Vec<u8>>,
+}
+
+/// Why authentication failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// The other end broke the mechanism's rules.
+    #[error("the other end's message of authentication is malformed")]
+    Malformed,
+    /// A message that is not allowed now.
+    #[error("the other end went on with authentication where nothing was to follow")]
+    Unexpected,
+    /// The answer belongs to another exchange.
+    #[error("the other end answered another exchange of authentication")]
+    Nonce,
+    /// The proof is not bound to this connection: somebody may be in between.
+    #[error("the proof is not bound to this connection")]
+    Unbound,
+    /// The gateway salts the password in another way than the kept keys.
+    #[error(
+        "the gateway has another salt or number of rounds for this user than the kept keys: phoebus login makes new ones"
+    )]
+    OtherSalt,
+    /// The password, the user or the secret is wrong.
+    #[error("the user or the password is wrong")]
+    Wrong,
+    /// The acceptor has not proved that it knows the user.
+    #[error("the gateway has not proved that it knows the user's password")]
+    Unproved,
+    /// The acceptor does not take what this end has to offer.
+    #[error("the gateway does not take this kind of proof")]
+    NotTaken,
+    /// Not an e-mail address.
+    #[error("anonymous sessions need an e-mail address")]
+    NoAddress,
+    /// The message does not fit into the buffer.
+    #[error("the message of authentication is too long")]
+    NoRoom,
+}
