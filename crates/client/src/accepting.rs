@@ -316,6 +316,7 @@ mod tests {
 
     use super::*;
     use phoebus_proto::endpoint::Endpoint;
+    use phoebus_proto::session::message::Auth;
     use phoebus_proto::session::message::{Hello, feature};
     use phoebus_proto::session::{Initiator, SessionId, initiator};
 

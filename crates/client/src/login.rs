@@ -45,7 +45,7 @@ impl LoginAt<'_> {
         let mut random: Random = [0; _];
         getrandom::fill(&mut random).map_err(Error::Random)?;
         // The first message has the user only; how the password was salted is in the answer.
-        let unknown = Keys::kept(Salting::of_nobody(&[], "", scram::ROUNDS_MIN), [0; KEY_LEN], [0; KEY_LEN]);
+        let unknown = Keys::kept(Salting::default(), [0; KEY_LEN], [0; KEY_LEN]);
         let login = |keys| Credential::Password(Login { user: self.user, keys, binding: binding.as_ref() });
         let begun = login::greet((Vec::new(), Vec::new()), &Hello::of(""), Some((&login(&unknown), random)));
         let (mut initiator, mut exchange) = begun.map_err(|error| self.failed(error))?;

@@ -19,11 +19,11 @@ use crate::options::Options;
 use crate::report::{Hop, Report};
 use crate::talk::{Broken, NextStep, Talk};
 use phoebus_config::agent::Running;
-use phoebus_config::logins::Logins;
+use phoebus_config::logins::{Login, Logins};
 use phoebus_net::tls::AuthClient;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
-use phoebus_proto::session::auth::scram::{self, Binding, Login};
+use phoebus_proto::session::auth::scram::{self, Binding};
 use phoebus_proto::session::auth::{Credential, anonymous};
 use phoebus_proto::session::datagrams::DatagramGrant;
 use phoebus_proto::session::login::{LoginError, Random};
@@ -64,7 +64,8 @@ pub enum Step {
 pub struct Opening {
     options: Options,
     destination: Endpoint,
-    logins: Logins,
+    /// The login that is kept for the gateway.
+    login: Option<Login>,
     /// The identifier of the session that is requested.
     session: [u8; 16],
     plan: Plan<Vec<Endpoint>>,
@@ -100,18 +101,12 @@ impl Opening {
         let direct = options.path.is_empty() || short.is_some();
         let note =
             short.map(|rtt| format!("direct: the path measured {}, below {}", Span(rtt), Span(options.bypass_rtt)));
-        let file = options.logins.as_deref().filter(|_| !direct && agent.is_none());
-        let (logins, unreadable) = match file.map(Logins::read) {
-            Some(Err(error)) => (Logins::default(), Some(error)),
-            Some(Ok(logins)) => (logins, None),
-            None => (Logins::default(), None),
-        };
         let policy = Policy { redirects: options.redirects, fallback: options.fallback };
         let mut opening = Self {
             plan: Plan::new(policy, options.path.first().cloned().into_iter().collect()),
             options,
             destination,
-            logins,
+            login: None,
             session: [0; 16],
             agent,
             direct,
@@ -123,9 +118,6 @@ impl Opening {
             made: SystemTime::now(),
         };
         opening.check_agent();
-        if let Some(error) = unreadable {
-            opening.stage = Stage::Failed(Box::new(Error::Logins(error)), None);
-        }
         opening
     }
 
@@ -324,6 +316,10 @@ impl Opening {
     fn talk(&mut self) -> Result<Talk, Box<Error>> {
         let Some(gateway) = self.gateway().cloned() else { return Err(self.unfinished().into()) };
         getrandom::fill(&mut self.session).map_err(Error::Random)?;
+        self.login = match self.options.logins.as_deref().filter(|_| self.agent.is_none()) {
+            Some(file) => Logins::read(file).map_err(Error::Logins)?.at(gateway.as_ref()).cloned(),
+            None => None,
+        };
         let mut random: Random = [0; _];
         getrandom::fill(&mut random).map_err(Error::Random)?;
         let tls = self.options.auth.as_ref().filter(|_| self.agent.is_none());
@@ -357,8 +353,9 @@ impl Opening {
     /// What this end proves itself with; `binding` is what its TLS exports.
     fn credential<'a>(&'a self, binding: Option<&'a Binding>) -> Option<Credential<'a>> {
         let secret = self.agent.as_ref().map(|agent| &agent.secret.0[..]);
-        let kept = self.gateway().and_then(|gateway| self.logins.at(gateway.as_ref()));
-        let login = kept.map(|login| Login { user: &login.user, keys: &login.keys, binding });
+        // One that was made inside TLS is not shown without.
+        let kept = self.login.as_ref().filter(|login| login.is_raw || binding.is_some());
+        let login = kept.map(|login| scram::Login { user: &login.user, keys: &login.keys, binding });
         plan::credential(secret, login, self.options.user.as_deref())
     }
 
@@ -392,7 +389,7 @@ impl Opening {
         let Stage::Speaking(talk) = std::mem::replace(&mut self.stage, Stage::Waiting) else { return };
         let Some(gateway) = self.gateway() else { return };
         let Some(opened) = talk.opened() else {
-            let has_password = self.agent.is_none() && self.logins.at(gateway.as_ref()).is_some();
+            let has_password = self.login.as_ref().map(|login| login.is_raw || self.options.auth.is_some());
             let error = refusal(&talk, gateway, &self.options, has_password);
             return self.fail(error);
         };
@@ -512,7 +509,7 @@ fn refuses(error: &io::Error) -> bool {
 }
 
 /// The error of a handshake that did not end in OPENED.
-fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options, has_password: bool) -> Error {
+fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options, has_password: Option<bool>) -> Error {
     let gateway = gateway.clone();
     if let Some(refused) = talk.refused() {
         return Error::Refused {
@@ -527,8 +524,10 @@ fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options, has_password: boo
     let wants = |name| mechanisms.contains(&name);
     let login = format!("phoebus login {gateway} keeps a user and a password");
     let takes_passwords = wants(scram::PLUS) || wants(scram::PLAIN);
-    let advice = if has_password && !takes_passwords {
+    let advice = if has_password == Some(true) && !takes_passwords {
         "a password is kept for it, which it does not take: is it the gateway that was meant?"
+    } else if has_password == Some(false) {
+        "a password is kept for connections with TLS, and this one has none: --first-hop tls gives it one"
     } else if wants(anonymous::NAME) && options.user.is_none() {
         "set PHOEBUS_USER to an e-mail address"
     } else if takes_passwords {

@@ -1,24 +1,26 @@
 //! The logins file of a user: what `phoebus login` keeps for gateways that want a password (P27).
 //!
 //! ```text
-//! # gateway      user  salt and rounds    keys
-//! pg1.example:5006  ada   600000:SALT        CLIENT:SERVER
+//! # gateway         user  where  rounds and salt  keys
+//! pg1.example:5006  ada   tls    600000:SALT      CLIENT:SERVER
 //! ```
+//!
+//! A login that was made inside TLS (`tls`) is shown inside TLS only; one without (`raw`) on any connection.
 //!
 //! The keys are not the password, and serve with these gateways only. But whoever has them can log in there, so that the file must be
 //! closed to others.
 
-use crate::private_file;
+use crate::private_file::{self, PrivateText};
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::hex::{hex, unhex};
 use phoebus_proto::session::auth::scram::{KEY_LEN, Keys, Salting};
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-/// Longest file that is read, in bytes: of thousands of gateways.
-const FILE_MAX: u64 = 1 << 20;
+/// Where a password may be proved.
+const TLS: &str = "tls";
+const RAW: &str = "raw";
 
 /// A login at one gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct Login {
     pub gateway: Endpoint,
     /// The user's name there.
     pub user: String,
+    /// Whether the password may be proved on connections without TLS: the user has said so.
+    pub is_raw: bool,
     /// The keys of the password.
     pub keys: Keys,
 }
@@ -46,18 +50,20 @@ pub enum LoginsError {
         /// Why.
         source: io::Error,
     },
-    /// Others could read it.
+    /// Others could read it, or it is another user's.
     #[error(
-        "{file}: others can read it (mode {mode:o}); expected a file of this user with mode 600: chmod 600 {file}, and a new password"
+        "{file}: {whose} (mode {mode:o}); expected a file of this user with mode 600, and after that a new password"
     )]
     Public {
         /// The file.
         file: String,
+        /// What is wrong.
+        whose: &'static str,
         /// Its permissions.
         mode: u32,
     },
     /// A line is wrong.
-    #[error("{file}:{line}: expected what phoebus login has written: GATEWAY USER ROUNDS:SALT CLIENT:SERVER")]
+    #[error("{file}:{line}: expected what phoebus login has written: GATEWAY USER tls|raw ROUNDS:SALT CLIENT:SERVER")]
     Line {
         /// The file.
         file: String,
@@ -81,18 +87,23 @@ impl Logins {
     /// [`LoginsError`].
     pub fn read(path: &Path) -> Result<Self, LoginsError> {
         let name = path.display().to_string();
-        let failed = |source| LoginsError::Io { file: name.clone(), source };
-        let file = match fs::File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            other => other.map_err(failed)?,
-        };
-        let mode = file.metadata().map_err(failed)?.mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(LoginsError::Public { file: name, mode });
+        match private_file::read(path) {
+            Ok(None) => Ok(Self::default()),
+            Ok(Some(found)) => Self::of(&found, &name),
+            Err(source) => Err(LoginsError::Io { file: name, source }),
         }
-        let mut text = String::new();
-        file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;
-        Self::parse(&text, &name)
+    }
+
+    fn of(found: &PrivateText, file: &str) -> Result<Self, LoginsError> {
+        // What this process owns, whoever that is, tells its user.
+        let own = fs::metadata("/proc/self").map(|own| own.uid());
+        let is_anothers = own.is_ok_and(|own| own != found.owner && found.owner != 0);
+        let whose = match found.mode & 0o077 {
+            0 if !is_anothers => return Self::parse(&found.text, file),
+            0 => "it is another user's",
+            _ => "others can read it",
+        };
+        Err(LoginsError::Public { file: file.to_owned(), whose, mode: found.mode })
     }
 
     /// Reads the text of a file; `file` is its name in errors.
@@ -110,28 +121,59 @@ impl Logins {
         self.0.iter().find(|login| login.gateway.as_ref() == gateway)
     }
 
-    /// Adds a login, in place of an earlier one at the same gateway.
-    pub fn insert(&mut self, login: Login) {
-        self.remove(&login.gateway);
-        self.0.push(login);
-    }
-
-    /// Removes the login at a gateway. Returns whether there was one.
-    pub fn remove(&mut self, gateway: &Endpoint) -> bool {
-        let before = self.0.len();
-        self.0.retain(|login| login.gateway != *gateway);
-        self.0.len() < before
-    }
-
-    /// Writes the file, closed to others, whole or not at all.
+    /// Adds a login to a file, in place of an earlier one at the same gateway.
     ///
     /// # Errors
-    /// [`LoginsError::Io`].
-    pub fn write(&self, path: &Path) -> Result<(), LoginsError> {
-        let failed = |source| LoginsError::Io { file: path.display().to_string(), source };
+    /// [`LoginsError`]; nothing has changed then.
+    pub fn keep(path: &Path, login: Login) -> Result<(), LoginsError> {
         let directory = path.parent().unwrap_or(Path::new("/"));
+        let failed = |source| LoginsError::Io { file: path.display().to_string(), source };
         fs::create_dir_all(directory).map_err(failed)?;
-        private_file::write(path, self.to_string().as_bytes(), 0o600).map_err(failed)
+        Self::update(path, |logins| {
+            logins.retain(|other| other.gateway != login.gateway);
+            logins.push(login);
+        })
+    }
+
+    /// Removes the login at a gateway from a file. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`LoginsError`]; nothing has changed then.
+    pub fn forget(path: &Path, gateway: &Endpoint) -> Result<bool, LoginsError> {
+        if Self::read(path)?.at(gateway.as_ref()).is_none() {
+            return Ok(false);
+        }
+        Self::update(path, |logins| logins.retain(|login| login.gateway != *gateway)).map(|()| true)
+    }
+
+    fn update(path: &Path, change: impl FnOnce(&mut Vec<Login>)) -> Result<(), LoginsError> {
+        let file = path.display().to_string();
+        let updated = private_file::update(path, 0o600, |before| {
+            let mut logins = before.map_or_else(|| Ok(Self::default()), |found| Self::of(&found, &file))?;
+            change(&mut logins.0);
+            Ok::<_, Failed>(logins.to_string())
+        });
+        updated.map_err(|failed| match failed {
+            Failed::Io(source) => LoginsError::Io { file, source },
+            Failed::Logins(error) => error,
+        })
+    }
+}
+
+enum Failed {
+    Io(io::Error),
+    Logins(LoginsError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<LoginsError> for Failed {
+    fn from(error: LoginsError) -> Self {
+        Self::Logins(error)
     }
 }
 
@@ -139,20 +181,24 @@ impl Logins {
 impl fmt::Display for Logins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("# Written by phoebus login. Whoever reads this can log in: keep it closed to others.\n")?;
-        self.0.iter().try_for_each(|Login { gateway, user, keys }| {
+        self.0.iter().try_for_each(|Login { gateway, user, is_raw, keys }| {
+            let place = if *is_raw { RAW } else { TLS };
             let [salt, client, server] = [keys.salting.salt(), keys.client(), keys.server()].map(hex);
-            writeln!(f, "{gateway} {user} {}:{salt} {client}:{server}", keys.salting.rounds())
+            writeln!(f, "{gateway} {user} {place} {}:{salt} {client}:{server}", keys.salting.rounds())
         })
     }
 }
 
 fn login(line: &str) -> Option<Login> {
-    let [gateway, user, salting, keys] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+    let [gateway, user, place, salting, keys] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+    if ![TLS, RAW].contains(&place) {
+        return None;
+    }
     let ((rounds, salt), (client, server)) = (salting.split_once(':')?, keys.split_once(':')?);
     let salting = Salting::new(&unhex(salt)?, rounds.parse().ok()?)?;
     let key = |text: &str| -> Option<[u8; KEY_LEN]> { unhex(text)?.try_into().ok() };
     let keys = Keys::kept(salting, key(client)?, key(server)?);
-    Some(Login { gateway: Endpoint::parse(gateway, None).ok()?, user: user.to_owned(), keys })
+    Some(Login { gateway: Endpoint::parse(gateway, None).ok()?, user: user.to_owned(), is_raw: place == RAW, keys })
 }
 
 #[cfg(test)]
@@ -162,24 +208,26 @@ mod tests {
 
     fn login(gateway: &str, user: &str) -> Login {
         let keys = Keys::of(Salting::new(b"salt", 4096).unwrap(), &[7; KEY_LEN]);
-        Login { gateway: Endpoint::parse(gateway, None).unwrap(), user: user.to_owned(), keys }
+        Login { gateway: Endpoint::parse(gateway, None).unwrap(), user: user.to_owned(), is_raw: user == "eve", keys }
     }
 
     #[test]
     fn logins_are_read_as_they_are_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("phoebus/logins");
-        let mut logins = Logins::read(&path).unwrap();
-        logins.insert(login("pg1.example:5006", "ada"));
-        logins.insert(login("[2001:db8::1]:7", "eve"));
-        logins.insert(login("pg1.example:5006", "bob"));
-        logins.write(&path).unwrap();
+        assert_eq!(Logins::read(&path).unwrap(), Logins::default());
+        assert_eq!(Logins::read(Path::new("/dev/null/logins")).unwrap(), Logins::default());
+        let all = [("pg1.example:5006", "ada"), ("[2001:db8::1]:7", "eve"), ("pg1.example:5006", "bob")];
+        let all = all.map(|(gateway, user)| login(gateway, user));
+        all.iter().for_each(|login| Logins::keep(&path, login.clone()).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let read = Logins::read(&path).unwrap();
-        assert_eq!(read, logins);
-        assert_eq!(read.at(Endpoint::parse("pg1.example:5006", None).unwrap().as_ref()).unwrap().user, "bob");
-        assert!(read.at(Endpoint::parse("pg1.example:5007", None).unwrap().as_ref()).is_none());
-        assert!(logins.remove(&Endpoint::parse("pg1.example:5006", None).unwrap()));
+        let [ada, eve, bob] = &all;
+        assert_eq!(Logins::read(&path).unwrap(), Logins(vec![eve.clone(), bob.clone()]));
+        assert_eq!(Logins::read(&path).unwrap().at(ada.gateway.as_ref()), Some(bob));
+        let other = Endpoint::parse("pg1.example:5007", None).unwrap();
+        assert!(Logins::read(&path).unwrap().at(other.as_ref()).is_none());
+        assert!(!Logins::forget(&path, &other).unwrap() && Logins::forget(&path, &bob.gateway).unwrap());
+        assert_eq!(Logins::read(&path).unwrap(), Logins(vec![eve.clone()]));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();

@@ -1,20 +1,75 @@
-//! Files that are replaced whole, and closed to others.
+//! Files with secrets or verifiers: read with their permissions, and replaced whole, by one program at a time.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
-use std::path::Path;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 
-/// Writes a file whole or not at all. A file that is there keeps its permissions and owner; a new one has `mode`.
+/// Longest file that is read, in bytes: of a hundred thousand users.
+const MAX: u64 = 16 << 20;
+
+/// What stands in a file, and who may read it.
+pub(crate) struct PrivateText {
+    pub(crate) text: String,
+    /// Its permissions.
+    pub(crate) mode: u32,
+    /// Its owner.
+    pub(crate) owner: u32,
+}
+
+/// Reads a file. `None` if there is none.
 ///
 /// # Errors
-/// The system's.
-pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+/// The system's; `InvalidData` for one that is too long.
+pub(crate) fn read(path: &Path) -> io::Result<Option<PrivateText>> {
+    let file = match File::open(path) {
+        // Some accounts have /dev/null as their home.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        other => other?,
+    };
+    let meta = file.metadata()?;
+    let mut text = String::new();
+    if file.take(MAX + 1).read_to_string(&mut text)? as u64 > MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {MAX} bytes")));
+    }
+    Ok(Some(PrivateText { text, mode: meta.permissions().mode() & 0o777, owner: meta.uid() }))
+}
+
+/// Reads a file and writes it again as `change` makes it, whole or not at all, while no other program does the same. A file that is
+/// there keeps its permissions and owner; a new one has `mode`.
+///
+/// # Errors
+/// Those of `change`, and the system's.
+pub(crate) fn update<E: From<io::Error>>(
+    path: &Path,
+    mode: u32,
+    change: impl FnOnce(Option<PrivateText>) -> Result<String, E>,
+) -> Result<(), E> {
+    // What a link leads to is changed, and not the link.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let directory = directory_of(&path);
+    let guard = File::open(&directory)?;
+    guard.lock()?;
+    let text = change(read(&path)?)?;
+    replace(&path, text.as_bytes(), mode)?;
+    // After a power failure, too, there is one of both files.
+    Ok(guard.sync_all()?)
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let before = fs::metadata(path).ok();
     let draft = path.with_extension(format!("new-{}", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
         file.write_all(bytes)?;
         if let Some(before) = &before {
             chown(&draft, Some(before.uid()), Some(before.gid()))?;

@@ -1,23 +1,30 @@
 //! The users file: who may log in with a password, shared by gateways and file servers (P27).
 //!
 //! ```text
+//! # seed: 32 random bytes in hexadecimal
 //! # name  verifier                                  groups
 //! ada     SCRAM-SHA-256$600000:SALT$STORED:SERVER   physics,operators
 //! bob     pbkdf2-sha256:600000:SALT:HASH
 //! ```
 //!
 //! A verifier is what `phoebus passwd` writes, in PostgreSQL's form, or what `phoebus serve --hash-password` has printed. Neither is
-//! a password, but both can be searched for weak ones, so that others must not read the file.
+//! a password, but both can be searched for weak ones, so that others must not read the file. Of the seed, the salts of users are made
+//! whom nobody knows, so that these stay when the file changes.
 
-use crate::private_file;
-use phoebus_proto::hex::unhex;
-use phoebus_proto::session::auth::scram::{KEY_LEN, Keys, Salting, USER_MAX, Verifier};
+use crate::private_file::{self, PrivateText};
+use phoebus_proto::hex::{hex, unhex};
+use phoebus_proto::session::auth::scram::{KEY_LEN, Keys, Salting, USER_MAX, Verifier, seed_of};
+use phoebus_proto::session::principal::GROUPS_MAX;
 use std::collections::HashMap;
 use std::path::Path;
 use std::{fmt, fs, io};
 
-/// Rounds that are named for users whom nobody knows, where the file has none: those of new verifiers.
-pub const ROUNDS: u32 = 600_000;
+/// Rounds that are named for users whom nobody knows, where the file has no users.
+const ROUNDS: u32 = 600_000;
+/// What the line with the seed begins with.
+const SEED: &str = "# seed: ";
+/// What a name is.
+const NAME: &str = "at most 255 bytes without blanks, commas or #";
 /// What an older verifier begins with.
 const OLDER: &str = "pbkdf2-sha256:";
 
@@ -26,7 +33,7 @@ const OLDER: &str = "pbkdf2-sha256:";
 pub struct User {
     /// What is known of the password.
     pub verifier: Verifier,
-    /// Names of groups, as rules use them.
+    /// Names of groups, as rules use them; at most [`GROUPS_MAX`].
     pub groups: Vec<String>,
 }
 
@@ -35,9 +42,9 @@ pub struct User {
 pub struct Users {
     by_name: HashMap<String, User>,
     /// Of which the salts of unknown users are made.
-    seed: Vec<u8>,
-    /// Rounds that are named for them.
-    rounds: u32,
+    seed: [u8; KEY_LEN],
+    /// How the passwords of all users are salted, in the order of the file: unknown ones look like one of them.
+    saltings: Vec<Salting>,
 }
 
 /// Why a users file cannot be used.
@@ -59,6 +66,14 @@ pub enum UsersError {
         /// Why.
         source: io::Error,
     },
+    /// Others can read or change it.
+    #[error("{file}: others can read or change it (mode {mode:o}); expected at most 640: chmod 640 {file}")]
+    Public {
+        /// The file.
+        file: String,
+        /// Its permissions.
+        mode: u32,
+    },
     /// There is no such user.
     #[error("{file}: there is no user \"{name}\"")]
     Unknown {
@@ -68,21 +83,16 @@ pub enum UsersError {
         name: String,
     },
     /// A name that no line can have.
-    #[error("\"{name}\" is no {what}: expected at most {USER_MAX} bytes without blanks, commas or #")]
+    #[error("\"{name}\" is no {what}; expected {NAME}")]
     Name {
         /// The name.
         name: String,
         /// Of what.
         what: &'static str,
     },
-    /// Everybody can read it.
-    #[error("{file}: others can read it (mode {mode:o}); expected at most 640: chmod 640 {file}")]
-    Public {
-        /// The file.
-        file: String,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// Too many groups.
+    #[error("a user can be in at most {GROUPS_MAX} groups")]
+    Groups,
     /// A line is wrong.
     #[error("{file}:{line}:{column}: {reason}")]
     Line {
@@ -103,14 +113,19 @@ impl Users {
     /// # Errors
     /// [`UsersError`].
     pub fn read(path: &Path) -> Result<Self, UsersError> {
-        use std::os::unix::fs::PermissionsExt;
         let file = path.display().to_string();
-        let unreadable = |source| UsersError::Unreadable { file: file.clone(), source };
-        let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
-        if mode & 0o007 != 0 {
-            return Err(UsersError::Public { file, mode });
+        match private_file::read(path) {
+            Ok(Some(found)) => Self::of(&found, &file),
+            Ok(None) => Err(UsersError::Unreadable { file, source: io::ErrorKind::NotFound.into() }),
+            Err(source) => Err(UsersError::Unreadable { file, source }),
         }
-        Self::parse(&fs::read_to_string(path).map_err(unreadable)?, &file)
+    }
+
+    fn of(found: &PrivateText, file: &str) -> Result<Self, UsersError> {
+        if found.mode & 0o027 != 0 {
+            return Err(UsersError::Public { file: file.to_owned(), mode: found.mode });
+        }
+        Self::parse(&found.text, file)
     }
 
     /// Reads the text of a file; `file` is its name in errors.
@@ -118,7 +133,7 @@ impl Users {
     /// # Errors
     /// [`UsersError::Line`].
     pub fn parse(text: &str, file: &str) -> Result<Self, UsersError> {
-        let mut by_name = HashMap::new();
+        let (mut by_name, mut saltings) = (HashMap::new(), Vec::new());
         for (number, line) in (1..).zip(text.lines()) {
             let wrong = |part: &str, reason: String| {
                 let before = part.as_ptr().addr().saturating_sub(line.as_ptr().addr());
@@ -128,8 +143,8 @@ impl Users {
             let mut words = line.split_whitespace();
             let Some(name) = words.next().filter(|word| !word.starts_with('#')) else { continue };
             let end = &line[line.trim_end().len()..];
-            if name.len() > USER_MAX || name.contains(char::is_control) {
-                return Err(wrong(name, format!("a name of at most {USER_MAX} bytes was expected")));
+            if !is_name(name) {
+                return Err(wrong(name, format!("this is no name; expected {NAME}")));
             }
             let expected = "expected a line that phoebus passwd has written";
             let Some(text) = words.next() else {
@@ -137,19 +152,29 @@ impl Users {
             };
             let verifier = Verifier::parse(text).or_else(|| older(text));
             let verifier = verifier.ok_or_else(|| wrong(text, format!("this is no verifier; {expected}")))?;
-            let groups = words.next().map(|all| all.split(',').map(str::to_owned).collect()).unwrap_or_default();
-            if let Some(more) = words.next() {
-                return Err(wrong(
-                    more,
-                    "nothing was expected behind the groups, which have commas between them".to_owned(),
-                ));
+            let groups: Vec<&str> = words.next().map(|all| all.split(',').collect()).unwrap_or_default();
+            if let Some(odd) = groups.iter().find(|group| !is_name(group)) {
+                return Err(wrong(odd, format!("this is no name of a group; expected {NAME}")));
             }
+            if let Some(beyond) = groups.get(GROUPS_MAX) {
+                return Err(wrong(beyond, format!("user \"{name}\" is in more than {GROUPS_MAX} groups")));
+            }
+            if let Some(more) = words.next() {
+                let reason = "nothing was expected behind the groups, which have commas between them";
+                return Err(wrong(more, reason.to_owned()));
+            }
+            saltings.push(verifier.salting);
+            let groups = groups.into_iter().map(str::to_owned).collect();
             if by_name.insert(name.to_owned(), User { verifier, groups }).is_some() {
                 return Err(wrong(name, format!("user \"{name}\" stands here a second time; expected one line each")));
             }
         }
-        let rounds = by_name.values().map(|user| user.verifier.salting.rounds()).max().unwrap_or(ROUNDS);
-        Ok(Self { by_name, seed: text.as_bytes().to_vec(), rounds })
+        if saltings.is_empty() {
+            saltings.extend(Salting::new(&[0; 16], ROUNDS));
+        }
+        let given = text.lines().find_map(|line| line.strip_prefix(SEED)).and_then(|seed| unhex(seed.trim()));
+        let seed = seed_of(given.as_deref().unwrap_or(text.as_bytes()));
+        Ok(Self { by_name, seed, saltings })
     }
 
     /// The user with this name.
@@ -167,12 +192,10 @@ impl Users {
         self.by_name.is_empty()
     }
 
-    /// The verifier of a user; of an unknown one, one that no password has, with a salt that stays the same while the file does.
+    /// The verifier of a user; of an unknown one, one that no password has, salted like one of the others, and always in the same way.
     pub fn verifier(&self, name: &str) -> Verifier {
-        self.get(name).map_or_else(
-            || Verifier::of_nobody(Salting::of_nobody(&self.seed, name, self.rounds)),
-            |user| user.verifier,
-        )
+        let unknown = || Verifier::of_nobody(Salting::of_nobody(&self.seed, name, &self.saltings).unwrap_or_default());
+        self.get(name).map_or_else(unknown, |user| user.verifier)
     }
 }
 
@@ -204,39 +227,80 @@ pub enum Change {
 /// [`UsersError`]; nothing has changed then.
 pub fn change(path: &Path, name: &str, change: &Change) -> Result<(), UsersError> {
     let file = path.display().to_string();
-    let is_name = |name: &str| {
-        let odd = |letter: char| letter.is_control() || letter.is_whitespace() || [',', '#'].contains(&letter);
-        !name.is_empty() && name.len() <= USER_MAX && !name.contains(odd)
-    };
-    let named =
-        |name: &str, what| if is_name(name) { Ok(()) } else { Err(UsersError::Name { name: name.to_owned(), what }) };
     named(name, "user")?;
-    let (users, text) = match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => (Users::default(), String::new()),
-        Err(source) => return Err(UsersError::Unreadable { file, source }),
-        Ok(text) => (Users::read(path)?, text),
-    };
-    let before = users.get(name);
-    let line = match change {
-        Change::Nothing => return Ok(()),
-        Change::Remove if before.is_none() => return Err(UsersError::Unknown { file, name: name.to_owned() }),
-        Change::Remove => None,
-        Change::Set { verifier, groups } => {
-            let groups = groups.as_ref().or(before.map(|user| &user.groups)).cloned().unwrap_or_default();
-            groups.iter().try_for_each(|group| named(group, "group"))?;
-            Some(format!("{name} {verifier} {}", groups.join(",")).trim_end().to_owned())
-        }
-    };
-    let is_of_name = |line: &&str| line.split_whitespace().next() == Some(name);
-    let mut lines: Vec<&str> = text.lines().collect();
-    match (lines.iter().position(|line| is_of_name(&line)), &line) {
-        (Some(at), Some(line)) => lines[at] = line,
-        (Some(at), None) => drop(lines.remove(at)),
-        (None, Some(line)) => lines.push(line),
-        (None, None) => {}
+    if let Change::Nothing = change {
+        return match private_file::read(path) {
+            Ok(found) => found.map_or(Ok(()), |found| Users::of(&found, &file).map(drop)),
+            Err(source) => Err(UsersError::Unreadable { file, source }),
+        };
     }
-    let all: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
-    private_file::write(path, all.as_bytes(), 0o640).map_err(|source| UsersError::Unwritable { file, source })
+    let updated = private_file::update(path, 0o640, |found| {
+        let users = found.as_ref().map_or_else(|| Ok(Users::default()), |found| Users::of(found, &file))?;
+        let line = line(&users, name, change, &file)?;
+        let text = found.map_or_else(new_file, |found| Ok(found.text))?;
+        let is_of_name = |line: &&str| line.split_whitespace().next() == Some(name);
+        let mut lines: Vec<&str> = text.lines().collect();
+        match (lines.iter().position(is_of_name), &line) {
+            (Some(at), Some(line)) => lines[at] = line,
+            (Some(at), None) => drop(lines.remove(at)),
+            (None, Some(line)) => lines.push(line),
+            (None, None) => {}
+        }
+        Ok::<_, Failed>(lines.iter().flat_map(|line| [line, "\n"]).collect())
+    });
+    updated.map_err(|failed| match failed {
+        Failed::Io(source) => UsersError::Unwritable { file, source },
+        Failed::Users(error) => error,
+    })
+}
+
+/// The new line of a user; `None` for one who is removed.
+fn line(users: &Users, name: &str, change: &Change, file: &str) -> Result<Option<String>, UsersError> {
+    let before = users.get(name);
+    let Change::Set { verifier, groups } = change else {
+        let unknown = || UsersError::Unknown { file: file.to_owned(), name: name.to_owned() };
+        return before.map(|_| None).ok_or_else(unknown);
+    };
+    let groups = groups.as_ref().or(before.map(|user| &user.groups)).cloned().unwrap_or_default();
+    groups.iter().try_for_each(|group| named(group, "group"))?;
+    if groups.len() > GROUPS_MAX {
+        return Err(UsersError::Groups);
+    }
+    Ok(Some(format!("{name} {verifier} {}", groups.join(",")).trim_end().to_owned()))
+}
+
+/// What a new file begins with.
+fn new_file() -> io::Result<String> {
+    let mut seed = [0; KEY_LEN];
+    fs::File::open("/dev/urandom").and_then(|mut random| io::Read::read_exact(&mut random, &mut seed))?;
+    Ok(format!("{SEED}{}\n# name verifier groups; written by phoebus passwd\n", hex(&seed)))
+}
+
+/// Whether a line can have this name.
+fn is_name(name: &str) -> bool {
+    let odd = |letter: char| letter.is_control() || letter.is_whitespace() || [',', '#'].contains(&letter);
+    !name.is_empty() && name.len() <= USER_MAX && !name.contains(odd)
+}
+
+fn named(name: &str, what: &'static str) -> Result<(), UsersError> {
+    if is_name(name) { Ok(()) } else { Err(UsersError::Name { name: name.to_owned(), what }) }
+}
+
+enum Failed {
+    Io(io::Error),
+    Users(UsersError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<UsersError> for Failed {
+    fn from(error: UsersError) -> Self {
+        Self::Users(error)
+    }
 }
 
 /// The verifier in a line of `phoebus serve --hash-password`: its hash is what SCRAM makes its keys of.
@@ -268,9 +332,20 @@ mod tests {
         let hash = unhex("00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff").unwrap();
         assert!(users.verifier("bob").is_of(&hash.try_into().unwrap()));
         assert!(users.get("eve").is_none() && users.get("# users").is_none());
-        // Unknown users have salts of their own, which stay, and rounds as others have.
+        // Unknown users have salts of their own, which stay, and are salted like one of the others.
         let [eve, again, mallory] = ["eve", "eve", "mallory"].map(|name| users.verifier(name).salting);
-        assert!(eve == again && eve != mallory && eve.rounds() == 5000 && eve.salt().len() == 16);
+        assert!(eve == again && eve != mallory);
+        let likes: Vec<_> = (0..50).map(|n| users.verifier(&n.to_string()).salting).collect();
+        for known in ["ada", "bob"].map(|name| users.verifier(name).salting) {
+            let shape = |salting: &Salting| (salting.rounds(), salting.salt().len());
+            assert!(likes.iter().filter(|other| shape(other) == shape(&known)).count() > 10);
+        }
+        // They stay when the file changes, if it has a seed.
+        let salted = |name: &str, more: &str| {
+            let text = format!("{SEED}0011\nada {ADA}\n{more}");
+            Users::parse(&text, "users").unwrap().verifier(name).salting
+        };
+        assert_eq!(salted("eve", ""), salted("eve", &format!("carl {ADA}\n")));
     }
 
     #[test]
@@ -299,10 +374,16 @@ mod tests {
         fs::write(&path, fs::read_to_string(&path).unwrap() + "\n# a remark\n").unwrap();
         change(&path, "bob", &set(None)).unwrap();
         change(&path, "ada", &set(None)).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text, format!("ada {ADA} physics\n\n# a remark\nbob {ADA}\n"));
+        // Behind what a new file begins with.
+        let rest = || fs::read_to_string(&path).unwrap().lines().skip(2).collect::<Vec<_>>().join("\n");
+        assert_eq!(rest(), format!("ada {ADA} physics\n\n# a remark\nbob {ADA}"));
         change(&path, "ada", &Change::Remove).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("\n# a remark\nbob {ADA}\n"));
+        assert_eq!(rest(), format!("\n# a remark\nbob {ADA}"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        change(&link, "carl", &set(None)).unwrap();
+        assert!(link.is_symlink() && rest().contains("carl"));
+        fs::remove_file(link).unwrap();
         let error = |name: &str, changed: &Change| change(&path, name, changed).unwrap_err().to_string();
         assert!(error("ada", &Change::Remove).contains("there is no user \"ada\""));
         assert!(error("a b", &set(None)).contains("is no user"));
@@ -318,7 +399,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         fs::write(&path, format!("ada {ADA}\n")).unwrap();
-        for (mode, is_fine) in [(0o600, true), (0o640, true), (0o644, false), (0o602, false)] {
+        for (mode, is_fine) in [(0o600, true), (0o640, true), (0o644, false), (0o602, false), (0o660, false)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(Users::read(&path).is_ok(), is_fine, "{mode:o}");
         }

@@ -178,8 +178,8 @@ impl Drop for JoinPermit {
 pub(crate) enum Owner {
     /// A peer, from whichever of its addresses.
     Peer(String),
-    /// A client, by its address and who it has proved to be.
-    Client(IpAddr, Principal),
+    /// A client, by its address, and the method and subject that it has proved.
+    Client(IpAddr, [String; 2]),
 }
 
 impl Owner {
@@ -187,7 +187,7 @@ impl Owner {
     pub(crate) fn of(peer: Option<&str>, from: SocketAddr, principal: &Principal) -> Self {
         match peer {
             Some(name) => Self::Peer(name.to_owned()),
-            None => Self::Client(from.ip(), principal.clone()),
+            None => Self::Client(from.ip(), [principal.method.clone(), principal.subject.clone()]),
         }
     }
 }
@@ -300,7 +300,7 @@ mod tests {
             (Attach { index: 64, ..good }, &owner),
             (Attach { index: u16::MAX, ..good }, &owner),
             (good, &Owner::Peer("pg3".to_owned())),
-            (good, &Owner::Client([127, 0, 0, 1].into(), Principal::default())),
+            (good, &Owner::Client([127, 0, 0, 1].into(), Default::default())),
         ] {
             assert_eq!(bundles.claim(&attach, who).unwrap_err().code, Code::NoSession, "{attach:?} of {who:?}");
         }

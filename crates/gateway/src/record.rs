@@ -75,7 +75,7 @@ impl<'a> Record<'a> {
             session = %facts.session,
             from = facts.from,
             origin = facts.origin,
-            principal = %facts.principal,
+            principal = facts.principal.to_string(),
             destination = facts.destination,
             visited = facts.visited,
             next = facts.next,

@@ -53,10 +53,8 @@ impl Request {
     pub(crate) fn new(open: &Open<'_>, from: SocketAddr, peer: Option<&str>, own: Principal) -> Self {
         let origin = open.origin.filter(|_| peer.is_some()).map_or_else(|| from.into(), |origin| origin.to_owned());
         let principal = match peer {
-            Some(peer) if !open.principal.subject.is_empty() => {
-                Principal { spoken_for_by: peer.to_owned(), ..open.principal.to_owned() }
-            }
-            _ => own,
+            Some(peer) => Principal { spoken_for_by: peer.to_owned(), ..open.principal.to_owned() },
+            None => own,
         };
         Self {
             session: open.session,

@@ -104,7 +104,7 @@ fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
         session = %request.session,
         from = %request.origin,
         via = request.peer.as_deref().unwrap_or_default(),
-        principal = %request.principal,
+        principal = request.principal.to_string(),
         destination = %request.destination,
         code = refusal.code.number(),
         hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop },

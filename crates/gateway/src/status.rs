@@ -65,6 +65,7 @@ pub struct SessionStatus {
     /// The client, as the first gateway saw it.
     pub origin: String,
     /// On whose behalf it was opened.
+    #[serde(default)]
     pub principal: PrincipalStatus,
     /// Its destination.
     pub destination: String,
@@ -98,7 +99,7 @@ pub struct DatagramStatus {
 }
 
 /// On whose behalf a session was opened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrincipalStatus {
     /// How the subject was made known: `certificate`, or a mechanism's name; empty if an older gateway does not say.
     pub method: String,

@@ -28,8 +28,8 @@ Exit codes: 0 logged in; 2 wrong arguments; 6 the gateway does not accept the pa
 reached.
 
 Examples:
-  phoebus login pg1.example --user ada
-  phoebus login pg1.example --user ada --ca ca.pem < password.txt
+  phoebus login pg1.example --user ada --ca ca.pem
+  phoebus login pg1.example --user ada --raw < password.txt        # in a network that you trust
   phoebus login pg1.example --forget
 ")]
 pub(crate) struct Args {
@@ -39,10 +39,12 @@ pub(crate) struct Args {
     /// The user's name at the gateway
     #[arg(long, short, value_name = "NAME", required_unless_present = "forget")]
     user: Option<String>,
-    /// The authority that signed the gateway's certificate [default: PHOEBUS_CA]. Without any, the password is proved on a connection
-    /// without TLS, if the gateway takes that
+    /// The authority that signed the gateway's certificate [default: PHOEBUS_CA]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Prove the password without TLS, now and later: whoever sees that can search for a weak password
+    #[arg(long, conflicts_with = "ca")]
+    raw: bool,
     /// Forget the login at this gateway
     #[arg(long, conflicts_with = "user")]
     forget: bool,
@@ -51,22 +53,27 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let gateway = Endpoint::parse(&args.gateway, Some(DEFAULT_PORT)).map_err(Exit::usage)?;
     let place = Logins::place(variable).ok_or_else(|| Exit::usage("HOME is not set, so that no login can be kept"))?;
-    let mut logins = Logins::read(&place).map_err(Exit::usage)?;
     let Some(user) = args.user else {
-        if !logins.remove(&gateway) {
-            return Err(Exit::usage(format!("there is no login at {gateway}")));
-        }
-        logins.write(&place).context("cannot forget the login")?;
-        return Ok(ExitCode::SUCCESS);
+        return match Logins::forget(&place, &gateway).map_err(Exit::usage)? {
+            true => Ok(ExitCode::SUCCESS),
+            false => Err(Exit::usage(format!("there is no login at {gateway}"))),
+        };
     };
+    // A wrong file is told before anybody types a password.
+    Logins::read(&place).map_err(Exit::usage)?;
     let settings = options::settings(&[])?;
     let authorities = args.ca.or(settings.authorities);
     let credentials = match (authorities, settings.certificate, settings.key) {
+        _ if args.raw => None,
         (Some(authorities), Some(certificate), Some(key)) => {
             Some(Credentials::load(CredentialFiles { certificate, key, authorities }).map_err(Exit::usage)?)
         }
         (Some(authorities), ..) => Some(Credentials::trusting(&authorities).map_err(Exit::usage)?),
-        (None, ..) => None,
+        (None, ..) => {
+            return Err(Exit::usage(
+                "the gateway has to prove itself: --ca FILE names the authority that signed its certificate (or --raw gives up on that)",
+            ));
+        }
     };
     let password = password::read_once()?;
     let at = LoginAt { gateway: &gateway, user: &user, credentials: credentials.as_ref(), limit: LIMIT };
@@ -76,7 +83,6 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         let denied = [Code::AuthFailed, Code::AuthRequired, Code::NotAllowed].contains(&error.code());
         Exit::with(if denied { exit::DENIED } else { exit::UNREACHABLE }, error)
     })?;
-    logins.insert(Login { gateway, user, keys });
-    logins.write(&place).context("cannot keep the login")?;
+    Logins::keep(&place, Login { gateway, user, is_raw: args.raw, keys }).context("cannot keep the login")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -125,8 +125,8 @@ impl Config {
 
     /// The user's login at a gateway, if one is kept.
     pub(crate) fn login(&self, gateway: EndpointRef) -> Option<scram::Login<'_>> {
-        let login = self.logins.at(gateway)?;
         // The shim has no TLS.
+        let login = self.logins.at(gateway).filter(|login| login.is_raw)?;
         Some(scram::Login { user: &login.user, keys: &login.keys, binding: None })
     }
 

@@ -20,7 +20,8 @@ static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("scram");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/scram.c");
-    let made = Command::new("cc").args(["-Wall", "-Werror", "-o"]).arg(&program).args([source, "-lgsasl"]).output().unwrap();
+    let made =
+        Command::new("cc").args(["-Wall", "-Werror", "-o"]).arg(&program).args([source, "-lgsasl"]).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     (dir, program)
 });
@@ -110,8 +111,7 @@ fn log_in(password: &str, [ours, theirs]: [Option<&Binding>; 2]) -> Result<bool,
     let text = verifier.to_string();
     let fields: Vec<&str> = text.split(['$', ':']).collect();
     let [_, rounds, salt, stored, server] = fields[..] else { panic!("{text}") };
-    let mut gnu =
-        Gsasl::start(&["server", mechanism(theirs), rounds, salt, stored, server, &exported(theirs)]);
+    let mut gnu = Gsasl::start(&["server", mechanism(theirs), rounds, salt, stored, server, &exported(theirs)]);
     let keys = scram_keys(password.as_bytes(), verifier.salting);
     let login = Login { user: USER, keys: &keys, binding: ours };
     let (mut initiator, mut room) = (Initiator::new([2; _]), [0; 1024]);

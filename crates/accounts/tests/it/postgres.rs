@@ -17,9 +17,9 @@ struct Postgres {
 /// The directory with the programs of the newest version that is installed.
 fn programs() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("scripts/setup test installs postgresql");
-    let newest = versions.map(|entry| entry.unwrap().path()).max_by_key(|path| {
-        path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()).unwrap_or_default()
-    });
+    let newest = versions
+        .map(|entry| entry.unwrap().path())
+        .max_by_key(|path| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()).unwrap_or_default());
     newest.unwrap().join("bin")
 }
 
@@ -55,7 +55,8 @@ impl Postgres {
         }
         let data = dir.path().join("data");
         // Nothing of it has to survive.
-        let init = ["--auth-local=scram-sha-256", "--auth-host=reject", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8"];
+        let init =
+            ["--auth-local=scram-sha-256", "--auth-host=reject", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8"];
         let mut initdb = command(&programs().join("initdb"));
         let password = dir.path().join("password");
         fs::write(&password, "of the administrator\n").unwrap();

@@ -97,9 +97,8 @@ async fn ask(rogue: Rogue) -> Result<(), Error> {
     thread::spawn(move || serve(listener.accept().unwrap().0, rogue));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("logins");
-    let mut logins = Logins::default();
-    logins.insert(Login { gateway: gateway.clone(), user: "ada".to_owned(), keys: keys() });
-    logins.write(&file).unwrap();
+    let login = Login { gateway: gateway.clone(), user: "ada".to_owned(), is_raw: true, keys: keys() };
+    Logins::keep(&file, login).unwrap();
     let user = Some("ada@example.org".to_owned());
     let options = Options { path: vec![gateway], logins: Some(file), user, ..Options::default() };
     connect(&options, &"dst.example:7".parse().unwrap()).await.map(drop)

@@ -223,7 +223,14 @@ impl Config {
                 "nothing uses profile \"{name}\"; expected profile = \"{name}\" in a [[listen]], [[peer]] or [[route]]"
             )
         });
-        self.rules.is_empty().then(|| nothing.to_owned()).into_iter().chain(unused).collect()
+        let names_users = |source: &Source| matches!(source, Source::User(_) | Source::Group(_));
+        let takes_passwords = |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. }));
+        let is_in_vain = self.rules.iter().any(|rule| rule.from.iter().any(names_users))
+            && !self.listeners.iter().any(takes_passwords);
+        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\": nobody can be one of them";
+        let is_empty = self.rules.is_empty();
+        let warnings = [(is_empty, nothing), (is_in_vain, in_vain)].into_iter().filter(|(is_so, _)| *is_so);
+        warnings.map(|(_, warning)| warning.to_owned()).chain(unused).collect()
     }
 
     /// Reads the configuration in `file`.

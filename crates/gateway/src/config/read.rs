@@ -178,7 +178,7 @@ impl Reader<'_> {
             let security = self.least_security(listen, &transport, carriage)?;
             let profile = self.profile(listen.profile.as_ref(), profiles)?;
             let client_certificate = self.client_certificate(listen, &transport, security, carriage)?;
-            let auth = self.mechanisms(listen, carriage, has_users)?;
+            let auth = self.mechanisms(listen, (&transport, security), carriage, has_users)?;
             listeners.push(Listen { address, transport, security, profile, auth, client_certificate });
         }
         Ok(listeners)

@@ -33,15 +33,25 @@ impl Reader<'_> {
     pub(super) fn mechanisms(
         &self,
         listen: &raw::Listen,
+        (transport, security): (&str, Security),
         carriage: &Carriage,
         has_users: bool,
     ) -> Result<Vec<Mechanism>, ConfigError> {
-        let Some(auth) = &listen.auth else { return Ok(Vec::new()) };
-        let names = match auth.get_ref() {
-            raw::Names::One(name) if name == "none" => &[][..],
-            raw::Names::One(name) => std::slice::from_ref(name),
-            raw::Names::Several(names) => names,
+        let known = "none, anonymous, certificate, scram, or several of the last three in brackets";
+        let named = listen.auth.as_ref().map(toml::Spanned::get_ref);
+        let names = match named {
+            None => &[][..],
+            Some(raw::Names::One(name)) if name == "none" => &[][..],
+            Some(raw::Names::One(name)) => std::slice::from_ref(name),
+            Some(raw::Names::Several(names)) => names,
         };
+        if listen.raw_password && !names.iter().any(|name| name == "scram") {
+            return Err(self.at(&listen.address, "raw_password is for auth = \"scram\", which this listener has not"));
+        }
+        let Some(auth) = &listen.auth else { return Ok(Vec::new()) };
+        if matches!(named, Some(raw::Names::Several(names)) if names.is_empty()) {
+            return Err(self.at(auth, format!("auth is empty; expected {known}")));
+        }
         let mut all = Vec::new();
         for name in names {
             let mechanism = match name.as_str() {
@@ -56,10 +66,16 @@ impl Reader<'_> {
                         "auth \"scram\" needs users; expected [users] with file = \"FILE\" (phoebus passwd makes it)";
                     return Err(self.at(auth, message));
                 }
+                // TCP recognizes TLS by its first byte; the others do not.
+                "scram" if security == Security::None && transport != "tcp" && !listen.raw_password => {
+                    let message = format!(
+                        "auth \"scram\" needs TLS; expected security = \"encrypt\" with {transport}, or raw_password = true"
+                    );
+                    return Err(self.at(auth, message));
+                }
                 "scram" => Mechanism::Scram { raw: listen.raw_password },
                 other => {
-                    let expected = "none, anonymous, certificate, scram, or several in brackets";
-                    return Err(self.at(auth, format!("there is no auth \"{other}\"; expected {expected}")));
+                    return Err(self.at(auth, format!("there is no auth \"{other}\" here; expected {known}")));
                 }
             };
             if all.contains(&mechanism) {

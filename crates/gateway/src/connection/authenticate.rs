@@ -12,7 +12,8 @@ use crate::shared::Setup;
 use crate::slots::Slot;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor;
-use phoebus_proto::session::auth::{Proven, Verdict, anonymous, scram};
+use phoebus_proto::session::auth::scram::Verifier;
+use phoebus_proto::session::auth::{AuthError, Proven, Verdict, anonymous, scram};
 use phoebus_proto::session::message::Challenge;
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
@@ -43,7 +44,7 @@ impl Connection {
     /// On whose behalf requests come: who has authenticated by a password; else the name in the certificate; else the address that
     /// was given.
     pub(super) fn principal(&self) -> Principal {
-        let named = self.principal.as_ref().filter(|principal| !principal.is_nobody());
+        let named = self.login.as_ref().map(|login| &login.principal).filter(|principal| !principal.is_nobody());
         match (named, self.proved().first()) {
             (Some(principal), Some(name)) if principal.method == anonymous::NAME => Principal::new(CERTIFICATE, name),
             (Some(principal), _) => principal.clone(),
@@ -54,13 +55,24 @@ impl Connection {
 
     /// Whether the listener wants more of this connection before it may request sessions.
     fn must_authenticate(&self, caller: &PeerIdentity<'_>) -> bool {
-        let takes = |mechanism| self.settings.auth.contains(&mechanism);
-        let has_certificate = self.stream.identity().is_some();
-        // A peer has proved itself by its certificate. Of others, that is enough where it is asked for.
-        let is_proved = has_certificate && (takes(Mechanism::Certificate) || caller.peer().is_some());
-        // An address is asked of peers as well.
-        let is_enough = is_proved && !takes(Mechanism::Anonymous);
-        !self.settings.auth.is_empty() && self.principal.is_none() && !is_enough
+        let auth = &self.settings.auth;
+        let is_taken = |method: &str| auth.iter().any(|mechanism| mechanism.on(&self.stream) == Some(method));
+        // An address that was given for the log is no proof.
+        let has_authenticated = self.login.as_ref().is_some_and(|login| is_taken(&login.principal.method));
+        // A peer's certificate is enough, but where an address is all that is asked for.
+        let is_peers = caller.peer().is_some() && **auth != [Mechanism::Anonymous];
+        let has_certificate = !self.proved().is_empty() && (auth.contains(&Mechanism::Certificate) || is_peers);
+        !auth.is_empty() && !has_authenticated && !has_certificate
+    }
+
+    /// Brings the user up to date with the users file: who is gone, or has another password since, is nobody until they log in again.
+    fn look_up_user(&mut self, setup: &Setup) {
+        let Some(login) = &mut self.login else { return };
+        let Some(before) = &login.verifier else { return };
+        match setup.config.users.get(&login.principal.user) {
+            Some(user) if user.verifier == **before => login.principal.groups.clone_from(&user.groups),
+            _ => self.login = None,
+        }
     }
 
     /// A slot for a client to stay between sessions: its connection is protected, a rule applies to it, and there is
@@ -69,11 +81,15 @@ impl Connection {
         let (limits, addr) = (&setup.config.limits, self.from.ip());
         let stranger = matches!(self.caller(setup), PeerIdentity::Stranger);
         let protected = self.stream.security() > Security::None && self.stream.security() >= self.settings.security;
-        let welcome = stranger && protected && admit::may_ask(&setup.config, addr, self.proved(), &self.principal());
+        let welcome = stranger
+            && protected
+            && !self.must_authenticate(&self.caller(setup))
+            && admit::may_ask(&setup.config, addr, self.proved(), &self.principal());
         if welcome { self.shared.admission.client(limits, addr) } else { None }
     }
 
     pub(super) fn asked(&mut self, setup: &Setup) -> Asked {
+        self.look_up_user(setup);
         let request = match self.acceptor.request() {
             Some(request) => request,
             None => return Asked::Refuse(Refusal::new(Code::Internal, "nothing was asked")),
@@ -138,10 +154,14 @@ impl Connection {
                 self.exchange = Some(exchange);
                 self.acceptor.challenge(&Challenge { mechanisms: List::new(&mechanism), data: &data })
             }
-            Verdict::Proven(Proven { subject, last }) => {
-                self.principal = Some(known(setup, exchange.mechanism, subject));
-                self.acceptor.accept_auth(last.as_deref())
-            }
+            Verdict::Proven(Proven { subject, last }) => match UserLogin::new(setup, exchange.mechanism, subject) {
+                Some(login) => {
+                    self.login = Some(Box::new(login));
+                    self.acceptor.accept_auth(last.as_deref())
+                }
+                // A reload has taken the user away meanwhile.
+                None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
+            },
             Verdict::Refused(error) => return Asked::Refuse(Refusal::new(Code::AuthFailed, error.to_string())),
         };
         match done {
@@ -156,7 +176,7 @@ impl Connection {
         match self.settings.auth.iter().find(wanted) {
             Some(mechanism) => mechanism.begin(&setup.config.users, &self.stream),
             // An address is harmless, and welcome for the log.
-            None if self.settings.auth.is_empty() && name == anonymous::NAME => {
+            None if name == anonymous::NAME && !self.must_authenticate(&self.caller(setup)) => {
                 Mechanism::Anonymous.begin(&setup.config.users, &self.stream)
             }
             None => Ok(None),
@@ -183,13 +203,24 @@ impl Connection {
     }
 }
 
-/// The principal who has authenticated as `subject`.
-fn known(setup: &Setup, mechanism: &str, subject: String) -> Principal {
-    let mut principal = Principal::new(mechanism, &subject);
-    if let Some(user) = setup.config.users.get(&subject).filter(|_| [scram::PLAIN, scram::PLUS].contains(&mechanism)) {
+/// Who has authenticated by AUTH.
+#[derive(Debug, Clone)]
+pub(super) struct UserLogin {
+    principal: Principal,
+    /// The verifier of the user's password at that time; `None` for who is no user of the file.
+    verifier: Option<Box<Verifier>>,
+}
+
+impl UserLogin {
+    /// `None` if the mechanism is for users of the file, and the subject is none.
+    fn new(setup: &Setup, mechanism: &str, subject: String) -> Option<Self> {
+        let mut principal = Principal::new(mechanism, &subject);
+        if ![scram::PLAIN, scram::PLUS].contains(&mechanism) {
+            return Some(Self { principal, verifier: None });
+        }
+        let user = setup.config.users.get(&subject)?;
         // Only the file's users have a name that rules know.
-        principal.groups.clone_from(&user.groups);
-        principal.user = subject;
+        (principal.user, principal.groups) = (subject, user.groups.clone());
+        Some(Self { principal, verifier: Some(Box::new(user.verifier)) })
     }
-    principal
 }

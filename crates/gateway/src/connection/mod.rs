@@ -14,11 +14,11 @@ use crate::session::{self, Opening, Ready};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
 use crate::workers::WorkerSlot;
-use authenticate::Asked;
+use authenticate::{Asked, UserLogin};
 use close::CloseReason;
 use phoebus_net::Stream;
+use phoebus_proto::session::Mode;
 use phoebus_proto::session::acceptor::{Acceptor, State};
-use phoebus_proto::session::{Mode, Principal};
 use reuse::ReusableConnection;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
         slot: Some(slot),
         kept: None,
         deadline,
-        principal: None,
+        login: None,
         exchange: None,
         left: REFUSALS_MAX,
         beacon: 0,
@@ -91,7 +91,7 @@ struct Connection {
     /// Deadline of a stranger's request.
     deadline: Instant,
     /// Who has authenticated by AUTH.
-    principal: Option<Principal>,
+    login: Option<Box<UserLogin>>,
     /// An exchange that has begun.
     exchange: Option<Exchange>,
     /// Remaining refusals and challenges.
@@ -209,13 +209,13 @@ impl Connection {
 
     /// Carries the session. Returns the connection if it may carry another.
     async fn carry(self: Box<Self>, setup: Arc<Setup>, ready: Box<Ready>) -> Option<Box<Self>> {
-        let Self { shared, stream, acceptor, from, settings, counted, kept, place, principal, .. } = unboxed(self);
+        let Self { shared, stream, acceptor, from, settings, counted, kept, place, login, .. } = unboxed(self);
         // State for further sessions is dropped for a raw session, which may be idle for hours.
-        let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, principal)));
+        let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, login)));
         let stream = ready.carry(&shared, &setup, stream).await?;
         drop(place);
-        let (acceptor, principal) = *next?;
-        ReusableConnection { shared, acceptor, from, settings, counted, kept, principal }.again(&setup, stream)
+        let (acceptor, login) = *next?;
+        ReusableConnection { shared, acceptor, from, settings, counted, kept, login }.again(&setup, stream)
     }
 }
 

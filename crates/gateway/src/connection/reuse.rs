@@ -1,6 +1,7 @@
 //! Reuse of a connection after its first request: lent to a session that another connection has opened, and returned
 //! for the next.
 
+use super::authenticate::UserLogin;
 use super::{Connection, REFUSALS_MAX};
 use crate::bundle::{JoinPermit, JoinedConnection, ReturnHandle};
 use crate::listener_settings::ListenerSettings;
@@ -10,7 +11,7 @@ use phoebus_net::Stream;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor::Acceptor;
 use phoebus_proto::session::message::Opened;
-use phoebus_proto::session::{List, Mode, Principal, SessionId};
+use phoebus_proto::session::{List, Mode, SessionId};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,8 +31,8 @@ impl Connection {
         // The rest belongs to the session's stream.
         self.stream.unprotect().ok()?;
         self.settings.share_buffers(&self.stream, permit.streams());
-        let Self { shared, stream, acceptor, from, settings, counted, kept, principal, .. } = *self;
-        let standing = Box::new(ReusableConnection { shared, acceptor, from, settings, counted, kept, principal });
+        let Self { shared, stream, acceptor, from, settings, counted, kept, login, .. } = *self;
+        let standing = Box::new(ReusableConnection { shared, acceptor, from, settings, counted, kept, login });
         let (caller, free) = oneshot::channel();
         // If the task is gone, the connection is reset.
         let give_back = move |stream| drop(caller.send(stream));
@@ -54,13 +55,13 @@ pub(super) struct ReusableConnection {
     pub(super) settings: Arc<ListenerSettings>,
     pub(super) counted: Slot,
     pub(super) kept: Option<Slot>,
-    pub(super) principal: Option<Principal>,
+    pub(super) login: Option<Box<UserLogin>>,
 }
 
 impl ReusableConnection {
     /// The connection with `stream`, after a session.
     pub(super) fn again(self, setup: &Setup, stream: Arc<Stream>) -> Option<Box<Connection>> {
-        let Self { shared, mut acceptor, from, settings, counted, kept, principal } = self;
+        let Self { shared, mut acceptor, from, settings, counted, kept, login } = self;
         if stream.security() == Security::Auth {
             // The next request would be unprotected.
             stream.disarm();
@@ -85,7 +86,7 @@ impl ReusableConnection {
             slot,
             kept,
             deadline,
-            principal,
+            login,
             exchange: None,
             left,
             beacon: 0,

@@ -4,10 +4,12 @@
 use super::selection::Selection;
 use super::{Pool, PooledConnection};
 use crate::bundle::{BundleMembers, JoinedConnection, ReturnHandle};
+use crate::handshake::Asking;
 use crate::refusal::Refusal;
-use phoebus_proto::session::SessionId;
+use phoebus_proto::session::auth::anonymous;
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::Attach;
+use phoebus_proto::session::message::{Attach, Auth};
+use phoebus_proto::session::{Mode, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,10 +69,22 @@ impl Pool {
             stream.close();
             return Err(late());
         };
-        // Greeting first, since authentication may take several messages.
-        let connection = self.greet_on(stream, &place.selection, &self.own.hello()).await?;
-        let mut connection = connection.lent(in_use);
-        connection.asking.attach(&place.attach(0)).map_err(|e| self.cannot_ask(&e))?;
+        let mut connection = match self.own.logins.is_some() {
+            // Greeting first, since a password takes several messages.
+            true => {
+                let mut connection = self.greet_on(stream, &place.selection, &self.own.hello()).await?;
+                connection.asking.attach(&place.attach(0)).map_err(|e| self.cannot_ask(&e))?;
+                connection
+            }
+            false => {
+                let (hello, contact) = (self.own.hello(), self.own.contact.as_deref());
+                let auth = contact.map(|contact| Auth { mechanism: anonymous::NAME, data: contact.as_bytes() });
+                let asking = Asking::join(Vec::new(), Vec::new(), &hello, auth.as_ref(), &place.attach(0));
+                let asking = asking.map_err(|e| self.cannot_ask(&e))?;
+                PooledConnection::new(stream, asking, Mode::Framed, place.selection.clone())
+            }
+        }
+        .lent(in_use);
         self.hear(&mut connection, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
         self.joined(connection).map(|newcomer| seat.take(newcomer))
     }

@@ -130,7 +130,11 @@ impl Pool {
         selection: &Arc<Selection>,
         hello: &Hello<'_>,
     ) -> Result<PooledConnection, Refusal> {
-        let mut login = OwnLogin::on(&stream, &self.own).map_err(|e| self.cannot_log_in(&e))?;
+        // On a beacon nothing is requested, not even by AUTH.
+        let mut login = match hello.beacon {
+            true => OwnLogin::none(),
+            false => OwnLogin::on(&stream, &self.own).await.map_err(|e| self.cannot_log_in(&e))?,
+        };
         let asking = login.greet(hello).map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
         let mut connection = PooledConnection::new(stream, asking, mode, selection.clone());

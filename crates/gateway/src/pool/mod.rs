@@ -346,7 +346,7 @@ impl Pool {
         };
         let manner = HopOptions { mode: pooled::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
-        let mut login = OwnLogin::on(&stream, &self.own).map_err(|e| Unheard::heard(self.cannot_log_in(&e)))?;
+        let mut login = OwnLogin::on(&stream, &self.own).await.map_err(|e| Unheard::heard(self.cannot_log_in(&e)))?;
         let asking = request.onward(&self.own.name, manner, |open| login.connect(&hello, open));
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
         let connection = PooledConnection::new(stream, asking, manner.mode, selection.clone());
@@ -421,13 +421,16 @@ impl Pool {
         request: &Request,
         manner: HopOptions,
     ) -> Result<PooledConnection, Refusal> {
-        // A kept connection is authenticated; a new one may have more to say, and a peer may want an address since its reload.
-        let mut login = match connection.login.take() {
-            Some(login) => login,
-            None => Box::new(OwnLogin::on(&connection.stream, &self.own).map_err(|e| self.cannot_log_in(&e))?),
-        };
-        let manner = HopOptions { padding: 0, ..manner };
-        loop {
+        let (mut login, manner) = (connection.login.take(), HopOptions { padding: 0, ..manner });
+        while matches!(connection.asking.state(), State::Challenged | State::Proved) {
+            // A kept connection is authenticated, but the peer may want that anew since a reload.
+            let login = match &mut login {
+                Some(login) => login,
+                none => {
+                    let made = OwnLogin::on(&connection.stream, &self.own).await;
+                    none.insert(Box::new(made.map_err(|e| self.cannot_log_in(&e))?))
+                }
+            };
             let goes_on =
                 request.onward(&self.own.name, manner, |open| login.go_on(&mut connection.asking, Some(open)));
             if !goes_on.map_err(|error| self.not_authenticated(&error))? {

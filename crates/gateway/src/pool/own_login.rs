@@ -27,17 +27,27 @@ impl OwnLogin {
     ///
     /// # Errors
     /// The file with the user's passwords cannot be used, or there are no random numbers.
-    pub(super) fn on(stream: &Stream, own: &LocalIdentity) -> io::Result<Self> {
+    pub(super) async fn on(stream: &Stream, own: &LocalIdentity) -> io::Result<Self> {
         let other = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let mut random: Random = [0; _];
         getrandom::fill(&mut random).map_err(|error| other(&error))?;
-        let password = match &own.logins {
-            // Read anew, so that a login counts for an agent that runs already.
-            Some((file, gateway)) => Logins::read(file).map_err(|error| other(&error))?.at(gateway.as_ref()).cloned(),
+        let password = match own.logins.clone() {
+            // Read for each connection, so that a login counts for an agent that runs already.
+            Some((file, gateway)) => {
+                let read = move || Logins::read(&file).map(|logins| logins.at(gateway.as_ref()).cloned());
+                let read = tokio::task::spawn_blocking(read).await.map_err(|error| other(&error))?;
+                // An agent's hops have TLS.
+                read.map_err(|error| other(&error))?
+            }
             None => None,
         };
         let binding = if password.is_some() { stream.channel_binding() } else { None };
         Ok(Self { contact: own.contact.clone(), password, binding, random, exchange: None })
+    }
+
+    /// None: for a connection on which nothing is requested.
+    pub(super) fn none() -> Self {
+        Self { contact: None, password: None, binding: None, random: [0; _], exchange: None }
     }
 
     /// Begins a greeting.

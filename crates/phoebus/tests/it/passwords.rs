@@ -105,18 +105,26 @@ fn says(output: &Output, code: i32, words: &str) {
 fn password_counts_without_tls_where_the_listener_says_so() {
     let site = Site::new("raw_password = true");
     says(&site.connect(&[]), 3, "phoebus login");
-    says(&site.log_in("another one", &[]), 6, "the user or the password is wrong");
+    says(&site.log_in("a secret", &[]), 2, "--ca FILE");
+    says(&site.log_in("another one", &["--raw"]), 6, "the user or the password is wrong");
     assert!(!site.logins().exists());
-    says(&site.log_in("a secret", &[]), 0, "");
+    says(&site.log_in("a secret", &["--raw"]), 0, "");
     assert_eq!(fs::metadata(site.logins()).unwrap().permissions().mode() & 0o777, 0o600);
     says(&site.connect(&[]), 0, "hello");
+    // Programs under the shim prove it as well.
+    let (at, port) = (site.at.to_string(), site.echo.port().to_string());
+    let program = ["run", "--gateway", &at, "--", "nc", "-N", "127.0.0.1", &port];
+    let mut program = site.command(&program);
+    // Without this, destinations on this host need no gateway.
+    says(&given(program.env("PHOEBUS_ONLY", "127.0.0.1"), b"hello\n"), 0, "hello");
+    assert!(site.gateway.log().contains("ada (SCRAM-SHA-256)"));
     // A new password has another salt.
     let users = site.dir.path().join("users");
     with_input(phoebus().arg("passwd").arg("--users").arg(&users).arg("ada"), b"another one\n");
     site.gateway.signal(libc::SIGHUP);
     site.gateway.wait_for_log("the configuration was reloaded");
     says(&site.connect(&[]), 3, "phoebus login");
-    says(&site.log_in("another one", &[]), 0, "");
+    says(&site.log_in("another one", &["--raw"]), 0, "");
     says(&site.connect(&[]), 0, "hello");
     // Keys that others can read are not used.
     fs::set_permissions(site.logins(), fs::Permissions::from_mode(0o644)).unwrap();
@@ -132,10 +140,16 @@ fn password_counts_without_tls_where_the_listener_says_so() {
 fn password_is_bound_to_tls_and_an_agent_shows_it() {
     let site = Site::new("");
     // Without TLS the gateway takes none.
-    says(&site.log_in("a secret", &[]), 6, "TLS or QUIC");
+    says(&site.log_in("a secret", &["--raw"]), 6, "TLS or QUIC");
     let authority = site.authority();
     says(&site.log_in("a secret", &["--ca", &authority]), 0, "");
     says(&site.connect(&[]), 3, "TLS or QUIC");
+    // A stranger without password or certificate does not get further with TLS.
+    let home = tempfile::tempdir().unwrap();
+    let (at, to) = (site.at.to_string(), site.echo.to_string());
+    let mut stranger = site.command(&["connect", "--gateway", &at, "--first-hop", "tls", "--ca", &authority, &to]);
+    stranger.env("HOME", home.path()).env("XDG_RUNTIME_DIR", home.path());
+    says(&given(&mut stranger, b"hello\n"), 3, "authentication");
     says(&site.connect(&["--first-hop", "tls", "--ca", &authority]), 0, "hello");
     let log = site.gateway.log();
     assert!(log.contains("ada (SCRAM-SHA-256-PLUS)"), "{log}");

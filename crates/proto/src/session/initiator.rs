@@ -261,9 +261,10 @@ impl<O: Storage, B: Storage> Initiator<O, B> {
         }
     }
 
-    /// The peer's REFUSED, in state [`State::Refused`].
+    /// The peer's REFUSED, in state [`State::Refused`]. A peer that has still to prove itself names no better gateway.
     pub fn refused(&self) -> Option<Refused<'_>> {
         match self.inbox.message() {
+            Ok(Some(Message::Refused(refused))) if self.demands_proof => Some(Refused { redirect: None, ..refused }),
             Ok(Some(Message::Refused(refused))) => Some(refused),
             _ => None,
         }

@@ -3,12 +3,13 @@
 use super::scram::{self, Login, NONCE_LEN};
 use super::{AuthError, agent, anonymous};
 use crate::session::message::{Auth, Challenge, Proved};
+use std::fmt;
 
 /// Room for the data of an AUTH, the longest of which is SCRAM's answer.
 pub type Room = [u8; 1024];
 
-/// What an initiator proves itself with.
-#[derive(Debug, Clone, Copy)]
+/// What an initiator proves itself with. Debug output has no secret.
+#[derive(Clone, Copy)]
 pub enum Credential<'a> {
     /// The secret of an agent on this host.
     Agent(&'a [u8]),
@@ -16,6 +17,16 @@ pub enum Credential<'a> {
     Anonymous(&'a str),
     /// A user's password.
     Password(Login<'a>),
+}
+
+impl fmt::Debug for Credential<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Agent(_) => "Agent",
+            Self::Anonymous(_) => "Anonymous",
+            Self::Password(_) => "Password",
+        })
+    }
 }
 
 /// The state of an exchange. Each call takes the same [`Credential`].

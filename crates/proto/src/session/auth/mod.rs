@@ -61,6 +61,9 @@ pub enum AuthError {
     /// The proof is not bound to this connection: somebody may be in between.
     #[error("the proof is not bound to this connection")]
     Unbound,
+    /// A user who wants to act for another one.
+    #[error("nobody acts for another user here")]
+    ForAnother,
     /// The gateway salts the password in another way than the kept keys.
     #[error(
         "the gateway has another salt or number of rounds for this user than the kept keys: phoebus login makes new ones"

@@ -61,7 +61,11 @@ impl<V: Verifiers> Acceptor<V> {
         let (bare, bound) = match data.strip_prefix(WOULD_BIND).filter(|_| self.binding.is_none()) {
             Some(bare) => (bare, WOULD_BIND.as_bytes()),
             None => {
-                let bare = data.strip_prefix(header(self.binding.as_ref())).ok_or(AuthError::Unbound)?;
+                let own = header(self.binding.as_ref());
+                // The same without its last comma, behind which a name to act for may stand.
+                let is_for_another = data.starts_with(&own[..own.len() - 1]);
+                let otherwise = if is_for_another { AuthError::ForAnother } else { AuthError::Unbound };
+                let bare = data.strip_prefix(own).ok_or(otherwise)?;
                 (bare, expected.as_bytes())
             }
         };

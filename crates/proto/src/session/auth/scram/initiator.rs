@@ -7,11 +7,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::Mac;
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use subtle::ConstantTimeEq;
 
 /// Who logs in, and on which connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Login<'a> {
     /// The user's name, at most [`USER_MAX`](super::USER_MAX) bytes.
     pub user: &'a str,
@@ -21,19 +21,31 @@ pub struct Login<'a> {
     pub binding: Option<&'a Binding>,
 }
 
-/// The state of the exchange. Each call takes the same [`Login`].
-#[derive(Debug, Clone, Copy)]
+/// The state of the exchange. Each call takes the same [`Login`]. Debug output has no secret.
+#[derive(Clone, Copy)]
 pub struct Initiator {
     nonce: [u8; NONCE_TEXT],
     step: Step,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Begun,
     /// The acceptor's proof has to be this.
     Answered([u8; KEY_LEN]),
     Over,
+}
+
+impl fmt::Debug for Login<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Initiator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Initiator").field("is_over", &self.is_over()).finish_non_exhaustive()
+    }
 }
 
 impl Initiator {

@@ -34,12 +34,23 @@ pub(super) fn mac_of(key: &[u8], bytes: &[u8]) -> [u8; KEY_LEN] {
     mac(key).chain_update(bytes).finalize().into_bytes().into()
 }
 
-/// How a password was hashed.
+/// A seed for [`Salting::of_nobody`], made of secret bytes.
+pub fn seed_of(bytes: &[u8]) -> [u8; KEY_LEN] {
+    Sha256::digest(bytes).into()
+}
+
+/// How a password was hashed. The default is that of no password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Salting {
     salt: [u8; SALT_MAX],
     len: u8,
     rounds: u32,
+}
+
+impl Default for Salting {
+    fn default() -> Self {
+        Self { salt: [0; SALT_MAX], len: 1, rounds: ROUNDS_MIN }
+    }
 }
 
 impl Salting {
@@ -51,12 +62,17 @@ impl Salting {
         sound.then_some(Self { salt: kept, len: salt.len() as u8, rounds })
     }
 
-    /// The salting of a user who is not known: the same for each `seed` and name. `rounds` that are not allowed become the least.
-    pub fn of_nobody(seed: &[u8], name: &str, rounds: u32) -> Self {
+    /// The salting of a user who is not known, like one of `others`: the same for each seed and name. `None` if there are no others.
+    pub fn of_nobody(seed: &[u8; KEY_LEN], name: &str, others: &[Self]) -> Option<Self> {
+        let made = mac_of(seed, name.as_bytes());
+        let which = u64::from_be_bytes([made[0], made[1], made[2], made[3], made[4], made[5], made[6], made[7]]);
+        let like = others.get((which % (others.len() as u64).max(1)) as usize)?;
         let mut salt = [0; SALT_MAX];
-        salt[..16].copy_from_slice(&mac_of(seed, name.as_bytes())[..16]);
-        let rounds = if (ROUNDS_MIN..=ROUNDS_MAX).contains(&rounds) { rounds } else { ROUNDS_MIN };
-        Self { salt, len: 16, rounds }
+        for (part, bytes) in (0u8..).zip(salt.chunks_mut(KEY_LEN)) {
+            bytes.copy_from_slice(&mac_of(&made, &[part])[..bytes.len()]);
+        }
+        salt[like.len.into()..].fill(0);
+        Some(Self { salt, ..*like })
     }
 
     /// The salt.

@@ -16,7 +16,7 @@ mod text;
 
 pub use acceptor::{Acceptor, Verifiers};
 pub use initiator::{Initiator, Login};
-pub use keys::{KEY_LEN, Keys, ROUNDS_MAX, ROUNDS_MIN, SALT_MAX, Salting, Verifier};
+pub use keys::{KEY_LEN, Keys, ROUNDS_MAX, ROUNDS_MIN, SALT_MAX, Salting, Verifier, seed_of};
 
 use super::AuthError;
 
