@@ -26,7 +26,7 @@ fn accept(mut stream: &[u8], step: usize) {
     loop {
         if acceptor.state() == State::Asked {
             match acceptor.request().expect("a request is readable while it waits") {
-                Request::Auth(_) => acceptor.accept_auth(),
+                Request::Auth(_) => acceptor.accept_auth(None).expect("AUTH is pending"),
                 Request::Open(open) => {
                     assert_eq!(open.path.iter().count(), open.path.len());
                     return;

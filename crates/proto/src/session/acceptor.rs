@@ -41,6 +41,7 @@ const OUTGOING_MAX: usize = 2 * (PREFIX_LEN + MESSAGE_MAX);
 
 /// A request of the peer, on which the caller decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a view of a message, which lives for one decision")]
 pub enum Request<'a> {
     /// The peer authenticates.
     Auth(Auth<'a>),
