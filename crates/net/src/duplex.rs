@@ -1,5 +1,6 @@
 //! The traits and types that describe a connection of any transport, as the transport implements them.
 
+use crate::connection_note::ConnectionNote;
 use crate::credentials::Identity;
 use crate::stats::Stats;
 use phoebus_proto::session::Code;
@@ -8,6 +9,7 @@ use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -193,6 +195,11 @@ pub trait DuplexTelemetry: Debug + Send + Sync {
 
     /// The identity that the peer has proved.
     fn identity(&self) -> Option<&Identity> {
+        None
+    }
+
+    /// See [`Stream::connection_note`](crate::Stream::connection_note).
+    fn connection_note(&self) -> Option<Arc<ConnectionNote>> {
         None
     }
 

@@ -32,6 +32,7 @@
 pub mod bulk;
 pub mod carrier;
 mod congestion_control;
+mod connection_note;
 pub mod credentials;
 mod datagram;
 pub mod datagram_relay;
@@ -63,6 +64,7 @@ pub mod wrapblock;
 
 pub use carrier::{Carrier, PipePool};
 pub use congestion_control::CongestionControl;
+pub use connection_note::ConnectionNote;
 pub use duplex::OtherEnd;
 pub use error::{Error, code_of, reason};
 pub use profile::{Buffer, Profile};

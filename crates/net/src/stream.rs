@@ -1,5 +1,6 @@
 //! A connection of any transport: reading, writing, half-close, failure while nobody reads, statistics (S19).
 
+use crate::connection_note::ConnectionNote;
 use crate::credentials::Identity;
 use crate::duplex::{Boxed, Change, Duplex, OtherEnd, Pulse, Security};
 use crate::stats::Stats;
@@ -8,6 +9,7 @@ use phoebus_proto::session::Code;
 use phoebus_proto::session::datagrams::DatagramGrant;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -67,6 +69,12 @@ impl Stream {
     /// The identity that the peer has proved.
     pub fn identity(&self) -> Option<&Identity> {
         self.duplex.identity()
+    }
+
+    /// Where the owner may note something about the connection, for other streams on it. `None` on a transport with one stream for each
+    /// connection.
+    pub fn connection_note(&self) -> Option<Arc<ConnectionNote>> {
+        self.duplex.connection_note()
     }
 
     /// What the TLS of the connection exports for this purpose alone (`tls-exporter`, RFC 9266): both ends have the same 32 bytes,

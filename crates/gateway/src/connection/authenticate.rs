@@ -156,6 +156,9 @@ impl Connection {
             }
             Verdict::Proven(Proven { subject, last }) => match UserLogin::new(setup, exchange.mechanism, subject) {
                 Some(login) => {
+                    if let Some(note) = self.stream.connection_note() {
+                        note.set(login.clone());
+                    }
                     self.login = Some(Box::new(login));
                     self.acceptor.accept_auth(last.as_deref())
                 }

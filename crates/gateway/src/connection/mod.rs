@@ -55,6 +55,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
     let setup = shared.setup();
     let acceptor = Acceptor::new(&setup.config.name).with_instance(setup.instance);
     drop(setup);
+    // A stream of a connection on which another has authenticated.
+    let login = stream.connection_note().and_then(|note| note.get::<UserLogin>());
+    let login = login.map(|login| Box::new((*login).clone()));
     let connection = Connection {
         acceptor,
         shared,
@@ -66,7 +69,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
         slot: Some(slot),
         kept: None,
         deadline,
-        login: None,
+        login,
         exchange: None,
         left: REFUSALS_MAX,
         beacon: 0,

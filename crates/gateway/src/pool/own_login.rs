@@ -4,13 +4,14 @@
 use super::LocalIdentity;
 use crate::handshake::Asking;
 use phoebus_config::logins::{Login, Logins};
-use phoebus_net::Stream;
+use phoebus_net::{ConnectionNote, Stream};
 use phoebus_proto::session::auth::scram::{self, Binding};
 use phoebus_proto::session::auth::{Credential, Exchange};
 use phoebus_proto::session::login::{self, LoginError, Random};
 use phoebus_proto::session::message::{Hello, Open};
 use phoebus_proto::session::plan;
 use std::io;
+use std::sync::Arc;
 
 /// The authentication of one connection.
 #[derive(Debug)]
@@ -20,7 +21,13 @@ pub(super) struct OwnLogin {
     binding: Option<Binding>,
     random: Random,
     exchange: Option<Exchange>,
+    /// On a connection with several streams: who has authenticated on it.
+    note: Option<Arc<ConnectionNote>>,
 }
+
+/// The password that was proved on a connection.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown(Login);
 
 impl OwnLogin {
     /// On this connection.
@@ -42,12 +49,13 @@ impl OwnLogin {
             None => None,
         };
         let binding = if password.is_some() { stream.channel_binding() } else { None };
-        Ok(Self { contact: own.contact.clone(), password, binding, random, exchange: None })
+        let note = stream.connection_note();
+        Ok(Self { contact: own.contact.clone(), password, binding, random, exchange: None, note })
     }
 
     /// None: for a connection on which nothing is requested.
     pub(super) fn none() -> Self {
-        Self { contact: None, password: None, binding: None, random: [0; _], exchange: None }
+        Self { contact: None, password: None, binding: None, random: [0; _], exchange: None, note: None }
     }
 
     /// Begins a greeting.
@@ -55,7 +63,7 @@ impl OwnLogin {
     /// # Errors
     /// A message that does not fit.
     pub(super) fn greet(&mut self, hello: &Hello<'_>) -> Result<Asking, LoginError> {
-        let credential = self.credential();
+        let credential = self.first_credential();
         let begun = credential.as_ref().map(|credential| (credential, self.random));
         let (asking, exchange) = login::greet((Vec::new(), Vec::new()), hello, begun)?;
         self.exchange = exchange;
@@ -67,7 +75,7 @@ impl OwnLogin {
     /// # Errors
     /// A message that does not fit.
     pub(super) fn connect(&mut self, hello: &Hello<'_>, open: &Open<'_>) -> Result<Asking, LoginError> {
-        let credential = self.credential();
+        let credential = self.first_credential();
         let begun = credential.as_ref().map(|credential| (credential, self.random));
         let (asking, exchange) = login::connect((Vec::new(), Vec::new()), hello, begun, open)?;
         self.exchange = exchange;
@@ -92,7 +100,21 @@ impl OwnLogin {
         let mut exchange = self.exchange.take();
         let goes_on = login::go_on(asking, exchange.as_mut(), self.credential().as_ref(), open);
         self.exchange = exchange;
+        if let (Some(note), Some(password), false) = (&self.note, &self.password, self.awaits_proof()) {
+            note.set(Shown(password.clone()));
+        }
         goes_on
+    }
+
+    fn awaits_proof(&self) -> bool {
+        self.exchange.as_ref().is_none_or(Exchange::awaits_proof)
+    }
+
+    /// What is shown at once: nothing if it was shown on this connection before. The peer asks if it has forgotten.
+    fn first_credential(&self) -> Option<Credential<'_>> {
+        let shown = self.note.as_ref().and_then(|note| note.get::<Shown>());
+        let is_known = shown.is_some_and(|shown| self.password.as_ref() == Some(&shown.0));
+        self.credential().filter(|_| !is_known)
     }
 
     fn credential(&self) -> Option<Credential<'_>> {

@@ -191,6 +191,7 @@ impl Server {
         };
         drop(permit);
         let shared = Arc::new(Shared {
+            owners_note: Arc::default(),
             meant: None,
             identity: identity(&connection, proof),
             connection: connection.clone(),

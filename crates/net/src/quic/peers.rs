@@ -130,6 +130,7 @@ impl Peers {
         })?;
         let connection = connecting.await.map_err(|error| refused(to, &error))?;
         let shared = Arc::new(Shared {
+            owners_note: Arc::default(),
             meant: Some(to.name.clone()),
             identity: identity(&connection, proof),
             connection,

@@ -14,6 +14,7 @@ use super::receive::Receive;
 use super::receive_pause::PausePermit;
 use super::settings::{self, Windows};
 use super::threads::IoThreads;
+use crate::connection_note::ConnectionNote;
 use crate::stats::Stats;
 use crate::transport::{
     Boxed, Change, Duplex, DuplexControl, DuplexIo, DuplexTelemetry, Identity, Pulse, ReadThreshold, Security,
@@ -55,6 +56,8 @@ pub(super) struct Shared {
     /// The local address, for its port.
     pub(super) local: SocketAddr,
     pub(super) note: Option<Arc<str>>,
+    /// What the owners of the streams note about the connection.
+    pub(super) owners_note: Arc<ConnectionNote>,
     /// Keeps the threads running as long as the connection has streams.
     pub(super) threads: Arc<IoThreads>,
 }
@@ -558,6 +561,10 @@ impl DuplexTelemetry for QuicStream {
 
     fn identity(&self) -> Option<&Identity> {
         Some(&self.shared.identity)
+    }
+
+    fn connection_note(&self) -> Option<Arc<ConnectionNote>> {
+        Some(self.shared.owners_note.clone())
     }
 
     fn channel_binding(&self) -> Option<[u8; 32]> {

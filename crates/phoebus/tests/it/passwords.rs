@@ -33,8 +33,8 @@ impl Site {
         let at = SocketAddr::new(first.ip(), at.port());
         let tls = certificates.issue(&at.ip().to_string());
         let allow = "[[allow]]\nfrom = [\"group:lab\"]\nto = [\"127.0.0.0/8\"]\n";
-        let listen =
-            format!("[[listen]]\naddress = \"{at}\"\nclient_certificate = \"optional\"\nauth = \"scram\"\n{listen}\n");
+        let usual = format!("[[listen]]\naddress = \"{at}\"\nclient_certificate = \"optional\"\nauth = \"scram\"\n");
+        let listen = format!("{usual}{listen}\n{usual}transport = \"quic\"\n");
         let config = format!("{listen}{tls}[users]\nfile = \"{}\"\n{allow}", users.display());
         Self { gateway: Gateway::start_at(first, "pg1", &config), certificates, at, echo: echo(), dir }
     }
@@ -153,4 +153,22 @@ fn password_is_bound_to_tls_and_an_agent_shows_it() {
     says(&site.connect(&["--first-hop", "tls", "--ca", &authority]), 0, "hello");
     let log = site.gateway.log();
     assert!(log.contains("ada (SCRAM-SHA-256-PLUS)"), "{log}");
+}
+
+#[test]
+fn streams_of_one_connection_need_one_login() {
+    let site = Site::new("");
+    let authority = site.authority();
+    says(&site.log_in("a secret", &["--ca", &authority]), 0, "");
+    let over = ["--first-hop", "quic", "--ca", &authority];
+    let (at, to) = (site.at.to_string(), site.echo.to_string());
+    let mut long = site.command(&[&["connect", "--gateway", &at], &over[..], &[&to]].concat());
+    let mut long = long.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let known = || site.gateway.status()["sessions"][0]["principal"]["text"] == "ada (SCRAM-SHA-256-PLUS)";
+    support::wait_until(known, || format!("{:#}", site.gateway.status()));
+    // The agent has nothing to show any more, and the gateway knows the connection.
+    fs::remove_file(site.logins()).unwrap();
+    says(&site.connect(&over), 0, "hello");
+    drop(long.stdin.take());
+    assert!(long.wait().unwrap().success());
 }
