@@ -52,7 +52,7 @@ pub enum LoginsError {
     },
     /// Others could read it, or it is another user's.
     #[error(
-        "{file}: {whose} (mode {mode:o}); expected a file of this user with mode 600, and after that a new password"
+        "{file}: {whose} (mode {mode:o}); expected a file of this user with mode 600: chmod 600 {file}, and new passwords if others may have read it"
     )]
     Public {
         /// The file.
@@ -63,7 +63,7 @@ pub enum LoginsError {
         mode: u32,
     },
     /// A line is wrong.
-    #[error("{file}:{line}: expected what phoebus login has written: GATEWAY USER tls|raw ROUNDS:SALT CLIENT:SERVER")]
+    #[error("{file}:{line}: expected what phoebus login has written; without this line it can write it anew")]
     Line {
         /// The file.
         file: String,
@@ -119,6 +119,11 @@ impl Logins {
     /// The login at a gateway.
     pub fn at(&self, gateway: EndpointRef) -> Option<&Login> {
         self.0.iter().find(|login| login.gateway.as_ref() == gateway)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Login> {
+        self.0.iter()
     }
 
     /// Adds a login to a file, in place of an earlier one at the same gateway.

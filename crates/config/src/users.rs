@@ -116,7 +116,9 @@ impl Users {
         let file = path.display().to_string();
         match private_file::read(path) {
             Ok(Some(found)) => Self::of(&found, &file),
-            Ok(None) => Err(UsersError::Unreadable { file, source: io::ErrorKind::NotFound.into() }),
+            Ok(None) => {
+                Err(UsersError::Unreadable { file, source: io::Error::other("no such file (phoebus passwd makes it)") })
+            }
             Err(source) => Err(UsersError::Unreadable { file, source }),
         }
     }
@@ -146,7 +148,7 @@ impl Users {
             if !is_name(name) {
                 return Err(wrong(name, format!("this is no name; expected {NAME}")));
             }
-            let expected = "expected a line that phoebus passwd has written";
+            let expected = "expected what phoebus passwd, phoebus serve --hash-password or PostgreSQL writes";
             let Some(text) = words.next() else {
                 return Err(wrong(end, format!("user \"{name}\" has no verifier; {expected}")));
             };
@@ -180,6 +182,11 @@ impl Users {
     /// The user with this name.
     pub fn get(&self, name: &str) -> Option<&User> {
         self.by_name.get(name)
+    }
+
+    /// Whether anybody is in this group.
+    pub fn has_group(&self, name: &str) -> bool {
+        self.by_name.values().any(|user| user.groups.iter().any(|group| group == name))
     }
 
     /// Number of users.
@@ -222,20 +229,24 @@ pub enum Change {
 }
 
 /// Changes a user in a file, which is replaced whole; one that is not there is made with mode 640. Other lines stay as they are.
+/// Returns whether the user was there.
 ///
 /// # Errors
 /// [`UsersError`]; nothing has changed then.
-pub fn change(path: &Path, name: &str, change: &Change) -> Result<(), UsersError> {
+pub fn change(path: &Path, name: &str, change: &Change) -> Result<bool, UsersError> {
     let file = path.display().to_string();
     named(name, "user")?;
     if let Change::Nothing = change {
         return match private_file::read(path) {
-            Ok(found) => found.map_or(Ok(()), |found| Users::of(&found, &file).map(drop)),
+            Ok(Some(found)) => Users::of(&found, &file).map(|users| users.get(name).is_some()),
+            Ok(None) => Ok(false),
             Err(source) => Err(UsersError::Unreadable { file, source }),
         };
     }
+    let mut was_there = false;
     let updated = private_file::update(path, 0o640, |found| {
         let users = found.as_ref().map_or_else(|| Ok(Users::default()), |found| Users::of(found, &file))?;
+        was_there = users.get(name).is_some();
         let line = line(&users, name, change, &file)?;
         let text = found.map_or_else(new_file, |found| Ok(found.text))?;
         let is_of_name = |line: &&str| line.split_whitespace().next() == Some(name);
@@ -248,7 +259,7 @@ pub fn change(path: &Path, name: &str, change: &Change) -> Result<(), UsersError
         }
         Ok::<_, Failed>(lines.iter().flat_map(|line| [line, "\n"]).collect())
     });
-    updated.map_err(|failed| match failed {
+    updated.map(|()| was_there).map_err(|failed| match failed {
         Failed::Io(source) => UsersError::Unwritable { file, source },
         Failed::Users(error) => error,
     })
@@ -279,7 +290,8 @@ fn new_file() -> io::Result<String> {
 /// Whether a line can have this name.
 fn is_name(name: &str) -> bool {
     let odd = |letter: char| letter.is_control() || letter.is_whitespace() || [',', '#'].contains(&letter);
-    !name.is_empty() && name.len() <= USER_MAX && !name.contains(odd)
+    // Rules have a star for everybody.
+    !name.is_empty() && name != "*" && name.len() <= USER_MAX && !name.contains(odd)
 }
 
 fn named(name: &str, what: &'static str) -> Result<(), UsersError> {
@@ -350,7 +362,7 @@ mod tests {
 
     #[test]
     fn wrong_lines_are_named() {
-        let expected = "expected a line that phoebus passwd has written";
+        let expected = "expected what phoebus passwd, phoebus serve --hash-password or PostgreSQL writes";
         for (text, said) in [
             ("ada", format!("users:1:4: user \"ada\" has no verifier; {expected}")),
             ("\nada secret", format!("users:2:5: this is no verifier; {expected}")),

@@ -7,7 +7,7 @@
 //! Addresses of the gateway's own host are refused unless a range names them. The kernel is asked for them at each
 //! request.
 
-use crate::config::{Config, Pattern, Rule, Source, addresses_reached, is_local};
+use crate::config::{ANY, Config, Pattern, Peer, Rule, Source, addresses_reached, is_local};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::route::Next;
@@ -143,20 +143,22 @@ pub(crate) fn may_ask(config: &Config, from: IpAddr, proved: &[String], principa
         Source::Net(net) => net.contains(from),
         Source::Peer(_) => false,
         Source::Certificate(certificate) => certificate.fits(proved),
-        Source::User(_) | Source::Group(_) => is_of(source, principal),
+        Source::User(_) | Source::Group(_) => is_of(config, source, principal),
     };
     config.rules.iter().any(|rule| rule.from.iter().any(fits))
 }
 
-/// Whether a rule for a user or group is for this principal, which has proved itself here.
-fn is_of(source: &Source, principal: &Principal) -> bool {
-    let is_own = principal.spoken_for_by.is_empty() && !principal.user.is_empty();
-    is_own
-        && match source {
-            Source::User(name) => *name == principal.user,
-            Source::Group(name) => principal.groups.contains(name),
-            _ => false,
-        }
+/// Whether a rule for a user or group is for this principal, which has proved itself here, or to a peer that may speak for it (P12).
+fn is_of(config: &Config, source: &Source, principal: &Principal) -> bool {
+    let by = &principal.spoken_for_by;
+    let speaks = |peer: &Peer| peer.speaks_for.iter().any(|whom| whom.covers(principal));
+    let is_believed = by.is_empty() || config.peers.get(by).is_some_and(speaks);
+    let is_it = match source {
+        Source::User(name) => name == ANY || *name == principal.user,
+        Source::Group(name) => principal.groups.contains(name),
+        _ => false,
+    };
+    is_it && is_believed && !principal.user.is_empty()
 }
 
 /// The rules for the requester and the destination's port.
@@ -165,7 +167,7 @@ fn rules<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &
         Source::Net(net) => net.contains(request.from.ip()),
         Source::Peer(name) => request.peer.as_ref() == Some(name),
         Source::Certificate(proved) => proved.fits(&request.proved),
-        Source::User(_) | Source::Group(_) => is_of(source, &request.principal),
+        Source::User(_) | Source::Group(_) => is_of(config, source, &request.principal),
     };
     let port = request.destination.port;
     config.rules.iter().filter(move |rule| {
@@ -182,7 +184,13 @@ fn patterns_for_name<'a>(config: &'a Config, request: &'a Request) -> impl Itera
 
 /// `only_own`: rules for the requester would cover the destination if it were not the gateway's own host or link.
 fn not_allowed(request: &Request, what: &str, only_own: bool) -> Refusal {
-    let who = request.peer.clone().unwrap_or_else(|| request.from.ip().to_canonical().to_string());
+    let from = || request.from.ip().to_canonical().to_string();
+    let own = Some(&request.principal).filter(|principal| !principal.user.is_empty() && request.peer.is_none());
+    let who = match (&request.peer, own) {
+        (Some(peer), _) => peer.clone(),
+        (None, Some(principal)) => format!("{} from {}", principal.user, from()),
+        (None, None) => from(),
+    };
     let hint = if only_own {
         " (it is an address of the gateway's own host or links; only a rule that names it by address covers it)"
     } else {

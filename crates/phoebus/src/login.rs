@@ -24,20 +24,21 @@ const LIMIT: Duration = Duration::from_secs(30);
 The password is read from standard input, since others can see arguments; a terminal does not show it. It is not kept: the keys that
 it makes at this gateway are, in ~/.config/phoebus/logins (mode 600). Sessions whose first gateway is this one use them.
 
-Exit codes: 0 logged in; 2 wrong arguments; 6 the gateway does not accept the password, or cannot be trusted; 11 it cannot be
-reached.
+Exit codes: 0 done; 1 the login cannot be kept; 2 wrong arguments; 3 the gateway cannot be reached; 6 it does not accept the password,
+or cannot be trusted.
 
 Examples:
   phoebus login pg1.example --user ada --ca ca.pem
   phoebus login pg1.example --user ada --raw < password.txt        # in a network that you trust
   phoebus login pg1.example --forget
+  phoebus login --list
 ")]
 pub(crate) struct Args {
-    /// The gateway: HOST or HOST:PORT
-    #[arg(value_name = "GATEWAY")]
-    gateway: String,
-    /// The user's name at the gateway
-    #[arg(long, short, value_name = "NAME", required_unless_present = "forget")]
+    /// The gateway, as programs name it: HOST or HOST:PORT
+    #[arg(value_name = "GATEWAY", required_unless_present = "list")]
+    gateway: Option<String>,
+    /// The user's name at the gateway. There is one login for each gateway: another one takes its place
+    #[arg(long, short, value_name = "NAME", required_unless_present_any = ["forget", "list"])]
     user: Option<String>,
     /// The authority that signed the gateway's certificate [default: PHOEBUS_CA]
     #[arg(long, value_name = "FILE")]
@@ -48,16 +49,26 @@ pub(crate) struct Args {
     /// Forget the login at this gateway
     #[arg(long, conflicts_with = "user")]
     forget: bool,
+    /// Show at which gateways there are logins, of whom, and whether for connections with TLS or without (raw)
+    #[arg(long, conflicts_with_all = ["gateway", "user", "forget", "raw", "ca"])]
+    list: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let gateway = Endpoint::parse(&args.gateway, Some(DEFAULT_PORT)).map_err(Exit::usage)?;
     let place = Logins::place(variable).ok_or_else(|| Exit::usage("HOME is not set, so that no login can be kept"))?;
-    let Some(user) = args.user else {
-        return match Logins::forget(&place, &gateway).map_err(Exit::usage)? {
-            true => Ok(ExitCode::SUCCESS),
-            false => Err(Exit::usage(format!("there is no login at {gateway}"))),
+    if args.list {
+        let logins = Logins::read(&place).map_err(Exit::usage)?;
+        let line = |login: &Login| {
+            format!("{}\t{}\t{}\n", login.gateway, login.user, if login.is_raw { "raw" } else { "tls" })
         };
+        print!("{}", logins.iter().map(line).collect::<String>());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let gateway = Endpoint::parse(&args.gateway.unwrap_or_default(), Some(DEFAULT_PORT)).map_err(Exit::usage)?;
+    let Some(user) = args.user else {
+        let was_there = Logins::forget(&place, &gateway).map_err(Exit::usage)?;
+        eprintln!("phoebus: {}", if was_there { "the login was forgotten" } else { "there was no login" });
+        return Ok(ExitCode::SUCCESS);
     };
     // A wrong file is told before anybody types a password.
     Logins::read(&place).map_err(Exit::usage)?;
@@ -81,8 +92,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let keys = runtime.block_on(at.log_in(move |salting| scram_keys(&password, salting)));
     let keys = keys.map_err(|error| {
         let denied = [Code::AuthFailed, Code::AuthRequired, Code::NotAllowed].contains(&error.code());
-        Exit::with(if denied { exit::DENIED } else { exit::UNREACHABLE }, error)
+        let wrong = matches!(&error, phoebus_client::Error::Refused { code: Code::AuthFailed, .. });
+        let said =
+            if wrong { format!("{gateway} does not accept {user} with this password") } else { error.to_string() };
+        Exit::with(if denied { exit::DENIED } else { exit::UNREACHABLE }, said)
     })?;
+    let who = format!("{user} at {gateway}");
     Logins::keep(&place, Login { gateway, user, is_raw: args.raw, keys }).context("cannot keep the login")?;
+    eprintln!("phoebus: logged in as {who}, until the password changes");
     Ok(ExitCode::SUCCESS)
 }

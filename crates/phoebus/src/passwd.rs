@@ -48,7 +48,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             users::Change::Set { verifier: Box::new(verifier), groups }
         }
     };
-    users::change(&file, &user, &change).map_err(failed)?;
+    let was_there = users::change(&file, &user, &change).map_err(failed)?;
+    let done = match (remove, was_there) {
+        (true, _) => "removed",
+        (false, true) => "set a new password of",
+        (false, false) => "added",
+    };
+    eprintln!("phoebus: {done} {user}; gateways and servers read the file at SIGHUP");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -36,6 +36,9 @@ fn read(typed: fn() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
             without_end(password)
         }
     };
+    if password.contains(&b'\n') {
+        return Err(Exit::usage("one line with a password was expected on standard input"));
+    }
     if password.is_empty() || password.len() as u64 > MAX {
         return Err(Exit::usage("a password of 1 to 4096 bytes was expected on standard input"));
     }
@@ -45,6 +48,10 @@ fn read(typed: fn() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
 fn without_end(mut line: Vec<u8>) -> Vec<u8> {
     if line.last() == Some(&b'\n') {
         line.pop();
+        // Some editors end lines in this way.
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
     }
     line
 }

@@ -80,6 +80,7 @@ impl Config {
             security: Security::Encrypt,
             profile,
             from: Vec::new(),
+            speaks_for: Vec::new(),
             pool: Pool::default(),
         };
         // The gateways decide which destinations are allowed: their loopback is not this host's.

@@ -35,6 +35,7 @@ use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::Principal;
 use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::{BitRate, in_words};
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,8 +142,35 @@ pub struct Peer {
     pub profile: Arc<Profile>,
     /// Addresses that its connections come from, besides those of `address`.
     pub from: Vec<Net>,
+    /// For whom it may ask: rules about users believe it about these principals, and about nobody else (P12).
+    pub speaks_for: Vec<SpokenFor>,
     /// How many connections are kept ready.
     pub pool: Pool,
+}
+
+/// Whom a peer may speak for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpokenFor {
+    /// This user.
+    User(String),
+    /// The users of this group, as the peer says.
+    Group(String),
+    /// Users whom the peer knows by this method, such as `certificate`.
+    Method(String),
+    /// All of its users.
+    Anyone,
+}
+
+impl SpokenFor {
+    /// Whether it covers this principal.
+    pub(crate) fn covers(&self, principal: &Principal) -> bool {
+        match self {
+            Self::User(name) => *name == principal.user,
+            Self::Group(name) => principal.groups.contains(name),
+            Self::Method(name) => *name == principal.method,
+            Self::Anyone => true,
+        }
+    }
 }
 
 impl Listen {
@@ -199,6 +227,9 @@ pub struct Rule {
     pub ports: Vec<RangeInclusive<u16>>,
 }
 
+/// The name that stands for every user.
+pub(crate) const ANY: &str = "*";
+
 /// Who requests a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -208,7 +239,7 @@ pub enum Source {
     Peer(String),
     /// Clients with a certificate for such a name.
     Certificate(Proved),
-    /// This user, who has proved a password here.
+    /// This user, who has proved a password here; [`ANY`] for every user.
     User(String),
     /// The users of this group.
     Group(String),
@@ -223,14 +254,26 @@ impl Config {
                 "nothing uses profile \"{name}\"; expected profile = \"{name}\" in a [[listen]], [[peer]] or [[route]]"
             )
         });
-        let names_users = |source: &Source| matches!(source, Source::User(_) | Source::Group(_));
+        let sources = || self.rules.iter().flat_map(|rule| &rule.from);
         let takes_passwords = |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. }));
-        let is_in_vain = self.rules.iter().any(|rule| rule.from.iter().any(names_users))
-            && !self.listeners.iter().any(takes_passwords);
-        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\": nobody can be one of them";
+        let speaks_nobody = self.peers.values().all(|peer| peer.speaks_for.is_empty());
+        let is_in_vain = sources().any(|source| matches!(source, Source::User(_) | Source::Group(_)))
+            && !self.listeners.iter().any(takes_passwords)
+            && speaks_nobody;
+        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\" nor a [[peer]] speaks_for: nobody can be one of them";
+        // A peer may speak for users whom the file does not have.
+        let unknown = sources().filter(|_| speaks_nobody).filter_map(|source| match source {
+            Source::User(name) if name != ANY && self.users.get(name).is_none() => {
+                Some(format!("a rule names user \"{name}\", who is not in the users file"))
+            }
+            Source::Group(name) if !self.users.has_group(name) => {
+                Some(format!("a rule names group \"{name}\", in which the users file has nobody"))
+            }
+            _ => None,
+        });
         let is_empty = self.rules.is_empty();
         let warnings = [(is_empty, nothing), (is_in_vain, in_vain)].into_iter().filter(|(is_so, _)| *is_so);
-        warnings.map(|(_, warning)| warning.to_owned()).chain(unused).collect()
+        warnings.map(|(_, warning)| warning.to_owned()).chain(unknown).chain(unused).collect()
     }
 
     /// Reads the configuration in `file`.

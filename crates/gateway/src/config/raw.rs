@@ -149,6 +149,9 @@ pub(super) struct Peer {
     pub(super) streams: Option<Spanned<u16>>,
     #[serde(default)]
     pub(super) from: Vec<Spanned<String>>,
+    /// For whom it may ask.
+    #[serde(default)]
+    pub(super) speaks_for: Vec<Spanned<String>>,
     pub(super) pool: Option<Spanned<Pool>>,
 }
 

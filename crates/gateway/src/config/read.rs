@@ -57,11 +57,9 @@ impl Reader<'_> {
         let listeners = self.listeners(&raw.listen, &profiles, &carriage, raw.users.is_some())?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
-        let rules = raw
-            .allow
-            .iter()
-            .map(|allow| self.rule(allow, &peers, &carriage, raw.users.is_some()))
-            .collect::<Result<_, _>>()?;
+        let has_users = raw.users.is_some() || peers.values().any(|peer| !peer.speaks_for.is_empty());
+        let rules =
+            raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage, has_users)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let any_control = profiles.values().filter(|profile| profile.congestion_control == CongestionControl::Auto);
@@ -281,15 +279,17 @@ impl Reader<'_> {
                 profile = Arc::new((*profile).clone().divided());
             }
             let (transport, allowed) = self.carried_by(peer, &profile, carriage)?;
+            let security = self.peer_security(peer, &transport, carriage)?;
             let valid = Peer {
                 name: name.clone(),
                 address: raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?,
-                security: self.peer_security(peer, &transport, carriage)?,
+                security,
                 transport,
                 allowed,
                 in_order: false,
                 profile,
                 from: peer.from.iter().map(|net| self.parse(net)).collect::<Result<_, _>>()?,
+                speaks_for: self.spoken_for(peer, security)?,
                 pool,
             };
             if peers.insert(name.clone(), valid).is_some() {
@@ -347,7 +347,8 @@ impl Reader<'_> {
                 if has_users {
                     return Ok(source);
                 }
-                let expected = "expected [users] with file = \"FILE\" (phoebus passwd makes it)";
+                let expected =
+                    "expected [users] with file = \"FILE\" (phoebus passwd makes it), or a [[peer]] with speaks_for";
                 return Err(self.at(text, format!("there are no users; {expected}")));
             }
             match text.get_ref().parse() {

@@ -2,7 +2,7 @@
 
 use super::carriage::{Carriage, MAKE};
 use super::reader::Reader;
-use super::{ClientCertificate, ConfigError, Mechanism, raw};
+use super::{ClientCertificate, ConfigError, Mechanism, SpokenFor, raw};
 use phoebus_config::users::Users;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::transport::Security;
@@ -27,6 +27,27 @@ impl Reader<'_> {
     pub(super) fn users(&self, file: &Spanned<PathBuf>) -> Result<Arc<Users>, ConfigError> {
         let path = self.folder().join(file.get_ref());
         Users::read(&path).map(Arc::new).map_err(|error| self.at(file, error.to_string()))
+    }
+
+    /// For whom a peer may ask.
+    pub(super) fn spoken_for(&self, peer: &raw::Peer, security: Security) -> Result<Vec<SpokenFor>, ConfigError> {
+        let read = |text: &Spanned<String>| {
+            if security == Security::None {
+                let message = "who speaks for others has to prove itself; expected security = \"auth\" or \"encrypt\"";
+                return Err(self.at(text, message));
+            }
+            match text.get_ref().split_once(':') {
+                None if text.get_ref() == "*" => Ok(SpokenFor::Anyone),
+                Some(("user", name)) if !name.is_empty() => Ok(SpokenFor::User(name.to_owned())),
+                Some(("group", name)) if !name.is_empty() => Ok(SpokenFor::Group(name.to_owned())),
+                Some(("method", name)) if !name.is_empty() => Ok(SpokenFor::Method(name.to_owned())),
+                _ => {
+                    let expected = "expected user:NAME, group:NAME, method:NAME or *";
+                    Err(self.at(text, format!("\"{}\" is nobody to speak for; {expected}", text.get_ref())))
+                }
+            }
+        };
+        peer.speaks_for.iter().map(read).collect()
     }
 
     /// How clients of a listener authenticate.

@@ -8,6 +8,7 @@ use crate::mechanisms::Exchange;
 use crate::peer_identity::PeerIdentity;
 use crate::refusal::Refusal;
 use crate::request::Request;
+use crate::session::REFUSED;
 use crate::shared::Setup;
 use crate::slots::Slot;
 use phoebus_net::transport::Security;
@@ -17,6 +18,7 @@ use phoebus_proto::session::auth::{AuthError, Proven, Verdict, anonymous, scram}
 use phoebus_proto::session::message::Challenge;
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
+use tracing::info;
 
 /// The method of a principal who has shown a certificate.
 const CERTIFICATE: &str = "certificate";
@@ -165,7 +167,11 @@ impl Connection {
                 // A reload has taken the user away meanwhile.
                 None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
             },
-            Verdict::Refused(error) => return Asked::Refuse(Refusal::new(Code::AuthFailed, error.to_string())),
+            Verdict::Refused(error) => {
+                let (mechanism, user) = (exchange.mechanism, exchange.check.claimed());
+                info!(target: REFUSED, from = %self.from, mechanism, user, "authentication failed: {error}");
+                return Asked::Refuse(Refusal::new(Code::AuthFailed, error.to_string()));
+            }
         };
         match done {
             Ok(()) => Asked::Again,
@@ -195,8 +201,10 @@ impl Connection {
         }
         if wanted.is_empty() {
             let needs_certificate = self.settings.auth.contains(&Mechanism::Certificate);
-            let expected =
-                if needs_certificate { "a certificate, or a password inside TLS or QUIC" } else { "TLS or QUIC" };
+            let password =
+                "a password inside TLS or QUIC (phoebus login --ca FILE, and a first hop by tls, quic or udt)";
+            let certificate = if needs_certificate { "a certificate, or " } else { "" };
+            let expected = format!("{certificate}{password}");
             return Asked::Refuse(Refusal::new(Code::AuthRequired, format!("this listener wants {expected}")));
         }
         match self.acceptor.challenge(&Challenge { mechanisms: List::new(&wanted), data: &[] }) {

@@ -138,6 +138,7 @@ impl Pool {
         let asking = login.greet(hello).map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
         let mut connection = PooledConnection::new(stream, asking, mode, selection.clone());
+        connection.logins = self.logins.load(Ordering::Relaxed);
         // A beacon uses TCP, whatever the hop beside it uses.
         let is_hidden = !hello.beacon && !shows_death(self.transport_of(&connection));
         let (stream, since) = (connection.stream.clone(), connection.since);
@@ -171,7 +172,13 @@ impl Pool {
         match (connection.asking.refused(), connection.asking.state()) {
             (Some(refused), _) => Refusal::passed_on(&refused),
             (None, State::Challenged) => {
-                let reason = format!("{} wants authentication, for which nothing is configured here", self.peer.name);
+                let reason = match &self.own.logins {
+                    // Where a password is kept, the peer does not take it.
+                    Some((_, gateway)) => format!(
+                        "{gateway} wants authentication; phoebus login {gateway} --user NAME logs in, if it takes passwords"
+                    ),
+                    None => format!("{} wants authentication, for which nothing is configured here", self.peer.name),
+                };
                 Refusal::at(&self.peer.name, Code::AuthRequired, reason)
             }
             (None, _) => Refusal::at(&self.peer.name, Code::Protocol, "the peer's answer makes no sense"),

@@ -31,6 +31,7 @@ use demand::Demand;
 use dial::Unheard;
 use knock::silence;
 use own_login::OwnLogin;
+use phoebus_config::logins::Login;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
@@ -79,6 +80,9 @@ pub(crate) struct Pool {
     limits: Timeouts,
     /// In the order in which they became idle.
     idle: Mutex<Vec<PooledConnection>>,
+    /// The login that the last session has found, and how often it has changed.
+    last_login: Mutex<Option<Option<Login>>>,
+    logins: AtomicU64,
     demand: Arc<Demand>,
     /// How many times `pool.max` connections may be idle for a moment.
     idle_burst: AtomicU32,
@@ -204,6 +208,8 @@ impl Pool {
             closed_early: AtomicBool::new(false),
             has_opened: AtomicBool::new(false),
             addresses: Mutex::default(),
+            last_login: Mutex::default(),
+            logins: AtomicU64::new(0),
             wanted: Notify::new(),
             ended: Notify::new(),
             closed: AtomicBool::new(false),
@@ -265,6 +271,7 @@ impl Pool {
         request: &Request,
         streams: u16,
     ) -> Result<PooledConnection, Unheard> {
+        self.heed_login().await.map_err(|error| Unheard::heard(self.cannot_log_in(&error)))?;
         let (name, mut is_repeated) = (&self.own.name, false);
         if let Some(mut connection) = self.take() {
             let manner = connection.manner(streams);
@@ -349,12 +356,36 @@ impl Pool {
         let mut login = OwnLogin::on(&stream, &self.own).await.map_err(|e| Unheard::heard(self.cannot_log_in(&e)))?;
         let asking = request.onward(&self.own.name, manner, |open| login.connect(&hello, open));
         let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
-        let connection = PooledConnection::new(stream, asking, manner.mode, selection.clone());
+        let mut connection = PooledConnection::new(stream, asking, manner.mode, selection.clone());
+        connection.logins = self.logins.load(Ordering::Relaxed);
         Ok((connection.lent(in_use).with_login(login), manner))
+    }
+
+    /// Closes connections on which the agent's user has logged in as somebody else than now, or not at all, or has logged out since.
+    async fn heed_login(&self) -> std::io::Result<()> {
+        if self.own.logins.is_none() {
+            return Ok(());
+        }
+        let now = own_login::kept(&self.own).await?;
+        let has_changed = {
+            let mut last = lock(&self.last_login);
+            let has_changed = last.as_ref().is_some_and(|last| *last != now);
+            *last = Some(now);
+            has_changed
+        };
+        if has_changed {
+            self.logins.fetch_add(1, Ordering::Relaxed);
+            lock(&self.idle).drain(..).for_each(|connection| connection.stream.disarm());
+            self.retire();
+        }
+        Ok(())
     }
 
     /// Takes back a connection whose session is over on both sides.
     pub(crate) fn put_back(&self, mut connection: PooledConnection) {
+        if connection.logins != self.logins.load(Ordering::Relaxed) {
+            return connection.stream.disarm();
+        }
         if connection.stream.security() == Security::Auth {
             // The next request would be unprotected.
             return connection.stream.disarm();

@@ -25,6 +25,17 @@ pub(super) struct OwnLogin {
     note: Option<Arc<ConnectionNote>>,
 }
 
+/// The login that the user keeps for the peer now: it may have changed since the agent has started.
+///
+/// # Errors
+/// The file cannot be used.
+pub(super) async fn kept(own: &LocalIdentity) -> io::Result<Option<Login>> {
+    let Some((file, gateway)) = own.logins.clone() else { return Ok(None) };
+    let read = move || Logins::read(&file).map(|logins| logins.at(gateway.as_ref()).cloned());
+    let read = tokio::task::spawn_blocking(read).await.map_err(|error| io::Error::other(error.to_string()))?;
+    read.map_err(|error| io::Error::other(error.to_string()))
+}
+
 /// The password that was proved on a connection.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown(Login);
@@ -38,16 +49,7 @@ impl OwnLogin {
         let other = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let mut random: Random = [0; _];
         getrandom::fill(&mut random).map_err(|error| other(&error))?;
-        let password = match own.logins.clone() {
-            // Read for each connection, so that a login counts for an agent that runs already.
-            Some((file, gateway)) => {
-                let read = move || Logins::read(&file).map(|logins| logins.at(gateway.as_ref()).cloned());
-                let read = tokio::task::spawn_blocking(read).await.map_err(|error| other(&error))?;
-                // An agent's hops have TLS.
-                read.map_err(|error| other(&error))?
-            }
-            None => None,
-        };
+        let password = kept(own).await?;
         let binding = if password.is_some() { stream.channel_binding() } else { None };
         let note = stream.connection_note();
         Ok(Self { contact: own.contact.clone(), password, binding, random, exchange: None, note })

@@ -31,6 +31,8 @@ pub(crate) struct PooledConnection {
     home: Id,
     /// The use by a session that it was lent to.
     in_use: Option<InUse>,
+    /// How often the user's login had changed when it was made.
+    pub(super) logins: u64,
     /// The authentication that has begun with its first request.
     pub(super) login: Option<Box<OwnLogin>>,
 }
@@ -48,6 +50,7 @@ impl PooledConnection {
             since: Instant::now(),
             home,
             in_use: None,
+            logins: 0,
             login: None,
         }
     }
@@ -149,8 +152,8 @@ impl PooledConnection {
 
     /// The stream, and everything else.
     pub(super) fn parts(self) -> (Arc<Stream>, DetachedState) {
-        let Self { stream, asking, mode, selection, sessions, home, in_use, .. } = self;
-        (stream, DetachedState { asking, mode, selection, sessions, home, in_use })
+        let Self { stream, asking, mode, selection, sessions, home, in_use, logins, .. } = self;
+        (stream, DetachedState { asking, mode, selection, sessions, home, in_use, logins })
     }
 
     /// The peer's OPENED.
@@ -173,13 +176,25 @@ pub(crate) struct DetachedState {
     sessions: u32,
     home: Id,
     in_use: Option<InUse>,
+    logins: u64,
 }
 
 impl DetachedState {
     /// Adds the stream again.
     pub(crate) fn plug(self, stream: Arc<Stream>) -> PooledConnection {
-        let Self { asking, mode, selection, sessions, home, in_use } = self;
-        PooledConnection { stream, asking, mode, selection, sessions, since: Instant::now(), home, in_use, login: None }
+        let Self { asking, mode, selection, sessions, home, in_use, logins } = self;
+        PooledConnection {
+            stream,
+            asking,
+            mode,
+            selection,
+            sessions,
+            since: Instant::now(),
+            home,
+            in_use,
+            logins,
+            login: None,
+        }
     }
 }
 

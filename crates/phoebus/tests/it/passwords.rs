@@ -26,7 +26,12 @@ impl Site {
     fn new(listen: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let users = dir.path().join("users");
-        with_input(phoebus().arg("passwd").arg("--users").arg(&users).args(["--group", "lab", "ada"]), b"a secret\n");
+        for user in ["ada", "bob"] {
+            with_input(
+                phoebus().arg("passwd").arg("--users").arg(&users).args(["--group", "lab", user]),
+                b"a secret\n",
+            );
+        }
         assert_eq!(fs::metadata(&users).unwrap().permissions().mode() & 0o777, 0o640);
         let certificates = Certificates::new();
         let [first, at] = [5006, 5007].map(|port| SocketAddr::from((address(), port)));
@@ -52,8 +57,12 @@ impl Site {
     }
 
     fn log_in(&self, password: &str, more: &[&str]) -> Output {
+        self.log_in_as("ada", password, more)
+    }
+
+    fn log_in_as(&self, user: &str, password: &str, more: &[&str]) -> Output {
         let at = self.at.to_string();
-        let mut command = self.command(&[&["login", &at, "--user", "ada"], more].concat());
+        let mut command = self.command(&[&["login", &at, "--user", user], more].concat());
         given(&mut command, password.as_bytes())
     }
 
@@ -106,7 +115,7 @@ fn password_counts_without_tls_where_the_listener_says_so() {
     let site = Site::new("raw_password = true");
     says(&site.connect(&[]), 3, "phoebus login");
     says(&site.log_in("a secret", &[]), 2, "--ca FILE");
-    says(&site.log_in("another one", &["--raw"]), 6, "the user or the password is wrong");
+    says(&site.log_in("another one", &["--raw"]), 6, "does not accept ada with this password");
     assert!(!site.logins().exists());
     says(&site.log_in("a secret", &["--raw"]), 0, "");
     assert_eq!(fs::metadata(site.logins()).unwrap().permissions().mode() & 0o777, 0o600);
@@ -133,7 +142,7 @@ fn password_counts_without_tls_where_the_listener_says_so() {
     let at = site.at.to_string();
     says(&run(&mut site.command(&["login", &at, "--forget"])), 0, "");
     says(&site.connect(&[]), 3, "phoebus login");
-    says(&run(&mut site.command(&["login", &at, "--forget"])), 2, "there is no login");
+    says(&run(&mut site.command(&["login", &at, "--forget"])), 0, "there was no login");
 }
 
 #[test]
@@ -155,20 +164,45 @@ fn password_is_bound_to_tls_and_an_agent_shows_it() {
     assert!(log.contains("ada (SCRAM-SHA-256-PLUS)"), "{log}");
 }
 
-#[test]
-fn streams_of_one_connection_need_one_login() {
+/// Whoever is logged in now is who asks, whatever connections an agent has from before.
+fn agent_asks_as_who_is_logged_in(first_hop: &str) {
     let site = Site::new("");
     let authority = site.authority();
-    says(&site.log_in("a secret", &["--ca", &authority]), 0, "");
-    let over = ["--first-hop", "quic", "--ca", &authority];
+    says(&site.log_in("a secret", &["--ca", &authority]), 0, "logged in as ada");
+    let over = ["--first-hop", first_hop, "--ca", &authority];
     let (at, to) = (site.at.to_string(), site.echo.to_string());
     let mut long = site.command(&[&["connect", "--gateway", &at], &over[..], &[&to]].concat());
     let mut long = long.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let known = || site.gateway.status()["sessions"][0]["principal"]["text"] == "ada (SCRAM-SHA-256-PLUS)";
-    support::wait_until(known, || format!("{:#}", site.gateway.status()));
-    // The agent has nothing to show any more, and the gateway knows the connection.
-    fs::remove_file(site.logins()).unwrap();
-    says(&site.connect(&over), 0, "hello");
+    let open = || -> Vec<String> {
+        let status = site.gateway.status();
+        let sessions = status["sessions"].as_array().unwrap().iter();
+        sessions.map(|session| session["principal"]["text"].as_str().unwrap().to_owned()).collect()
+    };
+    support::wait_until(|| open() == ["ada (SCRAM-SHA-256-PLUS)"], || format!("{:?}", open()));
+    // The agent stays as long as this session.
+    for _ in 0..3 {
+        says(&site.connect(&over), 0, "hello");
+    }
+    says(&site.log_in_as("bob", "a secret", &["--ca", &authority]), 0, "logged in as bob");
+    for _ in 0..3 {
+        says(&site.connect(&over), 0, "hello");
+    }
+    let log = || site.gateway.log();
+    support::wait_until(|| log().matches("bob (SCRAM-SHA-256-PLUS)").count() == 3, log);
+    assert_eq!(log().matches("ada (SCRAM-SHA-256-PLUS)").count(), 3, "{}", log());
+    says(&run(&mut site.command(&["login", "--list"])), 0, &format!("{at}\tbob\ttls"));
+    says(&run(&mut site.command(&["login", &at, "--forget"])), 0, "forgotten");
+    says(&site.connect(&over), 3, &format!("phoebus login {at}"));
     drop(long.stdin.take());
     assert!(long.wait().unwrap().success());
+}
+
+#[test]
+fn agent_over_tls_asks_as_who_is_logged_in() {
+    agent_asks_as_who_is_logged_in("tls");
+}
+
+#[test]
+fn agent_over_quic_asks_as_who_is_logged_in() {
+    agent_asks_as_who_is_logged_in("quic");
 }

@@ -1,6 +1,6 @@
 //! Checks the values of a configuration.
 
-use super::{Config, ConfigError, FILES_OF_BATCH};
+use super::{Config, ConfigError, FILES_OF_BATCH, Passwords};
 use phoebus_accounts::config::is_anonymous;
 use std::time::Duration;
 
@@ -165,8 +165,16 @@ impl Config {
                     user.name
                 )));
             }
-            if user.password.is_none() && self.gsi.is_none() && self.kerberos.is_none() {
-                let text = format!("user \"{}\": a password, or [gsi] or [kerberos], was expected", user.name);
+            let is_in_file = |passwords: &Passwords| passwords.users.get(&user.name).is_some();
+            let has_password = user.password.is_some() || self.passwords.as_ref().is_some_and(is_in_file);
+            if !has_password && self.gsi.is_none() && self.kerberos.is_none() {
+                let in_file = self.passwords.as_ref().map_or_else(String::new, |passwords| {
+                    format!(" (phoebus passwd --users {} {})", passwords.file.display(), user.name)
+                });
+                let text = format!(
+                    "user \"{}\": a password, here or in users.file{in_file}, or [gsi] or [kerberos], was expected",
+                    user.name
+                );
                 return Err(ConfigError::Value(text));
             }
         }

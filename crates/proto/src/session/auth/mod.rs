@@ -24,6 +24,11 @@ pub use exchange::{Credential, Exchange, Room};
 pub trait Check: Send {
     /// Decides on the data of an AUTH.
     fn receive(&mut self, data: &[u8]) -> Verdict;
+
+    /// Who the initiator has said to be so far, for the log.
+    fn claimed(&self) -> &str {
+        ""
+    }
 }
 
 /// What an acceptor decides.
@@ -65,9 +70,7 @@ pub enum AuthError {
     #[error("nobody acts for another user here")]
     ForAnother,
     /// The gateway salts the password in another way than the kept keys.
-    #[error(
-        "the gateway has another salt or number of rounds for this user than the kept keys: phoebus login makes new ones"
-    )]
+    #[error("the password at the gateway was changed, or the user was removed; phoebus login logs in again")]
     OtherSalt,
     /// The password, the user or the secret is wrong.
     #[error("the user or the password is wrong")]

@@ -28,6 +28,7 @@ pub struct Acceptor<V> {
     binding: Option<Binding>,
     nonce: [u8; NONCE_LEN],
     begun: Option<Begun>,
+    claimed: String,
 }
 
 struct Begun {
@@ -44,7 +45,7 @@ struct Begun {
 impl<V: Verifiers> Acceptor<V> {
     /// An exchange with these random bytes, which must not be used twice.
     pub fn new(verifiers: V, binding: Option<Binding>, random: [u8; NONCE_LEN]) -> Self {
-        Self { verifiers, binding, nonce: random, begun: None }
+        Self { verifiers, binding, nonce: random, begun: None, claimed: String::new() }
     }
 
     /// An exchange in which the first message and the challenge were these, without a header and with a comma behind each.
@@ -114,6 +115,7 @@ impl<V: Verifiers> Check for Acceptor<V> {
         let Ok(data) = std::str::from_utf8(data) else { return Verdict::Refused(AuthError::Malformed) };
         let verdict = match self.begun.take() {
             None => self.begin(data).map(|(begun, challenge)| {
+                self.claimed.clone_from(&begun.user);
                 self.begun = Some(begun);
                 Verdict::Continue(challenge.into_bytes())
             }),
@@ -121,5 +123,9 @@ impl<V: Verifiers> Check for Acceptor<V> {
                 .map(|last| Verdict::Proven(Proven { subject: begun.user, last: Some(last.into_bytes()) })),
         };
         verdict.unwrap_or_else(Verdict::Refused)
+    }
+
+    fn claimed(&self) -> &str {
+        &self.claimed
     }
 }
