@@ -61,6 +61,7 @@ mod datagrams;
 mod dial;
 mod failure;
 mod gateway;
+mod guesses;
 mod handshake;
 mod listener_settings;
 mod listening;

@@ -6,6 +6,7 @@ use crate::bundle::Bundles;
 use crate::config::{Config, Peer};
 use crate::counters::Counters;
 use crate::data_plane::DataPlane;
+use crate::guesses::Guesses;
 use crate::pool::{LocalIdentity, Pool, Timeouts};
 use crate::reserve::ReservationRules;
 use crate::sessions::Sessions;
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     /// Sessions that more connections may join.
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) counters: Counters,
+    /// Wrong passwords.
+    pub(crate) guesses: Guesses,
     pub(crate) phase: watch::Sender<Phase>,
 }
 
@@ -153,6 +156,7 @@ impl Shared {
             sessions,
             bundles: Arc::default(),
             counters: Counters::default(),
+            guesses: Guesses::default(),
             phase: watch::Sender::new(Phase::Open),
         })
     }

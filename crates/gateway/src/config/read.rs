@@ -279,10 +279,11 @@ impl Reader<'_> {
                 profile = Arc::new((*profile).clone().divided());
             }
             let (transport, allowed) = self.carried_by(peer, &profile, carriage)?;
+            let address = raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?;
             let security = self.peer_security(peer, &transport, carriage)?;
             let valid = Peer {
                 name: name.clone(),
-                address: raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?,
+                address,
                 security,
                 transport,
                 allowed,

@@ -18,6 +18,7 @@ use phoebus_proto::session::auth::{AuthError, Proven, Verdict, anonymous, scram}
 use phoebus_proto::session::message::Challenge;
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
+use std::time::Instant;
 use tracing::info;
 
 /// The method of a principal who has shown a certificate.
@@ -141,8 +142,13 @@ impl Connection {
             return Asked::Refuse(Refusal::new(Code::Internal, "there is no AUTH"));
         };
         let begun = self.exchange.take().filter(|begun| begun.mechanism == auth.mechanism);
+        let is_password = [scram::PLAIN, scram::PLUS].contains(&auth.mechanism);
         let exchange = match begun {
             Some(begun) => Ok(Some(begun)),
+            None if is_password && let Some(wait) = self.shared.guesses.wait(Instant::now(), self.from.ip()) => {
+                let reason = format!("too many wrong passwords; the next one counts in {} s", wait.as_secs() + 1);
+                return Asked::Refuse(Refusal::new(Code::Limit, reason));
+            }
             None => self.begin(setup, auth.mechanism),
         };
         let mut exchange = match exchange {
@@ -158,6 +164,9 @@ impl Connection {
             }
             Verdict::Proven(Proven { subject, last }) => match UserLogin::new(setup, exchange.mechanism, subject) {
                 Some(login) => {
+                    if is_password {
+                        self.shared.guesses.succeeded(self.from.ip());
+                    }
                     if let Some(note) = self.stream.connection_note() {
                         note.set(login.clone());
                     }
@@ -168,6 +177,9 @@ impl Connection {
                 None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
             },
             Verdict::Refused(error) => {
+                if error == AuthError::Wrong && is_password {
+                    self.shared.guesses.failed(Instant::now(), self.from.ip());
+                }
                 let (mechanism, user) = (exchange.mechanism, exchange.check.claimed());
                 info!(target: REFUSED, from = %self.from, mechanism, user, "authentication failed: {error}");
                 return Asked::Refuse(Refusal::new(Code::AuthFailed, error.to_string()));

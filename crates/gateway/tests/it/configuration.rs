@@ -223,6 +223,30 @@ fn errors_name_file_line_and_column() {
         ("profile = \"lan\"", "pg.toml:4:11: there is no profile \"lan\"; expected one of: default"),
         ("[[listen]]\naddress = \"pg1:5006\"", "pg.toml:5:11: \"pg1:5006\" is not an address and port such as"),
         ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice with tcp"),
+        (
+            "auth = \"scarm\"",
+            "pg.toml:4:8: there is no auth \"scarm\" here; expected none, anonymous, certificate, scram, or",
+        ),
+        ("auth = []", "pg.toml:4:8: auth is empty; expected none, anonymous"),
+        ("auth = [\"anonymous\", \"anonymous\"]", "pg.toml:4:8: auth has \"anonymous\" twice"),
+        (
+            "auth = \"scram\"",
+            "pg.toml:4:8: auth \"scram\" needs certificates; expected [tls] with certificate, key and",
+        ),
+        (
+            "auth = \"scram\"\nraw_password = true",
+            "pg.toml:4:8: auth \"scram\" needs users; expected [users] with file = \"FILE\" (phoebus passwd makes it)",
+        ),
+        ("raw_password = true", "pg.toml:3:11: raw_password is for auth = \"scram\", which this listener has not"),
+        ("[users]\nfile = \"/no/users\"", "pg.toml:5:8: /no/users: cannot be read: no such file"),
+        (
+            "[[allow]]\nfrom = [\"user:ada\"]\nto = [\"*\"]",
+            "pg.toml:5:9: there are no users; expected [users] with file = \"FILE\"",
+        ),
+        (
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\nsecurity = \"none\"\nspeaks_for = [\"*\"]",
+            "pg.toml:8:15: who speaks for others has to prove itself; expected security = \"auth\" or \"encrypt\"",
+        ),
         ("[datagrams]\naddresses = [\"pg1\"]", "pg.toml:5:14: \"pg1\" is not an address and port such as"),
         (
             "[datagrams]\naddresses = [\"239.1.1.1:7\"]",

@@ -1,6 +1,6 @@
 //! Users who log in with a password (P27): who is let in, what others can do, and what an operator sees.
 
-use super::support::{Ask, No, Pg, destination, peer};
+use super::support::{Ask, Certificates, No, PATIENCE, Pg, address, destination};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::auth::scram::{self, KEY_LEN, Keys, Salting};
 use phoebus_proto::session::auth::{Credential, Exchange};
@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The keys of a password, which is a number here: the derivation from text is slow on purpose.
@@ -199,19 +199,40 @@ fn messages_out_of_turn_are_refused_and_end() {
 }
 
 #[test]
-fn what_a_gateway_says_of_users_it_speaks_for_opens_no_rule() {
-    // pg2 knows ada as well, but believes nobody that it is her who asks.
-    let site = Site::new();
+fn gateways_are_believed_about_those_whom_they_may_speak_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = users(dir.path(), &[("ada", 1, "physics"), ("bob", 2, "")]);
+    let certificates = Certificates::new();
+    let (addr, addr2) = (address(), address());
+    let tls = |name: &str| certificates.issue_for(name, &[]);
     let (_listener, to) = destination();
-    let allow = "[[allow]]\nfrom = [\"user:ada\"]\nto = [\"127.0.0.0/8\"]\n";
-    let own = users(site.dir.path(), &[("ada", 1, "")]);
-    let pg2 = Pg::start("pg2", &format!("{own}{}{allow}", peer("pg1", site.pg.addr, 0)));
     let route = "[[route]]\nto = \"*\"\nvia = \"pg2\"\n";
-    let all = "[[allow]]\nfrom = [\"user:ada\"]\nto = [\"*\", \"127.0.0.0/8\"]\n";
-    let pg1 = Pg::start("pg1", &format!("{AUTH}{own}{}{route}{all}", peer("pg2", pg2.addr, 0)));
-    let ask = Ask { login: Some(("ada".to_owned(), keys(1))), ..Ask::to(to) };
-    let no = ask.ask(pg1.addr).map(|(_, report)| panic!("{report:?}")).unwrap_err();
-    assert_eq!((no.code, &*no.hop), (Code::NotAllowed, "pg2"));
+    let all = "[[allow]]\nfrom = [\"user:*\"]\nto = [\"*\", \"127.0.0.0/8\"]\n";
+    let to_pg2 = format!("[[peer]]\nname = \"pg2\"\naddress = \"{addr2}\"\npool = {{ min = 0 }}\n");
+    let pg1 = Pg::start_at(addr, "pg1", &format!("{AUTH}{own}{}{to_pg2}{route}{all}", tls("pg1")));
+    let ask = |user: &str, password: u8| {
+        let ask = Ask { login: Some((user.to_owned(), keys(password))), ..Ask::to(to) };
+        ask.ask(pg1.addr).map(drop).map_err(|no| (no.code, no.hop))
+    };
+    let refused = || Err((Code::NotAllowed, "pg2".to_owned()));
+    for (speaks_for, rule, ada, bob) in [
+        // By default for nobody (P12).
+        ("", "user:ada", false, false),
+        ("speaks_for = [\"user:ada\"]", "user:ada", true, false),
+        ("speaks_for = [\"user:ada\"]", "user:*", true, false),
+        ("speaks_for = [\"group:physics\"]", "group:physics", true, false),
+        ("speaks_for = [\"user:ada\"]", "user:bob", false, false),
+        ("speaks_for = [\"method:SCRAM-SHA-256\"]", "user:bob", false, true),
+        ("speaks_for = [\"method:certificate\"]", "user:bob", false, false),
+        ("speaks_for = [\"*\"]", "user:ada", true, false),
+    ] {
+        let from = format!("[[peer]]\nname = \"pg1\"\naddress = \"{addr}\"\npool = {{ min = 0 }}\n{speaks_for}\n");
+        let allow = format!("[[allow]]\nfrom = [\"{rule}\"]\nto = [\"127.0.0.0/8\"]\n");
+        let pg2 = Pg::start_at(addr2, "pg2", &format!("{own}{}{from}{allow}", tls("pg2")));
+        assert_eq!(ask("ada", 1), if ada { Ok(()) } else { refused() }, "ada: {speaks_for}, {rule}");
+        assert_eq!(ask("bob", 2), if bob { Ok(()) } else { refused() }, "bob: {speaks_for}, {rule}");
+        drop(pg2);
+    }
 }
 
 #[test]
@@ -226,4 +247,24 @@ fn reload_takes_users_away() {
     let no =
         Ask { login: Some(("ada".to_owned(), Keys::of(salting_of(&site, "ada"), &[1; KEY_LEN]))), ..Ask::to(&site.to) };
     assert_eq!(no.ask(site.pg.addr).unwrap_err().code, Code::AuthFailed);
+}
+
+#[test]
+fn guessing_has_to_wait() {
+    let site = Site::new();
+    let wrong = || {
+        let keys = Keys::of(keys(1).salting, &[99; KEY_LEN]);
+        Ask { login: Some(("ada".to_owned(), keys)), ..Ask::to(&site.to) }.ask(site.pg.addr).unwrap_err()
+    };
+    for _ in 0..6 {
+        assert_eq!(wrong().code, Code::AuthFailed);
+    }
+    // Not even the right one counts now.
+    let no = site.refuses("ada", 1);
+    assert!(no.code == Code::Limit && no.reason.contains("too many wrong passwords"), "{no:?}");
+    let start = Instant::now();
+    while site.ask("ada", 1).ask(site.pg.addr).is_err() {
+        assert!(start.elapsed() < PATIENCE, "the wait has no end");
+    }
+    assert_eq!(wrong().code, Code::AuthFailed);
 }
