@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use support::serve::{run, with_input};
+use support::serve::{Serve, run, with_input};
 use support::{Certificates, Gateway, address, phoebus};
 use tempfile::TempDir;
 
@@ -205,4 +205,18 @@ fn agent_over_tls_asks_as_who_is_logged_in() {
 #[test]
 fn agent_over_quic_asks_as_who_is_logged_in() {
     agent_asks_as_who_is_logged_in("quic");
+}
+
+#[test]
+fn file_server_reads_the_same_users() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("users");
+    with_input(phoebus().arg("passwd").arg("--users").arg(&users).arg("ada"), b"a secret\n");
+    let user = "[[user]]\nname = \"ada\"\nroot = \"ROOT\"\n";
+    let serve = Serve::configured(&format!("{user}[users]\nfile = \"{}\"\n", users.display()));
+    fs::write(serve.path("x"), "hello\n").unwrap();
+    let get = |login: &str| run(Command::new("curl").args(["-sS", "-u", login, &serve.url("x")]));
+    says(&get("ada:a secret"), 0, "hello");
+    // curl's code of a denied login.
+    assert_eq!(get("ada:another one").status.code(), Some(67));
 }
