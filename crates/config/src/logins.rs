@@ -145,16 +145,26 @@ impl Logins {
     /// # Errors
     /// [`LoginsError`]; nothing has changed then.
     pub fn forget(path: &Path, gateway: &Endpoint) -> Result<bool, LoginsError> {
-        if Self::read(path)?.at(gateway.as_ref()).is_none() {
+        if !path.exists() {
             return Ok(false);
         }
-        Self::update(path, |logins| logins.retain(|login| login.gateway != *gateway)).map(|()| true)
+        let mut was_there = false;
+        let updated = Self::update(path, |logins| {
+            was_there = logins.iter().any(|login| login.gateway == *gateway);
+            logins.retain(|login| login.gateway != *gateway);
+        });
+        updated.map(|()| was_there)
     }
 
+    /// Lines that nobody can read are left out.
     fn update(path: &Path, change: impl FnOnce(&mut Vec<Login>)) -> Result<(), LoginsError> {
         let file = path.display().to_string();
         let updated = private_file::update(path, 0o600, |before| {
-            let mut logins = before.map_or_else(|| Ok(Self::default()), |found| Self::of(&found, &file))?;
+            let mut logins = match before.map(|found| (Self::of(&found, &file), found)) {
+                Some((Err(LoginsError::Line { .. }), found)) => Self(found.text.lines().filter_map(login).collect()),
+                Some((of, _)) => of?,
+                None => Self::default(),
+            };
             change(&mut logins.0);
             Ok::<_, Failed>(logins.to_string())
         });
@@ -244,5 +254,13 @@ mod tests {
         let text = format!("# x\n{}", login("pg1:1", "ada").keys.salting.rounds());
         let error = Logins::parse(&text, "logins").unwrap_err().to_string();
         assert!(error.starts_with("logins:2: expected") && !error.contains("4096"), "{error}");
+        // A login repairs the file.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logins");
+        Logins::keep(&path, login("pg1:1", "ada")).unwrap();
+        fs::write(&path, fs::read_to_string(&path).unwrap() + "garbage\n").unwrap();
+        assert!(Logins::read(&path).is_err());
+        Logins::keep(&path, login("pg2:1", "ada")).unwrap();
+        assert_eq!(Logins::read(&path).unwrap().0.len(), 2);
     }
 }

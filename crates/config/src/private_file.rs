@@ -1,12 +1,18 @@
 //! Files with secrets or verifiers: read with their permissions, and replaced whole, by one program at a time.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Longest file that is read, in bytes: of a hundred thousand users.
 const MAX: u64 = 16 << 20;
+
+/// Linux's flag for an open that waits for nobody, on all processors that Rust runs on but MIPS, SPARC, Alpha and HP's.
+const O_NONBLOCK: i32 = 0o4000;
+/// Longest wait for another program.
+const LOCK: Duration = Duration::from_secs(10);
 
 /// What stands in a file, and who may read it.
 pub(crate) struct PrivateText {
@@ -22,7 +28,8 @@ pub(crate) struct PrivateText {
 /// # Errors
 /// The system's; `InvalidData` for one that is too long.
 pub(crate) fn read(path: &Path) -> io::Result<Option<PrivateText>> {
-    let file = match File::open(path) {
+    // Opening a pipe would wait for somebody who writes to it.
+    let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
         // Some accounts have /dev/null as their home.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -30,6 +37,9 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<PrivateText>> {
         other => other?,
     };
     let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let mut text = String::new();
     if file.take(MAX + 1).read_to_string(&mut text)? as u64 > MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {MAX} bytes")));
@@ -51,11 +61,27 @@ pub(crate) fn update<E: From<io::Error>>(
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let directory = directory_of(&path);
     let guard = File::open(&directory)?;
-    guard.lock()?;
+    lock(&guard)?;
     let text = change(read(&path)?)?;
     replace(&path, text.as_bytes(), mode)?;
     // After a power failure, too, there is one of both files.
     Ok(guard.sync_all()?)
+}
+
+/// Waits until no other program changes files of the directory.
+fn lock(directory: &File) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if start.elapsed() < LOCK => std::thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::WouldBlock) => {
+                let why = "another program has locked its directory for 10 s";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
 }
 
 fn directory_of(path: &Path) -> PathBuf {

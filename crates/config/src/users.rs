@@ -15,6 +15,7 @@ use crate::private_file::{self, PrivateText};
 use phoebus_proto::hex::{hex, unhex};
 use phoebus_proto::session::auth::scram::{KEY_LEN, Keys, Salting, USER_MAX, Verifier, seed_of};
 use phoebus_proto::session::principal::GROUPS_MAX;
+use phoebus_proto::text::is_unprintable;
 use std::collections::HashMap;
 use std::path::Path;
 use std::{fmt, fs, io};
@@ -43,7 +44,7 @@ pub struct Users {
     by_name: HashMap<String, User>,
     /// Of which the salts of unknown users are made.
     seed: [u8; KEY_LEN],
-    /// How the passwords of all users are salted, in the order of the file: unknown ones look like one of them.
+    /// How passwords are salted, one of each number of rounds and length: unknown users look like one of them.
     saltings: Vec<Salting>,
 }
 
@@ -165,7 +166,10 @@ impl Users {
                 let reason = "nothing was expected behind the groups, which have commas between them";
                 return Err(wrong(more, reason.to_owned()));
             }
-            saltings.push(verifier.salting);
+            let kind = |salting: &Salting| (salting.rounds(), salting.salt().len());
+            if !saltings.iter().any(|known| kind(known) == kind(&verifier.salting)) {
+                saltings.push(verifier.salting);
+            }
             let groups = groups.into_iter().map(str::to_owned).collect();
             if by_name.insert(name.to_owned(), User { verifier, groups }).is_some() {
                 return Err(wrong(name, format!("user \"{name}\" stands here a second time; expected one line each")));
@@ -287,9 +291,9 @@ fn new_file() -> io::Result<String> {
     Ok(format!("{SEED}{}\n# name verifier groups; written by phoebus passwd\n", hex(&seed)))
 }
 
-/// Whether a line can have this name.
-fn is_name(name: &str) -> bool {
-    let odd = |letter: char| letter.is_control() || letter.is_whitespace() || [',', '#'].contains(&letter);
+/// Whether a user or a group can have this name.
+pub fn is_name(name: &str) -> bool {
+    let odd = |letter: char| is_unprintable(letter) || letter.is_whitespace() || [',', '#'].contains(&letter);
     // Rules have a star for everybody.
     !name.is_empty() && name != "*" && name.len() <= USER_MAX && !name.contains(odd)
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Exchange {
     pub(crate) mechanism: &'static str,
     pub(crate) check: Box<dyn Check>,
+    /// The users as they were when it began.
+    pub(crate) users: Arc<Users>,
 }
 
 impl std::fmt::Debug for Exchange {
@@ -49,7 +51,7 @@ impl Mechanism {
                 Box::new(scram::Acceptor::new(Known(users.clone()), stream.channel_binding(), random))
             }
         };
-        Ok(self.on(stream).map(|mechanism| Exchange { mechanism, check }))
+        Ok(self.on(stream).map(|mechanism| Exchange { mechanism, check, users: users.clone() }))
     }
 }
 

@@ -40,6 +40,7 @@ pub mod dial;
 pub mod driver;
 mod duplex;
 mod error;
+pub mod heap;
 pub mod host;
 pub mod limits;
 mod memory;

@@ -14,6 +14,15 @@ trait Value: Copy {}
 impl Value for libc::c_int {}
 impl Value for u64 {}
 
+/// See [`release_freed`](crate::heap::release_freed).
+pub(crate) fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointer, and locks what it changes.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn set_option(fd: BorrowedFd, level: libc::c_int, option: libc::c_int, value: impl Value) -> io::Result<()> {
     let len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.

@@ -8,6 +8,7 @@ use phoebus_accounts::password::scram_keys;
 use phoebus_client::LoginAt;
 use phoebus_config::environment::variable;
 use phoebus_config::logins::{Login, Logins};
+use phoebus_config::users::is_name;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_proto::endpoint::{DEFAULT_PORT, Endpoint};
 use phoebus_proto::session::Code;
@@ -70,8 +71,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         eprintln!("phoebus: {}", if was_there { "the login was forgotten" } else { "there was no login" });
         return Ok(ExitCode::SUCCESS);
     };
-    // A wrong file is told before anybody types a password.
-    Logins::read(&place).map_err(Exit::usage)?;
+    if !is_name(&user) {
+        return Err(Exit::usage(format!(
+            "\"{user}\" is no user's name; expected at most 255 bytes without blanks, commas or #"
+        )));
+    }
     let settings = options::settings(&[])?;
     let authorities = args.ca.or(settings.authorities);
     let credentials = match (authorities, settings.certificate, settings.key) {

@@ -1,7 +1,12 @@
-//! Bounded reading of text files that people write: settings, configurations, scenarios.
+//! Bounded reading of text files that people write: settings, configurations, scenarios; and what of a text can be shown.
 
 use std::fmt;
 use std::io::{self, Read};
+
+/// Whether a letter may change how a terminal shows others: control characters, and those that change the direction of writing.
+pub fn is_unprintable(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
 
 /// Why a file could not be read as text within its size limit.
 #[derive(Debug)]

@@ -162,7 +162,7 @@ impl Connection {
                 self.exchange = Some(exchange);
                 self.acceptor.challenge(&Challenge { mechanisms: List::new(&mechanism), data: &data })
             }
-            Verdict::Proven(Proven { subject, last }) => match UserLogin::new(setup, exchange.mechanism, subject) {
+            Verdict::Proven(Proven { subject, last }) => match UserLogin::new(setup, &exchange, subject) {
                 Some(login) => {
                     if is_password {
                         self.shared.guesses.succeeded(self.from.ip());
@@ -182,7 +182,13 @@ impl Connection {
                 }
                 let (mechanism, user) = (exchange.mechanism, exchange.check.claimed());
                 info!(target: REFUSED, from = %self.from, mechanism, user, "authentication failed: {error}");
-                return Asked::Refuse(Refusal::new(Code::AuthFailed, error.to_string()));
+                let reason = match error {
+                    AuthError::Malformed | AuthError::Unexpected | AuthError::Nonce => {
+                        "the message of authentication is malformed, or belongs to another exchange".to_owned()
+                    }
+                    other => other.to_string(),
+                };
+                return Asked::Refuse(Refusal::new(Code::AuthFailed, reason));
             }
         };
         match done {
@@ -235,13 +241,16 @@ pub(super) struct UserLogin {
 }
 
 impl UserLogin {
-    /// `None` if the mechanism is for users of the file, and the subject is none.
-    fn new(setup: &Setup, mechanism: &str, subject: String) -> Option<Self> {
-        let mut principal = Principal::new(mechanism, &subject);
-        if ![scram::PLAIN, scram::PLUS].contains(&mechanism) {
+    /// `None` if the mechanism is for users of the file, and the subject is none, or not with the password that was proved.
+    fn new(setup: &Setup, exchange: &Exchange, subject: String) -> Option<Self> {
+        let mut principal = Principal::new(exchange.mechanism, &subject);
+        if ![scram::PLAIN, scram::PLUS].contains(&exchange.mechanism) {
             return Some(Self { principal, verifier: None });
         }
         let user = setup.config.users.get(&subject)?;
+        if exchange.users.get(&subject).is_none_or(|proved| proved.verifier != user.verifier) {
+            return None;
+        }
         // Only the file's users have a name that rules know.
         (principal.user, principal.groups) = (subject, user.groups.clone());
         Some(Self { principal, verifier: Some(Box::new(user.verifier)) })

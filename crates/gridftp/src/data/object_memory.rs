@@ -3,14 +3,22 @@
 //! A transfer gets what it wants, and at most a quarter of what is free: the first ones are fast, and later ones still have
 //! some. However little is free, each has [`ObjectMemory::LEAST`], so that each moves.
 
+use phoebus_net::heap;
 use phoebus_proto::object::parity;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long no transfer has used the memory before it goes back to the system.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// Memory for chunks. Clones are the same memory.
 #[derive(Debug, Clone)]
 pub struct ObjectMemory {
     free: Arc<AtomicU64>,
+    all: u64,
+    /// Whether a thread is about to give freed memory back to the system.
+    is_releasing: Arc<AtomicBool>,
 }
 
 /// A transfer's part. Dropping it gives it back.
@@ -29,7 +37,7 @@ impl ObjectMemory {
 
     /// Memory of `bytes`.
     pub fn new(bytes: u64) -> Self {
-        Self { free: Arc::new(AtomicU64::new(bytes)) }
+        Self { free: Arc::new(AtomicU64::new(bytes)), all: bytes, is_releasing: Arc::default() }
     }
 
     /// Memory in which the first transfer has all `buffers` chunks of `chunk` bytes, and all transfers together have four times that.
@@ -49,6 +57,26 @@ impl ObjectMemory {
         let update =
             self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| part(free).map(|part| free - part));
         MemoryShare { memory: self.clone(), taken: update.ok().and_then(part).unwrap_or(0) }
+    }
+}
+
+impl ObjectMemory {
+    /// When no transfer has used it for a moment, gives the memory of their chunks back to the system.
+    fn release(&self) {
+        if self.is_releasing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let memory = self.clone();
+        let thread = std::thread::Builder::new().name("release".to_owned()).spawn(move || {
+            std::thread::sleep(IDLE);
+            memory.is_releasing.store(false, Ordering::Release);
+            if memory.free.load(Ordering::Acquire) == memory.all {
+                heap::release_freed();
+            }
+        });
+        if thread.is_err() {
+            self.is_releasing.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -75,7 +103,10 @@ fn of_chunk(chunk: u32, packet: u32) -> u64 {
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        self.memory.free.fetch_add(self.taken, Ordering::AcqRel);
+        let before = self.memory.free.fetch_add(self.taken, Ordering::AcqRel);
+        if self.taken > 0 && before + self.taken == self.memory.all {
+            self.memory.release();
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::principal::{GROUPS_MAX, PrincipalRef};
 use super::wire::{MESSAGE_MAX, PREFIX_LEN, ProtocolError, TEXT_MAX};
 use super::{Code, Mode, SessionId};
 use crate::endpoint::{EndpointRef, PATH_MAX};
+use crate::text::is_unprintable;
 use minicbor::decode::Decoder;
 use minicbor::encode::write::Cursor;
 use minicbor::encode::{Encoder, Write};
@@ -249,7 +250,7 @@ fn text<'a>(d: &mut Decoder<'a>) -> Read<&'a str> {
     if text.len() > TEXT_MAX {
         return Err("a text is longer than 1024 bytes");
     }
-    if text.chars().any(char::is_control) {
+    if text.chars().any(is_unprintable) {
         return Err("a text contains control characters");
     }
     Ok(text)

@@ -9,6 +9,7 @@ use phoebus_net::object::{self, OVERHEAD, Path, Port, Secret};
 use phoebus_proto::object::{Inbox, Message, Seal, Shape};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::datagrams::PREFIX_LEN;
+use phoebus_proto::text::is_unprintable;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +150,11 @@ impl Control {
     pub(super) async fn next(&mut self) -> Result<Message, Error> {
         loop {
             match self.inbox.pop().map_err(|error| Error::Object(error.to_string()))? {
-                Some(Message::Failed { reason }) => return Err(Error::Object(format!("the peer gives up: {reason}"))),
+                Some(Message::Failed { reason }) => {
+                    // It reaches terminals, by way of a client that may not expect more than text.
+                    let reason = reason.replace(is_unprintable, "?");
+                    return Err(Error::Object(format!("the peer gives up: {reason}")));
+                }
                 Some(message) => return Ok(message),
                 None => {}
             }

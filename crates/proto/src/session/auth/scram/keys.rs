@@ -65,8 +65,9 @@ impl Salting {
     /// The salting of a user who is not known, like one of `others`: the same for each seed and name. `None` if there are no others.
     pub fn of_nobody(seed: &[u8; KEY_LEN], name: &str, others: &[Self]) -> Option<Self> {
         let made = mac_of(seed, name.as_bytes());
-        let which = u64::from_be_bytes([made[0], made[1], made[2], made[3], made[4], made[5], made[6], made[7]]);
-        let like = others.get((which % (others.len() as u64).max(1)) as usize)?;
+        // By the highest hash, so that a new kind of salting changes as few names as possible, and another user of a kind none.
+        let hash = |like: &&Self| mac_of(&made, &[&like.rounds.to_be_bytes()[..], &[like.len]].concat());
+        let like = others.iter().max_by_key(hash)?;
         let mut salt = [0; SALT_MAX];
         for (part, bytes) in (0u8..).zip(salt.chunks_mut(KEY_LEN)) {
             bytes.copy_from_slice(&mac_of(&made, &[part])[..bytes.len()]);
