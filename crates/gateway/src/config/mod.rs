@@ -239,7 +239,7 @@ pub enum Source {
     Peer(String),
     /// Clients with a certificate for such a name.
     Certificate(Proved),
-    /// This user, who has proved a password here; [`ANY`] for every user.
+    /// This user, who has proved a password here; `*` for every user.
     User(String),
     /// The users of this group.
     Group(String),
