@@ -171,6 +171,17 @@ impl Tls {
         }
     }
 
+    /// After this end has sent its close_notify: reads the peer's. `InvalidData`: the peer has sent more than `most` bytes before it.
+    pub(crate) async fn await_close_notify(&mut self, stream: &Stream, most: usize) -> io::Result<()> {
+        let mut left = most;
+        loop {
+            match self.more(stream).await? {
+                0 => return Ok(()),
+                len => left = left.checked_sub(len).ok_or(io::ErrorKind::InvalidData)?,
+            }
+        }
+    }
+
     /// Sends `bytes` and close_notify, as far as possible without waiting.
     pub(crate) fn part(&mut self, stream: &Stream, bytes: &[u8]) {
         if self.connection.writer().write_all(bytes).is_ok() {

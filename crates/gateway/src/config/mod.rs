@@ -294,9 +294,13 @@ impl Config {
             Some(span) => {
                 let said = reader::one_line(&in_words(error.message()));
                 let value = text.get(span.clone()).unwrap_or_default();
-                let said = match said.strip_suffix("expected a sequence") {
+                let said = match (said.strip_suffix("expected a sequence"), repeated_table(value)) {
+                    // serde takes the first of several tables for the first key of a single one.
+                    (_, Some(name)) if said.starts_with("invalid type: map") => {
+                        format!("[[{name}]] begins one of several tables; expected [{name}], which stands once")
+                    }
                     // A value that is not in brackets.
-                    Some(begin) if !value.contains('\n') => format!("{begin}expected a list such as [{value}]"),
+                    (Some(begin), _) if !value.contains('\n') => format!("{begin}expected a list such as [{value}]"),
                     _ => said,
                 };
                 ConfigError::at(file, text, span, said)
@@ -317,4 +321,9 @@ impl Config {
         let hold = self.buffer().map_or(pipe, |total| pipe.min(total / 4));
         usize::try_from(hold).unwrap_or(usize::MAX)
     }
+}
+
+/// The name in `[[name]]`, if a value begins so.
+fn repeated_table(value: &str) -> Option<&str> {
+    Some(value.strip_prefix("[[")?.split_once("]]")?.0)
 }

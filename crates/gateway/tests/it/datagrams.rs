@@ -2,6 +2,7 @@
 
 use super::support::{ALLOW_ALL, Ask, PATIENCE, Pg, Report, address, assert_reset, destination, peer};
 use super::transports::{HOPS, line};
+use phoebus_gateway::Status;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::datagrams::{COVERED, DatagramGrant, KEY_LEN, NO_DATAGRAMS, PREFIX_LEN, Towards};
 use phoebus_proto::session::message::{Requirements, feature};
@@ -95,11 +96,13 @@ fn datagrams_pass_gateways_both_ways() {
             let came = beside.there.recv(&mut buffer).unwrap();
             assert!(buffer[..came] == vec![len as u8; len]);
         }
-        // They count as bytes of the session.
-        let sessions = beside.gateways[0].status().sessions;
-        assert!(sessions[0].bytes_up > 130_000 && sessions[0].bytes_down > 70_000, "{sessions:?}");
-        let counted = sessions[0].datagrams.unwrap().map(|way| (way.relayed, way.dropped));
-        assert_eq!(counted, [(67, 0), (7, 0)], "{sessions:?}");
+        // They count in the session's status, soon after they were sent.
+        let counts =
+            |status: &Status| status.sessions[0].datagrams.map(|ways| ways.map(|way| (way.relayed, way.dropped)));
+        let status =
+            beside.gateways[0].until(|status| counts(status) == Some([(67, 0), (7, 0)]), "all datagrams are counted");
+        let session = &status.sessions[0];
+        assert!(session.bytes_up > 130_000 && session.bytes_down > 70_000, "{session:?}");
     }
 }
 

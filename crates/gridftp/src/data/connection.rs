@@ -17,6 +17,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Longest wait for the peer's close_notify, after all data was delivered.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// Bytes that the peer may send before its end, after it has received everything.
+const LAST_BYTES: usize = 16 * 1024;
+
 /// A connection that a thread uses without a runtime. Dropping it resets it.
 pub(super) struct Loose {
     pub(super) bulk: Bulk,
@@ -298,24 +301,28 @@ impl Connection {
             self.confirmed(stall_timeout).await?;
         } else if let Some(SecureLayer::Tls(tls)) = self.layer.as_mut() {
             tls.take_tickets(&self.stream).await;
-            self.await_close_notify();
+            // A socket that is closed before the peer's close_notify has come answers it with a reset, which a gateway on the way
+            // takes for a failure of the session. The caller does not wait for it.
+            self.stream.disarm();
+            tokio::spawn(timeout(LAST_WORDS, async move { self.drain().await }));
             return Ok(());
         }
         self.stream.close();
         Ok(())
     }
 
-    /// Closes the connection once the peer has sent its close_notify, without keeping the caller. A socket that is closed earlier
-    /// answers it with a reset, which a gateway on the way takes for a failure of the session.
-    fn await_close_notify(mut self) {
-        self.stream.disarm();
-        tokio::spawn(timeout(LAST_WORDS, async move { self.drain().await }));
-    }
-
-    /// Reads up to the peer's end.
+    /// Reads up to the end of a peer that only receives.
     async fn drain(&mut self) -> io::Result<()> {
-        while self.take(&mut [0; 256]).await? > 0 {}
-        Ok(())
+        if let Some(SecureLayer::Tls(tls)) = self.layer.as_mut() {
+            return tls.await_close_notify(&self.stream, LAST_BYTES).await;
+        }
+        let (mut room, mut left) = ([0; 256], LAST_BYTES);
+        loop {
+            match self.take(&mut room).await? {
+                0 => return Ok(()),
+                len => left = left.checked_sub(len).ok_or(io::ErrorKind::InvalidData)?,
+            }
+        }
     }
 
     /// Sends the authenticated end.

@@ -298,7 +298,7 @@ fn gateway_that_cannot_start_says_why_in_one_sentence() {
     let local = listen("127.0.0.1:0");
     let admin = |path: &str| format!("{local}[admin]\nsocket = \"{path}\"\n");
     let here = dir.path().display().to_string();
-    let cases: [(Vec<u8>, i32, &str); 18] = [
+    let cases: [(Vec<u8>, i32, &str); 19] = [
         (
             format!("{local}[[allow]]\nfrom = \"10.1.0.0/16\"\nto = [\"*\"]\n").into(),
             2,
@@ -308,6 +308,11 @@ fn gateway_that_cannot_start_says_why_in_one_sentence() {
             format!("{local}[limits]\ndrain_timeout = 5\n").into(),
             2,
             ":5:17: invalid type: integer `5`, expected text in quotes such as \"5s\"",
+        ),
+        (
+            format!("{local}[[datagrams]]\naddresses = [\"127.0.0.1:0\"]\n").into(),
+            2,
+            ":4:1: [[datagrams]] begins one of several tables; expected [datagrams], which stands once",
         ),
         ("name = \"pg1\"\nlisten_on = 1\n".into(), 2, ":2:1: unknown field `listen_on`, expected one of"),
         (format!("{local}[limits]\nhandshake_timeout = \"5 parsecs\"\n").into(), 2, ":5:21: \"5 parsecs\" is not a"),

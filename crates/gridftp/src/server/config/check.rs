@@ -259,7 +259,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nobject_memory = \"4KiB\"", "data.object_memory: 1MiB to 1TiB"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
-            ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),
+            ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, here or in users.file, or [gsi] or [kerberos]"),
             ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),
             ("[[user]]\nname = \"FTP\"\npassword = \"x\"\nroot = \"/\"", "user \"FTP\""),
         ] {
