@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::tempdir;
@@ -79,7 +79,7 @@ enum Quirk {
     ClosesAfterEach,
     /// The first checksum is another one.
     WrongSum,
-    /// The control connection ends at the second RNTO.
+    /// The control connection ends at the second RNTO, twice: fewer times than a file is tried.
     EndsAtSecondName,
     /// The second RNFR of a connection is refused, once, and RNTO then renames the file before.
     RefusesSecondRename,
@@ -115,6 +115,8 @@ struct Channel {
     /// Whether a rename was refused: on this connection just now, and on any.
     refuses: bool,
     has_refused: bool,
+    /// How many connections were ended.
+    ended: usize,
 }
 
 const END: u8 = 8 | 64;
@@ -145,12 +147,14 @@ fn sent(content: &[u8]) -> Vec<u8> {
 /// A server that keeps data connections.
 fn keeping(quirk: Quirk) -> Fake {
     let channels: Arc<Mutex<HashMap<usize, Channel>>> = Arc::default();
-    let has_refused = AtomicBool::new(false);
+    let (has_refused, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
     Fake::with(move |client, verb, argument| {
         let id = std::ptr::from_ref::<Client>(client).addr();
         let mut channel = channels.lock().unwrap().remove(&id).unwrap_or_default();
         channel.has_refused = has_refused.load(Ordering::Relaxed);
+        channel.ended = ended.load(Ordering::Relaxed);
         let is_done = answer(quirk, &mut channel, client, verb, argument);
+        ended.fetch_max(channel.ended, Ordering::Relaxed);
         has_refused.fetch_or(channel.refuses, Ordering::Relaxed);
         // A client may connect in place of an earlier one.
         if verb != "QUIT" {
@@ -265,7 +269,8 @@ fn answer(quirk: Quirk, channel: &mut Channel, client: &mut Client, verb: &str, 
         }
         "RNTO" => {
             channel.names += 1;
-            if channel.names == 2 && quirk == Quirk::EndsAtSecondName {
+            if channel.names == 2 && quirk == Quirk::EndsAtSecondName && channel.ended < 2 {
+                channel.ended += 1;
                 client.hang_up();
                 return true;
             }
