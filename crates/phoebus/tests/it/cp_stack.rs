@@ -211,9 +211,15 @@ fn auto_carries_long_files_as_objects_and_others_as_certificates_protect_them() 
             let said = here.does(&[&copy[..], &[&places[0], &places[1]]].concat());
             let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
             let carriers = report["carriers"].as_array().unwrap();
-            let objects = carriers.iter().find(|one| one["data"] == "object").unwrap_or_else(|| panic!("{report:#}"));
-            assert!(objects["files"] == 2 && objects["why"] == "the server is far", "{report:#}");
-            assert_eq!(report["objects"]["transfers"], 2, "{report:#}");
+            let files = |data: &str, why: &str| {
+                let carrier = carriers.iter().find(|one| one["data"] == data && one["why"] == why);
+                carrier.map_or(0, |one| one["files"].as_u64().unwrap())
+            };
+            let objects = files("object", "the server is far");
+            // Loopback may turn out faster than objects are cheap, which decides about the second of the two long files.
+            let fast = files("tcp", "the path is faster than objects are cheap");
+            assert!(objects >= 1 && objects + fast == 2, "{report:#}");
+            assert_eq!(report["objects"]["transfers"], objects, "{report:#}");
         }
         for tree in [here.path("back"), serve.path("tree")] {
             for name in ["a", "b", "c", "d"] {
