@@ -1,0 +1,122 @@
+//! A token as it arrives, before anything of it is believed.
+
+use crate::claims::Claims;
+use crate::discovery::shown;
+use jsonwebtoken::Algorithm;
+use std::fmt;
+
+/// Longest token, in bytes: a message of the session protocol has 16 KiB, and a WLCG token one or two.
+pub const TOKEN_MAX: usize = 12 << 10;
+
+/// Types of tokens that may be shown (RFC 8725 §3.11): access tokens, and what old issuers write.
+const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
+
+/// A token whose form is right. Its claims are not verified. Debug output has nothing of it.
+#[derive(Clone)]
+pub struct Token {
+    text: String,
+    issuer: String,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) key_id: Option<String>,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("issuer", &shown(&self.issuer)).finish_non_exhaustive()
+    }
+}
+
+/// Why a token is not accepted. The text says nothing of it that its holder does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It is no JSON Web Token.
+    #[error("the token is no signed JSON Web Token: {0}")]
+    Malformed(&'static str),
+    /// No `[[issuer]]` has issued it.
+    #[error("tokens of \"{0}\" are not accepted here")]
+    UnknownIssuer(String),
+    /// The issuer's keys were not fetched yet, or too long ago.
+    #[error("the keys of the token's issuer are not known now; try again later")]
+    NoKeys,
+    /// No key of the issuer has the identifier, or several may have signed it.
+    #[error("the token is signed with a key that its issuer has not published")]
+    UnknownKey,
+    /// The algorithm is not one of those that the issuer may use.
+    #[error("the token's algorithm is not accepted; expected {0}")]
+    Algorithm(String),
+    /// The signature is wrong.
+    #[error("the token's signature is wrong")]
+    Signature,
+    /// A claim is missing, or has a value of another type.
+    #[error("the token's claim \"{0}\" is missing or malformed; expected {1}")]
+    Claim(String, &'static str),
+    /// It has expired.
+    #[error("the token has expired {0} s ago; get a new one")]
+    Expired(u64),
+    /// It is not valid yet.
+    #[error("the token counts only in {0} s; is a clock wrong?")]
+    NotYet(u64),
+    /// It is for another service.
+    #[error("the token is for another audience; expected {0}")]
+    Audience(String),
+    /// It lacks a scope.
+    #[error("the token lacks the scope \"{0}\"")]
+    Scope(String),
+    /// A list is too long.
+    #[error("the token names {0} groups; expected at most {1}")]
+    Groups(usize, usize),
+}
+
+impl TokenError {
+    /// Whether only somebody who guesses or forges shows such a token.
+    pub fn is_forgery(&self) -> bool {
+        matches!(self, Self::Malformed(_) | Self::Signature | Self::Algorithm(_))
+    }
+}
+
+impl Token {
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// [`TokenError::Malformed`], [`TokenError::Claim`].
+    pub fn read(data: &[u8]) -> Result<Self, TokenError> {
+        if data.len() > TOKEN_MAX {
+            return Err(TokenError::Malformed("it is longer than 12 KiB"));
+        }
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if !data.iter().all(is_plain) {
+            return Err(TokenError::Malformed("it has other characters than A-Z, a-z, 0-9, \"-\", \"_\" and \".\""));
+        }
+        let text = String::from_utf8(data.to_vec()).map_err(|_| TokenError::Malformed("it is no text"))?;
+        if text.split('.').count() != 3 {
+            return Err(TokenError::Malformed("it has not three parts"));
+        }
+        let header = jsonwebtoken::decode_header(&text)
+            .map_err(|_| TokenError::Malformed("its header is malformed or names no known algorithm"))?;
+        let is_typed = header.typ.as_ref().is_none_or(|typ| TYPES.contains(&typ.to_ascii_lowercase().as_str()));
+        if !is_typed {
+            return Err(TokenError::Malformed("its type (typ) is another than JWT or at+jwt"));
+        }
+        if header.crit.is_some() {
+            return Err(TokenError::Malformed("its header demands extensions (crit)"));
+        }
+        let claims: Claims = jsonwebtoken::dangerous::insecure_decode_claims(&text)
+            .map_err(|_| TokenError::Malformed("its claims are no JSON object"))?;
+        let issuer = claims.text("iss")?.to_owned();
+        Ok(Self { text, issuer, algorithm: header.alg, key_id: header.kid })
+    }
+
+    /// Who has issued it, as it says.
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// The error for a token of somebody who is not known.
+    pub fn unknown_issuer(&self) -> TokenError {
+        TokenError::UnknownIssuer(shown(&self.issuer))
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of tokens.
+
+mod attacks;
+mod claims;
+mod keys;
+mod signer;
