@@ -5,12 +5,14 @@
 //! - [`first_hop`]: the transport of the hop to the first gateway.
 //! - [`agent`]: how to ask for and find a client-side agent.
 //! - [`logins`]: what a user keeps for gateways that want a password.
+//! - [`bearer`]: where a user's bearer token is.
 //! - [`users`]: who may log in to a gateway or server with a password.
 //! - [`bypass`]: the clients' memory of short paths.
 //!
 //! The preload shim runs this inside other programs: nothing here starts a thread, opens a socket or logs.
 
 pub mod agent;
+pub mod bearer;
 pub mod bypass;
 pub mod environment;
 pub mod first_hop;

@@ -3,6 +3,7 @@
 use crate::admin;
 use crate::budget::Budget;
 use crate::config::{AUTO, Config, Listen};
+use crate::issuers::Issuers;
 use crate::listening::{ClosingListeners, Running, Settling, bind, run, run_when_address_is_free};
 use crate::monitor;
 use crate::pool::Pool;
@@ -57,7 +58,9 @@ impl Gateway {
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let workers = Workers::start(threads).map_err(StartError::Threads)?;
-        let shared = Shared::new(Setup::new(config, transports, budget, None), budget.pipes, workers, datagrams);
+        let issuers = Issuers::start(&config.issuers, None).map_err(StartError::Threads)?;
+        let setup = Setup::new(config, (transports, issuers), budget, None);
+        let shared = Shared::new(setup, budget.pipes, workers, datagrams);
         let setup = shared.setup();
         info!(
             name = setup.config.name,
@@ -138,6 +141,7 @@ impl Gateway {
             true => old.transports.clone(),
             false => Arc::new(Transports::new(&config, Some(&old.transports))?),
         };
+        let issuers = Issuers::start(&config.issuers, Some(&old.issuers)).map_err(StartError::Threads)?;
         let mut running = lock(&self.listeners);
         // An address whose settings change must be closed before it can be bound again, so try the new addresses first.
         let kept = |listen: &Listen| same && running.iter().any(|old| old.listen.listens_as(listen));
@@ -167,7 +171,7 @@ impl Gateway {
         } else if transports.renew(&config) {
             info!("other certificates are in force: connections made with the old ones take no new sessions");
         }
-        let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget, Some(&old)));
+        let setup = Arc::new(Setup::new(config.clone(), (transports.clone(), issuers), budget, Some(&old)));
         // Whatever starts below sees the new configuration.
         self.shared.replace(setup.clone());
         let closes = |old: &mut Running| !(same && config.listeners.iter().any(|listen| old.listen.listens_as(listen)));

@@ -1,5 +1,6 @@
 //! Moves the bytes of a handshake between a connection and its state machine.
 
+use phoebus_config::bearer::BearerError;
 use phoebus_net::Stream;
 use phoebus_proto::session::ProtocolError;
 use phoebus_proto::session::acceptor::{Acceptor, State as Accepting};
@@ -26,7 +27,18 @@ pub(crate) enum HandshakeError {
     Protocol(#[from] ProtocolError),
     /// Authentication with the peer has failed.
     #[error(transparent)]
-    Login(#[from] LoginError),
+    Login(#[from] OwnLoginError),
+}
+
+/// Why this end could not authenticate with a peer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OwnLoginError {
+    /// The exchange has failed.
+    #[error(transparent)]
+    Exchange(#[from] LoginError),
+    /// The peer wants a token, and the user's cannot be used.
+    #[error(transparent)]
+    Bearer(#[from] BearerError),
 }
 
 /// An initiator with this crate's buffers.

@@ -62,6 +62,7 @@ mod dial;
 mod failure;
 mod gateway;
 mod guesses;
+mod issuers;
 mod handshake;
 mod listener_settings;
 mod listening;

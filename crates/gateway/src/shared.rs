@@ -7,6 +7,7 @@ use crate::config::{Config, Peer};
 use crate::counters::Counters;
 use crate::data_plane::DataPlane;
 use crate::guesses::Guesses;
+use crate::issuers::Issuers;
 use crate::pool::{LocalIdentity, Pool, Timeouts};
 use crate::reserve::ReservationRules;
 use crate::sessions::Sessions;
@@ -59,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) transports: Arc<Transports>,
     pub(crate) peers: BTreeMap<String, Arc<Pool>>,
+    /// Who issues tokens, and with which keys.
+    pub(crate) issuers: Arc<Issuers>,
     /// Resolves the names of destinations.
     pub(crate) names: Arc<Names>,
     /// The most concurrent sessions, in total and from one source.
@@ -75,7 +78,12 @@ pub(crate) struct Setup {
 impl Setup {
     /// The setup for `config`, within `budget`. Keeps the pools of `old` whose peers have not changed, with their
     /// connections.
-    pub(crate) fn new(config: Config, transports: Arc<Transports>, budget: Budget, old: Option<&Self>) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        (transports, issuers): (Arc<Transports>, Issuers),
+        budget: Budget,
+        old: Option<&Self>,
+    ) -> Self {
         let Budget { sessions, additional_connections, idle_burst, .. } = budget;
         let limits = &config.limits;
         let timeouts = Timeouts {
@@ -100,6 +108,8 @@ impl Setup {
                 name: config.name.clone(),
                 contact: config.contact.clone(),
                 logins: config.logins.clone(),
+                bearer: config.bearer.clone(),
+                is_asked_for_token: Arc::default(),
                 instance,
             };
             // The segment and the process at its other end stay the same.
@@ -121,6 +131,7 @@ impl Setup {
         let names = names.unwrap_or_else(|| Arc::new(Names::new(lookups, from_one)));
         Self {
             peers,
+            issuers: Arc::new(issuers),
             names,
             sessions,
             sessions_per_source: per_source,

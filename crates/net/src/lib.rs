@@ -19,6 +19,7 @@
 //! - [`object`]: object-based transfer over UDP, beside a control stream.
 //! - [`datagram_relay`]: passes datagrams beside sessions on.
 //! - [`pair`]: a connection to another process of this host that carries the bytes elsewhere, such as `ssh`.
+//! - [`https`]: fetches a short document from a web server.
 //! - [`wire`]: the size of packets on a link, by which rates are counted.
 //! - [`limits`]: the limit of open descriptors.
 //!
@@ -42,6 +43,7 @@ mod duplex;
 mod error;
 pub mod heap;
 pub mod host;
+pub mod https;
 pub mod limits;
 mod memory;
 pub mod names;

@@ -11,6 +11,7 @@ use super::{
     Source,
 };
 use phoebus_config::agent::{AGENT, Secret};
+use phoebus_config::bearer::BearerPlaces;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_net::{CongestionControl, Profile};
@@ -39,6 +40,8 @@ pub struct Agent {
     pub contact: Option<String>,
     /// The file with the user's passwords at gateways.
     pub logins: Option<PathBuf>,
+    /// Where the user's token is.
+    pub bearer: Option<BearerPlaces>,
     /// The secret that programs must present.
     pub secret: Secret,
     /// Whether loopback has IPv6.
@@ -51,8 +54,8 @@ impl Config {
     /// The configuration of an agent. It listens on loopback, on ports that the kernel chooses; accepts sessions from
     /// programs that know the secret; passes all of them to its gateway; and connects to no destination itself.
     pub fn agent(agent: Agent) -> Self {
-        let Agent { gateway, port, allowed, congestion_control, credentials, contact, logins, secret, ipv6, admin } =
-            agent;
+        let Agent { gateway, port, allowed, congestion_control, credentials, .. } = agent;
+        let Agent { contact, logins, bearer, secret, ipv6, admin, .. } = agent;
         // Loopback has no path to model, and pacing only costs time there.
         let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
@@ -93,6 +96,7 @@ impl Config {
             drivers: Vec::new(),
             contact,
             logins: logins.map(|file| (file, gateway.clone())),
+            bearer,
             listeners: [Some(four), six].into_iter().flatten().map(listen).collect(),
             routes: vec![Route { to: Pattern::Any, via: Some(name.clone()), profile: default.clone() }],
             peers: BTreeMap::from([(name, peer)]),
@@ -109,6 +113,7 @@ impl Config {
             limits: Limits::default(),
             datagrams: [Some(four), six].into_iter().flatten().collect(),
             users: Arc::default(),
+            issuers: Vec::new(),
             admin,
             places: Places::default(),
             log: Log::default(),

@@ -10,6 +10,7 @@ mod carriage;
 mod destination;
 mod driver;
 mod error;
+mod issuer;
 mod pattern;
 mod range;
 mod raw;
@@ -24,12 +25,14 @@ pub use carriage::transports;
 pub use destination::{Destination, Origin};
 pub use driver::Driver;
 pub use error::ConfigError;
+pub use issuer::TokenIssuer;
 pub use pattern::{Pattern, Proved};
 pub use range::Net;
 pub(crate) use range::{addresses_reached, is_local};
 pub use raw::{ClientCertificate, Limits, Log, LogFormat, LogLevel, Mechanism, Pool};
 
 use crate::local_acceptor::LocalAcceptor;
+use phoebus_config::bearer::BearerPlaces;
 use phoebus_config::users::Users;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
@@ -62,6 +65,8 @@ pub struct Config {
     pub contact: Option<String>,
     /// The file with the passwords of an agent's user, and the gateway as the user names it.
     pub(crate) logins: Option<(PathBuf, Endpoint)>,
+    /// Where the token of an agent's user is.
+    pub(crate) bearer: Option<BearerPlaces>,
     /// The addresses that accept sessions; at least one.
     pub listeners: Vec<Listen>,
     /// Gateways that it may pass sessions to and accept them from, by name.
@@ -85,6 +90,8 @@ pub struct Config {
     pub datagrams: Vec<SocketAddr>,
     /// Who may log in with a password.
     pub users: Arc<Users>,
+    /// Who issues tokens that count.
+    pub issuers: Vec<Arc<TokenIssuer>>,
     /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
     /// Positions in the file of settings that can still fail at start.
@@ -255,18 +262,26 @@ impl Config {
             )
         });
         let sources = || self.rules.iter().flat_map(|rule| &rule.from);
-        let takes_passwords = |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. }));
+        let has_users =
+            |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. } | Mechanism::Token));
         let speaks_nobody = self.peers.values().all(|peer| peer.speaks_for.is_empty());
         let is_in_vain = sources().any(|source| matches!(source, Source::User(_) | Source::Group(_)))
-            && !self.listeners.iter().any(takes_passwords)
+            && !self.listeners.iter().any(has_users)
             && speaks_nobody;
-        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\" nor a [[peer]] speaks_for: nobody can be one of them";
-        // A peer may speak for users whom the file does not have.
+        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\" or \"token\", nor a [[peer]] speaks_for: nobody can be one of them";
+        // A peer may speak for users whom the file does not have, and an issuer may name them.
+        let is_in_file = |name: &str| {
+            let is_of = |issuer: &Arc<TokenIssuer>| {
+                let realm = &issuer.issuer.realm;
+                realm.is_empty() || name.strip_suffix(realm.as_str()).is_some_and(|name| name.ends_with('@'))
+            };
+            !self.issuers.iter().any(is_of)
+        };
         let unknown = sources().filter(|_| speaks_nobody).filter_map(|source| match source {
-            Source::User(name) if name != ANY && self.users.get(name).is_none() => {
+            Source::User(name) if name != ANY && is_in_file(name) && self.users.get(name).is_none() => {
                 Some(format!("a rule names user \"{name}\", who is not in the users file"))
             }
-            Source::Group(name) if !self.users.has_group(name) => {
+            Source::Group(name) if is_in_file(name) && !self.users.has_group(name) => {
                 Some(format!("a rule names group \"{name}\", in which the users file has nobody"))
             }
             _ => None,

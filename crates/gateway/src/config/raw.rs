@@ -35,6 +35,8 @@ pub(super) struct File {
     pub(super) datagrams: Datagrams,
     pub(super) users: Option<UsersFile>,
     #[serde(default)]
+    pub(super) issuer: Vec<Issuer>,
+    #[serde(default)]
     pub(super) admin: Admin,
     #[serde(default)]
     pub(super) log: Log,
@@ -65,6 +67,31 @@ pub(super) struct Datagrams {
 pub(super) struct UsersFile {
     /// Relative to the configuration.
     pub(super) file: Spanned<PathBuf>,
+}
+
+/// Who issues tokens.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Issuer {
+    pub(super) url: Spanned<String>,
+    pub(super) audiences: Spanned<Vec<String>>,
+    /// Whether tokens for every service count too.
+    #[serde(default = "yes")]
+    pub(super) any_audience: bool,
+    pub(super) algorithms: Option<Spanned<Vec<Spanned<String>>>>,
+    #[serde(default)]
+    pub(super) scopes: Vec<String>,
+    /// The claims that name the user and the groups.
+    pub(super) user: Option<Spanned<String>>,
+    pub(super) groups: Option<Spanned<String>>,
+    /// What follows the names of users and groups, after `@`.
+    pub(super) realm: Option<Spanned<String>>,
+    /// The authorities of the issuer's web server, relative to the configuration.
+    pub(super) authorities: Option<Spanned<PathBuf>>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A transport from a shared library.
@@ -121,6 +148,8 @@ pub enum Mechanism {
         /// On connections without TLS too.
         raw: bool,
     },
+    /// A bearer token (P8).
+    Token,
     /// An e-mail address, which proves nothing (P26).
     Anonymous,
     /// The secret of a user's own agent, which the user's programs know.

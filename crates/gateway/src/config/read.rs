@@ -26,6 +26,15 @@ const IDLE_MIN: Duration = Duration::from_secs(1);
 /// The lowest rate: a packet takes a second. Sessions would not live much slower.
 const RATE_MIN: BitRate = BitRate(10_000);
 
+/// What clients may be known by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MayBe {
+    /// There is a users file.
+    pub(super) has_users: bool,
+    /// Somebody issues tokens.
+    pub(super) has_issuers: bool,
+}
+
 impl Reader<'_> {
     pub(super) fn config(&self, raw: raw::File) -> Result<Config, ConfigError> {
         let name = self.name(raw.name.as_ref())?;
@@ -54,10 +63,12 @@ impl Reader<'_> {
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
         let drivers = self.drivers(&raw.driver)?;
         let carriage = Carriage::of(credentials.is_some(), drivers.iter().map(|driver| driver.name.clone()));
-        let listeners = self.listeners(&raw.listen, &profiles, &carriage, raw.users.is_some())?;
+        let issuers = self.issuers(&raw.issuer)?;
+        let may_be = MayBe { has_users: raw.users.is_some(), has_issuers: !issuers.is_empty() };
+        let listeners = self.listeners(&raw.listen, &profiles, &carriage, may_be)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
-        let has_users = raw.users.is_some() || peers.values().any(|peer| !peer.speaks_for.is_empty());
+        let has_users = raw.users.is_some() || !issuers.is_empty() || peers.values().any(|peer| !peer.speaks_for.is_empty());
         let rules =
             raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage, has_users)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
@@ -90,6 +101,7 @@ impl Reader<'_> {
             drivers,
             contact: raw.contact,
             logins: None,
+            bearer: None,
             listeners,
             peers,
             routes,
@@ -101,6 +113,7 @@ impl Reader<'_> {
             limits: raw.limits,
             datagrams,
             users,
+            issuers,
             admin,
             places,
             log: raw.log,
@@ -160,7 +173,7 @@ impl Reader<'_> {
         raw: &[raw::Listen],
         profiles: &BTreeMap<String, Arc<Profile>>,
         carriage: &Carriage,
-        has_users: bool,
+        may_be: MayBe,
     ) -> Result<Vec<Listen>, ConfigError> {
         if raw.is_empty() {
             return Err(self.whole("there is no [[listen]]; expected at least one with address = \"0.0.0.0:5006\""));
@@ -176,7 +189,7 @@ impl Reader<'_> {
             let security = self.least_security(listen, &transport, carriage)?;
             let profile = self.profile(listen.profile.as_ref(), profiles)?;
             let client_certificate = self.client_certificate(listen, &transport, security, carriage)?;
-            let auth = self.mechanisms(listen, (&transport, security), carriage, has_users)?;
+            let auth = self.mechanisms(listen, (&transport, security), carriage, may_be)?;
             listeners.push(Listen { address, transport, security, profile, auth, client_certificate });
         }
         Ok(listeners)
@@ -349,7 +362,7 @@ impl Reader<'_> {
                     return Ok(source);
                 }
                 let expected =
-                    "expected [users] with file = \"FILE\" (phoebus passwd makes it), or a [[peer]] with speaks_for";
+                    "expected [users] with file = \"FILE\" (phoebus passwd makes it), an [[issuer]], or a [[peer]] with speaks_for";
                 return Err(self.at(text, format!("there are no users; {expected}")));
             }
             match text.get_ref().parse() {

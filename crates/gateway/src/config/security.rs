@@ -1,6 +1,7 @@
 //! Transports, credentials and protection of listeners and peers.
 
 use super::carriage::{Carriage, MAKE};
+use super::read::MayBe;
 use super::reader::Reader;
 use super::{ClientCertificate, ConfigError, Mechanism, SpokenFor, raw};
 use phoebus_config::users::Users;
@@ -56,9 +57,9 @@ impl Reader<'_> {
         listen: &raw::Listen,
         (transport, security): (&str, Security),
         carriage: &Carriage,
-        has_users: bool,
+        may_be: MayBe,
     ) -> Result<Vec<Mechanism>, ConfigError> {
-        let known = "none, anonymous, certificate, scram, or several of the last three in brackets";
+        let known = "none, anonymous, certificate, scram, token, or several of the last four in brackets";
         let named = listen.auth.as_ref().map(toml::Spanned::get_ref);
         let names = match named {
             None => &[][..],
@@ -77,12 +78,12 @@ impl Reader<'_> {
         for name in names {
             let mechanism = match name.as_str() {
                 "anonymous" => Mechanism::Anonymous,
-                "certificate" | "scram" if !(carriage.has_credentials || name == "scram" && listen.raw_password) => {
+                "certificate" | "scram" | "token" if !(carriage.has_credentials || name == "scram" && listen.raw_password) => {
                     let advice = if name == "scram" { ", or raw_password = true" } else { "" };
                     return Err(self.at(auth, format!("auth \"{name}\" needs certificates; {MAKE}{advice}")));
                 }
                 "certificate" => Mechanism::Certificate,
-                "scram" if !has_users => {
+                "scram" if !may_be.has_users => {
                     let message =
                         "auth \"scram\" needs users; expected [users] with file = \"FILE\" (phoebus passwd makes it)";
                     return Err(self.at(auth, message));
@@ -94,6 +95,16 @@ impl Reader<'_> {
                     );
                     return Err(self.at(auth, message));
                 }
+                "token" if !may_be.has_issuers => {
+                    let message = "auth \"token\" needs somebody who issues tokens; expected an [[issuer]] with url and audiences";
+                    return Err(self.at(auth, message));
+                }
+                // TCP recognizes TLS by its first byte; the others do not.
+                "token" if security == Security::None && transport != "tcp" => {
+                    let message = format!("auth \"token\" needs TLS; expected security = \"encrypt\" with {transport}");
+                    return Err(self.at(auth, message));
+                }
+                "token" => Mechanism::Token,
                 "scram" => Mechanism::Scram { raw: listen.raw_password },
                 other => {
                     return Err(self.at(auth, format!("there is no auth \"{other}\" here; expected {known}")));

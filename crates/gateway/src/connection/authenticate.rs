@@ -3,7 +3,8 @@
 use super::Connection;
 use crate::admit;
 use crate::bundle::{JoinPermit, Owner};
-use crate::config::Mechanism;
+use crate::config::{Mechanism, TokenIssuer};
+use crate::issuers;
 use crate::mechanisms::Exchange;
 use crate::peer_identity::PeerIdentity;
 use crate::refusal::Refusal;
@@ -14,10 +15,11 @@ use crate::slots::Slot;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::acceptor;
 use phoebus_proto::session::auth::scram::Verifier;
-use phoebus_proto::session::auth::{AuthError, Proven, Verdict, anonymous, scram};
+use phoebus_proto::session::auth::{AuthError, Proven, Verdict, Vouched, anonymous, scram, token};
 use phoebus_proto::session::message::Challenge;
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 use tracing::info;
 
@@ -68,13 +70,23 @@ impl Connection {
         !auth.is_empty() && !has_authenticated && !has_certificate
     }
 
-    /// Brings the user up to date with the users file: who is gone, or has another password since, is nobody until they log in again.
+    /// Brings the user up to date: who is gone, or has another password since, or whose token has expired, or has an issuer who no
+    /// longer counts, is nobody until they log in again.
     fn look_up_user(&mut self, setup: &Setup) {
         let Some(login) = &mut self.login else { return };
-        let Some(before) = &login.verifier else { return };
-        match setup.config.users.get(&login.principal.user) {
-            Some(user) if user.verifier == **before => login.principal.groups.clone_from(&user.groups),
-            _ => self.login = None,
+        let counts = match &login.proof {
+            LastingProof::Always => true,
+            LastingProof::Password(before) => match setup.config.users.get(&login.principal.user) {
+                Some(user) if user.verifier == **before => {
+                    login.principal.groups.clone_from(&user.groups);
+                    true
+                }
+                _ => false,
+            },
+            LastingProof::Token { expires, issuer } => issuers::now() < *expires && setup.issuers.has(issuer),
+        };
+        if !counts {
+            self.login = None;
         }
     }
 
@@ -143,10 +155,11 @@ impl Connection {
         };
         let begun = self.exchange.take().filter(|begun| begun.mechanism == auth.mechanism);
         let is_password = [scram::PLAIN, scram::PLUS].contains(&auth.mechanism);
+        let can_be_guessed = is_password || auth.mechanism == token::NAME;
         let exchange = match begun {
             Some(begun) => Ok(Some(begun)),
-            None if is_password && let Some(wait) = self.shared.guesses.wait(Instant::now(), self.from.ip()) => {
-                let reason = format!("too many wrong passwords; the next one counts in {} s", wait.as_secs() + 1);
+            None if can_be_guessed && let Some(wait) = self.shared.guesses.wait(Instant::now(), self.from.ip()) => {
+                let reason = format!("too many wrong passwords or tokens; the next one counts in {} s", wait.as_secs() + 1);
                 return Asked::Refuse(Refusal::new(Code::Limit, reason));
             }
             None => self.begin(setup, auth.mechanism),
@@ -162,7 +175,7 @@ impl Connection {
                 self.exchange = Some(exchange);
                 self.acceptor.challenge(&Challenge { mechanisms: List::new(&mechanism), data: &data })
             }
-            Verdict::Proven(Proven { subject, last }) => match UserLogin::new(setup, &exchange, subject) {
+            Verdict::Proven(Proven { subject, vouched, last }) => match UserLogin::new(setup, &exchange, subject, vouched) {
                 Some(login) => {
                     if is_password {
                         self.shared.guesses.succeeded(self.from.ip());
@@ -176,6 +189,14 @@ impl Connection {
                 // A reload has taken the user away meanwhile.
                 None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
             },
+            Verdict::Declined { reason, is_guess } => {
+                if is_guess {
+                    self.shared.guesses.failed(Instant::now(), self.from.ip());
+                }
+                let mechanism = exchange.mechanism;
+                info!(target: REFUSED, from = %self.from, mechanism, "authentication failed: {reason}");
+                return Asked::Refuse(Refusal::new(Code::AuthFailed, reason));
+            }
             Verdict::Refused(error) => {
                 if error == AuthError::Wrong && is_password {
                     self.shared.guesses.failed(Instant::now(), self.from.ip());
@@ -201,10 +222,10 @@ impl Connection {
     fn begin(&self, setup: &Setup, name: &str) -> io::Result<Option<Exchange>> {
         let wanted = |mechanism: &&Mechanism| mechanism.on(&self.stream) == Some(name);
         match self.settings.auth.iter().find(wanted) {
-            Some(mechanism) => mechanism.begin(&setup.config.users, &self.stream),
+            Some(mechanism) => mechanism.begin(setup, &self.stream),
             // An address is harmless, and welcome for the log.
             None if name == anonymous::NAME && !self.must_authenticate(&self.caller(setup)) => {
-                Mechanism::Anonymous.begin(&setup.config.users, &self.stream)
+                Mechanism::Anonymous.begin(setup, &self.stream)
             }
             None => Ok(None),
         }
@@ -218,12 +239,9 @@ impl Connection {
             wanted.push(anonymous::NAME);
         }
         if wanted.is_empty() {
-            let needs_certificate = self.settings.auth.contains(&Mechanism::Certificate);
-            let password =
-                "a password inside TLS or QUIC (phoebus login --ca FILE, and a first hop by tls, quic or udt)";
-            let certificate = if needs_certificate { "a certificate, or " } else { "" };
-            let expected = format!("{certificate}{password}");
-            return Asked::Refuse(Refusal::new(Code::AuthRequired, format!("this listener wants {expected}")));
+            let expected: Vec<&str> = self.settings.auth.iter().filter_map(Mechanism::advice).collect();
+            let reason = format!("this listener wants {}", expected.join(", or "));
+            return Asked::Refuse(Refusal::new(Code::AuthRequired, reason));
         }
         match self.acceptor.challenge(&Challenge { mechanisms: List::new(&wanted), data: &[] }) {
             Ok(()) => Asked::Again,
@@ -236,16 +254,35 @@ impl Connection {
 #[derive(Debug, Clone)]
 pub(super) struct UserLogin {
     principal: Principal,
-    /// The verifier of the user's password at that time; `None` for who is no user of the file.
-    verifier: Option<Box<Verifier>>,
+    proof: LastingProof,
+}
+
+/// How long a login counts.
+#[derive(Debug, Clone)]
+enum LastingProof {
+    /// As long as the connection.
+    Always,
+    /// As long as the user's password has this verifier.
+    Password(Box<Verifier>),
+    /// As long as the token does, and its issuer.
+    Token {
+        /// In seconds since 1970.
+        expires: u64,
+        issuer: Arc<TokenIssuer>,
+    },
 }
 
 impl UserLogin {
     /// `None` if the mechanism is for users of the file, and the subject is none, or not with the password that was proved.
-    fn new(setup: &Setup, exchange: &Exchange, subject: String) -> Option<Self> {
+    fn new(setup: &Setup, exchange: &Exchange, subject: String, vouched: Option<Vouched>) -> Option<Self> {
         let mut principal = Principal::new(exchange.mechanism, &subject);
+        if let Some(Vouched { user, groups, expires }) = vouched {
+            let issuer = exchange.issuer.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+            (principal.user, principal.groups) = (user, groups);
+            return setup.issuers.has(&issuer).then_some(Self { principal, proof: LastingProof::Token { expires, issuer } });
+        }
         if ![scram::PLAIN, scram::PLUS].contains(&exchange.mechanism) {
-            return Some(Self { principal, verifier: None });
+            return Some(Self { principal, proof: LastingProof::Always });
         }
         let user = setup.config.users.get(&subject)?;
         if exchange.users.get(&subject).is_none_or(|proved| proved.verifier != user.verifier) {
@@ -253,6 +290,6 @@ impl UserLogin {
         }
         // Only the file's users have a name that rules know.
         (principal.user, principal.groups) = (subject, user.groups.clone());
-        Some(Self { principal, verifier: Some(Box::new(user.verifier)) })
+        Some(Self { principal, proof: LastingProof::Password(Box::new(user.verifier)) })
     }
 }

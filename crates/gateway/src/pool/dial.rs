@@ -4,7 +4,7 @@ use super::own_login::OwnLogin;
 use super::pooled::mode_on;
 use super::selection::Selection;
 use super::{Pool, PooledConnection, lock};
-use crate::handshake::{Asking, HandshakeError, answer};
+use crate::handshake::{Asking, HandshakeError, OwnLoginError, answer};
 use crate::refusal::{Refusal, tried_by};
 use crate::transports::TransportOption;
 use crate::transports::shows_death;
@@ -191,10 +191,10 @@ impl Pool {
     }
 
     /// The refusal where authentication has failed.
-    pub(super) fn not_authenticated(&self, error: &LoginError) -> Refusal {
+    pub(super) fn not_authenticated(&self, error: &OwnLoginError) -> Refusal {
         let code = match error {
-            LoginError::Protocol(_) => Code::Protocol,
-            LoginError::Auth(_) => Code::AuthFailed,
+            OwnLoginError::Exchange(LoginError::Protocol(_)) => Code::Protocol,
+            OwnLoginError::Exchange(LoginError::Auth(_)) | OwnLoginError::Bearer(_) => Code::AuthFailed,
         };
         Refusal::at(
             &self.peer.name,
@@ -207,8 +207,9 @@ impl Pool {
         let code = match error {
             HandshakeError::Closed => Code::Reset,
             HandshakeError::Io(error) => code_of(error),
-            HandshakeError::Protocol(_) | HandshakeError::Login(LoginError::Protocol(_)) => Code::Protocol,
-            HandshakeError::Login(LoginError::Auth(_)) => Code::AuthFailed,
+            HandshakeError::Protocol(_)
+            | HandshakeError::Login(OwnLoginError::Exchange(LoginError::Protocol(_))) => Code::Protocol,
+            HandshakeError::Login(_) => Code::AuthFailed,
         };
         let name = &self.peer.name;
         if code == Code::Draining {

@@ -31,6 +31,7 @@ use demand::Demand;
 use dial::Unheard;
 use knock::silence;
 use own_login::OwnLogin;
+use phoebus_config::bearer::BearerPlaces;
 use phoebus_config::logins::Login;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
@@ -108,6 +109,10 @@ pub(crate) struct LocalIdentity {
     pub(crate) contact: Option<String>,
     /// The file with the passwords of an agent's user, and the gateway as the user names it.
     pub(crate) logins: Option<(PathBuf, Endpoint)>,
+    /// Where the token of an agent's user is.
+    pub(crate) bearer: Option<BearerPlaces>,
+    /// Whether the peer has asked for a token before: then it gets one without being asked.
+    pub(crate) is_asked_for_token: Arc<AtomicBool>,
     /// Identifies this process among all that ever had the name.
     pub(crate) instance: u64,
 }

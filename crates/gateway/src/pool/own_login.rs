@@ -1,28 +1,62 @@
-//! What this gateway, or an agent, proves itself with to a peer: an address of its operator (P26), or the password of the agent's user
-//! (P27).
+//! What this gateway, or an agent, proves itself with to a peer: the password or the bearer token of the agent's user (P8, P27), or an
+//! address of its operator (P26).
+//!
+//! A password proves itself without being told, and an address is no secret: both go with the greeting. A token goes to a peer that has
+//! asked for one, and only inside TLS or QUIC, where the peer has proved itself.
 
 use super::LocalIdentity;
-use crate::handshake::Asking;
+use crate::handshake::{Asking, OwnLoginError};
+use phoebus_config::bearer::BearerError;
 use phoebus_config::logins::{Login, Logins};
 use phoebus_net::{ConnectionNote, Stream};
 use phoebus_proto::session::auth::scram::{self, Binding};
-use phoebus_proto::session::auth::{Credential, Exchange};
+use phoebus_proto::session::auth::{Credential, Exchange, token};
 use phoebus_proto::session::login::{self, LoginError, Random};
 use phoebus_proto::session::message::{Hello, Open};
-use phoebus_proto::session::plan;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The authentication of one connection.
 #[derive(Debug)]
 pub(super) struct OwnLogin {
     contact: Option<String>,
     password: Option<Login>,
+    token: Token,
+    /// Whether the peer has ever asked for a token.
+    is_asked_for_token: Arc<AtomicBool>,
     binding: Option<Binding>,
     random: Random,
     exchange: Option<Exchange>,
+    /// What was sent on this connection. Nothing is sent twice.
+    sent: Vec<Kind>,
     /// On a connection with several streams: who has authenticated on it.
     note: Option<Arc<ConnectionNote>>,
+}
+
+/// What a credential is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Password,
+    Token,
+    Contact,
+}
+
+/// The token of an agent's user.
+enum Token {
+    None,
+    Found(String),
+    Unusable(BearerError),
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Found(_) => f.write_str("Found"),
+            Self::Unusable(error) => write!(f, "Unusable({error})"),
+        }
+    }
 }
 
 /// The login that the user keeps for the peer now: it may have changed since the agent has started.
@@ -36,9 +70,23 @@ pub(super) async fn kept(own: &LocalIdentity) -> io::Result<Option<Login>> {
     read.map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// The password that was proved on a connection.
+/// The user's token now.
+async fn bearer(own: &LocalIdentity) -> io::Result<Token> {
+    let Some(places) = own.bearer.clone() else { return Ok(Token::None) };
+    let read = tokio::task::spawn_blocking(move || places.read()).await;
+    Ok(match read.map_err(|error| io::Error::other(error.to_string()))? {
+        Ok(Some(token)) => Token::Found(token),
+        Ok(None) => Token::None,
+        Err(error) => Token::Unusable(error),
+    })
+}
+
+/// The password or the token that was proved on a connection.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown(Login);
+enum Shown {
+    Password(Login),
+    Token,
+}
 
 impl OwnLogin {
     /// On this connection.
@@ -50,14 +98,27 @@ impl OwnLogin {
         let mut random: Random = [0; _];
         getrandom::fill(&mut random).map_err(|error| other(&error))?;
         let password = kept(own).await?;
+        let is_protected = stream.channel_binding().is_some();
+        let token = if is_protected { bearer(own).await? } else { Token::None };
         let binding = if password.is_some() { stream.channel_binding() } else { None };
         let note = stream.connection_note();
-        Ok(Self { contact: own.contact.clone(), password, binding, random, exchange: None, note })
+        let is_asked_for_token = own.is_asked_for_token.clone();
+        Ok(Self { contact: own.contact.clone(), password, token, is_asked_for_token, binding, random, note, ..Self::none() })
     }
 
     /// None: for a connection on which nothing is requested.
     pub(super) fn none() -> Self {
-        Self { contact: None, password: None, binding: None, random: [0; _], exchange: None, note: None }
+        Self {
+            contact: None,
+            password: None,
+            token: Token::None,
+            is_asked_for_token: Arc::default(),
+            binding: None,
+            random: [0; _],
+            exchange: None,
+            sent: Vec::new(),
+            note: None,
+        }
     }
 
     /// Begins a greeting.
@@ -65,11 +126,7 @@ impl OwnLogin {
     /// # Errors
     /// A message that does not fit.
     pub(super) fn greet(&mut self, hello: &Hello<'_>) -> Result<Asking, LoginError> {
-        let credential = self.first_credential();
-        let begun = credential.as_ref().map(|credential| (credential, self.random));
-        let (asking, exchange) = login::greet((Vec::new(), Vec::new()), hello, begun)?;
-        self.exchange = exchange;
-        Ok(asking)
+        self.begin(|login| login::greet((Vec::new(), Vec::new()), hello, login))
     }
 
     /// Begins a greeting with a request.
@@ -77,35 +134,66 @@ impl OwnLogin {
     /// # Errors
     /// A message that does not fit.
     pub(super) fn connect(&mut self, hello: &Hello<'_>, open: &Open<'_>) -> Result<Asking, LoginError> {
-        let credential = self.first_credential();
-        let begun = credential.as_ref().map(|credential| (credential, self.random));
-        let (asking, exchange) = login::connect((Vec::new(), Vec::new()), hello, begun, open)?;
+        self.begin(|login| login::connect((Vec::new(), Vec::new()), hello, login, open))
+    }
+
+    fn begin<A>(
+        &mut self,
+        begin: impl FnOnce(Option<(&Credential, Random)>) -> Result<(A, Option<Exchange>), LoginError>,
+    ) -> Result<A, LoginError> {
+        let first = self.first();
+        let credential = first.and_then(|kind| self.credential(kind));
+        let (asking, exchange) = begin(credential.as_ref().map(|credential| (credential, self.random)))?;
         self.exchange = exchange;
+        self.sent.extend(first);
         Ok(asking)
     }
 
-    /// Goes on after the peer's CHALLENGE or PROVED; begins where a peer wants authentication since its reload. Returns whether there
-    /// is more to do.
+    /// Goes on after the peer's CHALLENGE or PROVED; begins where a peer wants authentication, or has wanted it since its reload.
+    /// Returns whether there is more to do.
     ///
     /// # Errors
-    /// The peer has not proved itself, or breaks the rules.
-    pub(super) fn go_on(&mut self, asking: &mut Asking, open: Option<&Open<'_>>) -> Result<bool, LoginError> {
-        let credential = self.credential();
-        if self.exchange.is_none()
-            && let Some(credential) = &credential
-        {
-            let begun = login::begin(asking, (credential, self.random), open)?;
-            let goes_on = begun.is_some();
-            self.exchange = begun;
-            return Ok(goes_on);
+    /// The peer has not proved itself, or breaks the rules; or it wants a token, and the user's cannot be used.
+    pub(super) fn go_on(&mut self, asking: &mut Asking, open: Option<&Open<'_>>) -> Result<bool, OwnLoginError> {
+        let wanted = asking.challenge().filter(|challenge| challenge.data.is_empty());
+        let wants_token = wanted.is_some_and(|wanted| wanted.mechanisms.iter().any(|name| name == token::NAME));
+        // Whoever has to prove that it knows a password does not get anything else instead.
+        if wanted.is_some() && !self.exchange.as_ref().is_some_and(Exchange::awaits_proof) {
+            let begun = self.begin_next(asking, open)?;
+            if !begun && wants_token && matches!(self.token, Token::Unusable(_)) {
+                if let Token::Unusable(error) = std::mem::replace(&mut self.token, Token::None) {
+                    return Err(error.into());
+                }
+            }
+            return Ok(begun);
         }
         let mut exchange = self.exchange.take();
-        let goes_on = login::go_on(asking, exchange.as_mut(), self.credential().as_ref(), open);
+        let password = self.credential(Kind::Password);
+        let goes_on = login::go_on(asking, exchange.as_mut(), password.as_ref(), open);
         self.exchange = exchange;
         if let (Some(note), Some(password), false) = (&self.note, &self.password, self.awaits_proof()) {
-            note.set(Shown(password.clone()));
+            note.set(Shown::Password(password.clone()));
         }
-        goes_on
+        Ok(goes_on?)
+    }
+
+    /// Begins with what the peer takes and has not got yet. False if there is nothing.
+    fn begin_next(&mut self, asking: &mut Asking, open: Option<&Open<'_>>) -> Result<bool, LoginError> {
+        for kind in [Kind::Password, Kind::Token, Kind::Contact] {
+            if self.sent.contains(&kind) {
+                continue;
+            }
+            let Some(credential) = self.credential(kind) else { continue };
+            let Some(exchange) = login::begin(asking, (&credential, self.random), open)? else { continue };
+            self.exchange = Some(exchange);
+            self.sent.push(kind);
+            if kind == Kind::Token {
+                self.is_asked_for_token.store(true, Ordering::Relaxed);
+                self.note.iter().for_each(|note| note.set(Shown::Token));
+            }
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     fn awaits_proof(&self) -> bool {
@@ -113,16 +201,32 @@ impl OwnLogin {
     }
 
     /// What is shown at once: nothing if it was shown on this connection before. The peer asks if it has forgotten.
-    fn first_credential(&self) -> Option<Credential<'_>> {
+    fn first(&self) -> Option<Kind> {
         let shown = self.note.as_ref().and_then(|note| note.get::<Shown>());
-        let is_known = shown.is_some_and(|shown| self.password.as_ref() == Some(&shown.0));
-        self.credential().filter(|_| !is_known)
+        let shown = shown.as_deref();
+        match (&self.password, &self.token, &self.contact) {
+            (Some(own), ..) => {
+                let is_known = matches!(shown, Some(Shown::Password(login)) if login == own);
+                (!is_known).then_some(Kind::Password)
+            }
+            (None, Token::Found(_), _) if self.is_asked_for_token.load(Ordering::Relaxed) => {
+                (shown != Some(&Shown::Token)).then_some(Kind::Token)
+            }
+            (None, _, contact) => contact.is_some().then_some(Kind::Contact),
+        }
     }
 
-    fn credential(&self) -> Option<Credential<'_>> {
-        let login = self.password.as_ref();
-        let login =
-            login.map(|login| scram::Login { user: &login.user, keys: &login.keys, binding: self.binding.as_ref() });
-        plan::credential(None, login, self.contact.as_deref())
+    fn credential(&self, kind: Kind) -> Option<Credential<'_>> {
+        match kind {
+            Kind::Password => self.password.as_ref().map(|login| {
+                let binding = self.binding.as_ref();
+                Credential::Password(scram::Login { user: &login.user, keys: &login.keys, binding })
+            }),
+            Kind::Token => match &self.token {
+                Token::Found(token) => Some(Credential::Token(token)),
+                Token::None | Token::Unusable(_) => None,
+            },
+            Kind::Contact => self.contact.as_deref().map(Credential::Anonymous),
+        }
     }
 }

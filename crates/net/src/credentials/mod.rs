@@ -31,6 +31,8 @@ pub use error::CredentialsError;
 pub use pinned::{Ephemeral, Fingerprint};
 pub use proof::{Identity, Proof};
 
+pub(crate) use pem::certificates;
+
 use in_force::{ActiveCredentials, CredentialStore, OwnCertificate, PeerVerifier};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};

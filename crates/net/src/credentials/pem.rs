@@ -12,7 +12,7 @@ use std::path::Path;
 pub(super) const FILE_MAX: u64 = 1 << 20;
 
 /// All certificates in the file, in the file's order; at least one. Sections of other kinds are skipped.
-pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     const EXPECTED: &str = "certificates";
     let text = read(file, EXPECTED, |_| Ok(()))?;
     let mut found = Vec::new();

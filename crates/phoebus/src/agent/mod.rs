@@ -21,6 +21,7 @@ use phoebus_client::Agents;
 use phoebus_client::environment::variable;
 use phoebus_config::agent::{Running, Secret};
 use phoebus_config::first_hop::{By, FirstHop};
+use phoebus_config::bearer::BearerPlaces;
 use phoebus_config::logins::Logins;
 use phoebus_config::settings::{Key, Settings};
 use phoebus_gateway::Gateway;
@@ -215,6 +216,7 @@ impl Plan {
             credentials: self.credentials.clone(),
             contact: self.settings.user.clone(),
             logins: Logins::place(variable),
+            bearer: Some(BearerPlaces::of(variable)),
             secret,
             ipv6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
             admin: claim::admin_socket(&self.agents),

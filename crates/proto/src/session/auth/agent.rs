@@ -11,7 +11,7 @@ pub struct Acceptor<S>(pub S);
 impl<S: Fn(&[u8]) -> bool + Send> Check for Acceptor<S> {
     fn receive(&mut self, data: &[u8]) -> Verdict {
         match (self.0)(data) {
-            true => Verdict::Proven(Proven { subject: String::new(), last: None }),
+            true => Verdict::Proven(Proven { subject: String::new(), vouched: None, last: None }),
             false => Verdict::Refused(AuthError::Wrong),
         }
     }

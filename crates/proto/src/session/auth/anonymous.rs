@@ -13,7 +13,7 @@ pub struct Acceptor;
 impl Check for Acceptor {
     fn receive(&mut self, data: &[u8]) -> Verdict {
         match address(data) {
-            Some(address) => Verdict::Proven(Proven { subject: address.to_owned(), last: None }),
+            Some(address) => Verdict::Proven(Proven { subject: address.to_owned(), vouched: None, last: None }),
             None => Verdict::Refused(AuthError::NoAddress),
         }
     }

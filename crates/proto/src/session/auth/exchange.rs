@@ -1,7 +1,7 @@
 //! The initiator's side of every mechanism. It does not allocate, so that the preload shim can run it.
 
 use super::scram::{self, Login, NONCE_LEN};
-use super::{AuthError, agent, anonymous};
+use super::{AuthError, agent, anonymous, token};
 use crate::session::message::{Auth, Challenge, Proved};
 use std::fmt;
 
@@ -17,6 +17,8 @@ pub enum Credential<'a> {
     Anonymous(&'a str),
     /// A user's password.
     Password(Login<'a>),
+    /// A bearer token.
+    Token(&'a str),
 }
 
 impl fmt::Debug for Credential<'_> {
@@ -25,6 +27,7 @@ impl fmt::Debug for Credential<'_> {
             Self::Agent(_) => "Agent",
             Self::Anonymous(_) => "Anonymous",
             Self::Password(_) => "Password",
+            Self::Token(_) => "Token",
         })
     }
 }
@@ -53,6 +56,7 @@ impl Exchange {
             }
             (Credential::Agent(secret), _) => Auth { mechanism: agent::NAME, data: secret },
             (Credential::Anonymous(address), _) => Auth { mechanism: anonymous::NAME, data: address.as_bytes() },
+            (Credential::Token(text), _) => Auth { mechanism: token::NAME, data: text.as_bytes() },
             (Credential::Password(_), None) => return Err(AuthError::Unexpected),
         })
     }

@@ -10,13 +10,14 @@
 //!   Exchange::conclude ◄─ PROVED ───
 //! ```
 //!
-//! - [`agent`] and [`anonymous`] take one message.
+//! - [`agent`], [`anonymous`] and [`token`] take one message.
 //! - [`scram`] takes two.
 
 pub mod agent;
 pub mod anonymous;
 mod exchange;
 pub mod scram;
+pub mod token;
 
 pub use exchange::{Credential, Exchange, Room};
 
@@ -40,6 +41,13 @@ pub enum Verdict {
     Proven(Proven),
     /// It has not.
     Refused(AuthError),
+    /// It has not, for a reason that only the mechanism can tell.
+    Declined {
+        /// The reason, for the initiator and the log. It tells nothing that the initiator does not know.
+        reason: String,
+        /// Whether only somebody who guesses or forges sends such a proof.
+        is_guess: bool,
+    },
 }
 
 /// Who an initiator has proved to be.
@@ -47,8 +55,21 @@ pub enum Verdict {
 pub struct Proven {
     /// The subject, in the mechanism's terms: a user's name, or an e-mail address; empty if it names none.
     pub subject: String,
+    /// What a third party has said of the user, if the mechanism has one.
+    pub vouched: Option<Vouched>,
     /// What PROVED says of the acceptor. `None`: no PROVED is sent.
     pub last: Option<Vec<u8>>,
+}
+
+/// What a third party, whom the acceptor believes, says of an initiator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vouched {
+    /// The user's name; empty for none.
+    pub user: String,
+    /// The user's groups.
+    pub groups: Vec<String>,
+    /// Until when it counts, in seconds since 1970.
+    pub expires: u64,
 }
 
 /// Why authentication failed.

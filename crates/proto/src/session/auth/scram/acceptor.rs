@@ -120,7 +120,7 @@ impl<V: Verifiers> Check for Acceptor<V> {
                 Verdict::Continue(challenge.into_bytes())
             }),
             Some(begun) => Self::end(&begun, data)
-                .map(|last| Verdict::Proven(Proven { subject: begun.user, last: Some(last.into_bytes()) })),
+                .map(|last| Verdict::Proven(Proven { subject: begun.user, vouched: None, last: Some(last.into_bytes()) })),
         };
         verdict.unwrap_or_else(Verdict::Refused)
     }
