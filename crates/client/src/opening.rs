@@ -24,7 +24,7 @@ use phoebus_net::tls::AuthClient;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::auth::scram::{self, Binding};
-use phoebus_proto::session::auth::{Credential, anonymous};
+use phoebus_proto::session::auth::{Credential, anonymous, token};
 use phoebus_proto::session::datagrams::DatagramGrant;
 use phoebus_proto::session::login::{LoginError, Random};
 use phoebus_proto::session::message::{Open, Requirements, feature};
@@ -532,6 +532,8 @@ fn refusal(talk: &Talk, gateway: &Endpoint, options: &Options, has_password: Opt
         "set PHOEBUS_USER to an e-mail address"
     } else if takes_passwords {
         &login
+    } else if wants(token::NAME) {
+        "an agent shows the bearer token that BEARER_TOKEN_FILE names: --first-hop tls starts one"
     } else {
         "this version has nothing else to offer"
     };

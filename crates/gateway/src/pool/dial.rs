@@ -15,6 +15,7 @@ use phoebus_net::{Error, Profile, Stream, code_of, dial};
 use phoebus_proto::endpoint::Host as HostName;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
+use phoebus_proto::session::auth::{anonymous, scram, token};
 use phoebus_proto::session::login::LoginError;
 use phoebus_proto::session::message::Hello;
 use std::io;
@@ -172,12 +173,21 @@ impl Pool {
         match (connection.asking.refused(), connection.asking.state()) {
             (Some(refused), _) => Refusal::passed_on(&refused),
             (None, State::Challenged) => {
+                let wanted = connection.asking.challenge();
+                let wanted: Vec<&str> = wanted.iter().flat_map(|challenge| challenge.mechanisms.iter()).collect();
+                let ways = wanted.iter().filter_map(|name| match *name {
+                    scram::PLUS | scram::PLAIN => Some("a password (phoebus login GATEWAY --user NAME keeps one)"),
+                    token::NAME => Some("a bearer token (in the file that BEARER_TOKEN_FILE names)"),
+                    anonymous::NAME => Some("an e-mail address (PHOEBUS_USER)"),
+                    _ => None,
+                });
+                let ways: Vec<&str> = ways.collect();
                 let reason = match &self.own.logins {
-                    // Where a password is kept, the peer does not take it.
-                    Some((_, gateway)) => format!(
-                        "{gateway} wants authentication; phoebus login {gateway} --user NAME logs in, if it takes passwords"
-                    ),
-                    None => format!("{} wants authentication, for which nothing is configured here", self.peer.name),
+                    Some((_, gateway)) if !ways.is_empty() => {
+                        let ways = ways.join(", or ").replace("GATEWAY", &gateway.to_string());
+                        format!("{gateway} wants authentication by {ways}")
+                    }
+                    _ => format!("{} wants authentication, for which nothing is configured here", self.peer.name),
                 };
                 Refusal::at(&self.peer.name, Code::AuthRequired, reason)
             }

@@ -1,13 +1,12 @@
 //! Users who log in with a password, from the command line (P27): `phoebus passwd`, `phoebus login`, and programs.
 
+use super::{echo, given, says};
 use crate::support;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread;
 use support::serve::{Serve, run, with_input};
 use support::{Certificates, Gateway, address, phoebus};
 use tempfile::TempDir;
@@ -75,39 +74,6 @@ impl Site {
     fn authority(&self) -> String {
         self.certificates.file("ca.pem").display().to_string()
     }
-}
-
-/// Runs a command with this input.
-fn given(command: &mut Command, input: &[u8]) -> Output {
-    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = piped.spawn().unwrap();
-    // A command that fails early does not read it.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
-
-/// A server that returns what it is sent.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let addr = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            thread::spawn(move || {
-                let mut all = Vec::new();
-                stream.read_to_end(&mut all).and_then(|_| stream.write_all(&all))
-            });
-        }
-    });
-    addr
-}
-
-#[track_caller]
-fn says(output: &Output, code: i32, words: &str) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.code() == Some(code) && said.contains(words), "{:?}: {said}", output.status);
-    assert!(!said.contains("secret"), "{said}");
 }
 
 #[test]
