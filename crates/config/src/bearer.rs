@@ -45,7 +45,9 @@ pub enum BearerError {
         source: io::Error,
     },
     /// Others could read it, or it is another user's.
-    #[error("{file}: {whose} (mode {mode:o}); expected a file of this user with mode 600, and a new token if others may have read it")]
+    #[error(
+        "{file}: {whose} (mode {mode:o}); expected a file of this user with mode 600, and a new token if others may have read it"
+    )]
     Public {
         /// The file.
         file: String,

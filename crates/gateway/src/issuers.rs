@@ -77,13 +77,8 @@ impl Drop for KnownIssuer {
 
 impl KnownIssuer {
     fn start(settings: Arc<TokenIssuer>) -> io::Result<Arc<Self>> {
-        let state = State {
-            keys: None,
-            schedule: Schedule::default(),
-            epoch: Instant::now(),
-            failure: None,
-            is_over: false,
-        };
+        let state =
+            State { keys: None, schedule: Schedule::default(), epoch: Instant::now(), failure: None, is_over: false };
         let keys = Arc::new(Keys { state: Mutex::new(state), changed: Condvar::new() });
         let (url, https) = (settings.issuer.url.clone(), settings.https.clone());
         let fetcher = Fetcher { url, https, keys: keys.clone() };

@@ -48,7 +48,9 @@ impl Mechanism {
             Self::Scram { .. } => {
                 Some("a password inside TLS or QUIC (phoebus login --ca FILE, and a first hop by tls, quic or udt)")
             }
-            Self::Token => Some("a token inside TLS or QUIC (in BEARER_TOKEN_FILE, and a first hop by tls, quic or udt)"),
+            Self::Token => {
+                Some("a token inside TLS or QUIC (in BEARER_TOKEN_FILE, and a first hop by tls, quic or udt)")
+            }
             Self::Anonymous | Self::Agent(_) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! What a token says: its claims (RFC 7519 §4).
 
-use crate::token::TokenError;
+use crate::error::TokenError;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -62,7 +62,8 @@ impl Claims {
     pub(crate) fn time(&self, name: &str) -> Result<Option<u64>, TokenError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         // Fractions are allowed, and mean nothing here.
-        let seconds = value.as_u64().or_else(|| value.as_f64().filter(|time| (0.0..1e15).contains(time)).map(|time| time as u64));
+        let seconds =
+            value.as_u64().or_else(|| value.as_f64().filter(|time| (0.0..1e15).contains(time)).map(|time| time as u64));
         seconds.map(Some).ok_or_else(|| TokenError::Claim(name.to_owned(), "seconds since 1970"))
     }
 

@@ -63,9 +63,21 @@ mod tests {
     #[test]
     fn metadata_is_beside_the_issuer() {
         for (issuer, first, second) in [
-            ("https://a.example", "https://a.example/.well-known/openid-configuration", "https://a.example/.well-known/oauth-authorization-server"),
-            ("https://a.example/", "https://a.example/.well-known/openid-configuration", "https://a.example/.well-known/oauth-authorization-server"),
-            ("https://a.example/x/y", "https://a.example/x/y/.well-known/openid-configuration", "https://a.example/.well-known/oauth-authorization-server/x/y"),
+            (
+                "https://a.example",
+                "https://a.example/.well-known/openid-configuration",
+                "https://a.example/.well-known/oauth-authorization-server",
+            ),
+            (
+                "https://a.example/",
+                "https://a.example/.well-known/openid-configuration",
+                "https://a.example/.well-known/oauth-authorization-server",
+            ),
+            (
+                "https://a.example/x/y",
+                "https://a.example/x/y/.well-known/openid-configuration",
+                "https://a.example/.well-known/oauth-authorization-server/x/y",
+            ),
         ] {
             assert_eq!(metadata_urls(issuer), [first, second]);
         }
@@ -74,9 +86,18 @@ mod tests {
     #[test]
     fn metadata_has_to_be_the_issuers_own() {
         let of = |text: &str| keys_url("https://a.example", text.as_bytes());
-        assert_eq!(of(r#"{"issuer":"https://a.example","jwks_uri":"https://k.example/k"}"#).unwrap(), "https://k.example/k");
-        assert!(matches!(of(r#"{"issuer":"https://a.example/","jwks_uri":"https://k.example/k"}"#), Err(MetadataError::OtherIssuer(_))));
-        assert!(matches!(of(r#"{"issuer":"https://a.example","jwks_uri":"http://k.example/k"}"#), Err(MetadataError::Unprotected(_))));
+        assert_eq!(
+            of(r#"{"issuer":"https://a.example","jwks_uri":"https://k.example/k"}"#).unwrap(),
+            "https://k.example/k"
+        );
+        assert!(matches!(
+            of(r#"{"issuer":"https://a.example/","jwks_uri":"https://k.example/k"}"#),
+            Err(MetadataError::OtherIssuer(_))
+        ));
+        assert!(matches!(
+            of(r#"{"issuer":"https://a.example","jwks_uri":"http://k.example/k"}"#),
+            Err(MetadataError::Unprotected(_))
+        ));
         for text in ["", "[]", "{}", r#"{"issuer":"https://a.example"}"#, r#"{"issuer":1,"jwks_uri":"https://k"}"#] {
             assert!(matches!(of(text), Err(MetadataError::Malformed(_))), "{text}");
         }

@@ -2,8 +2,9 @@
 
 use crate::claims::{Claim, Claims, Verified};
 use crate::crypto;
+use crate::error::TokenError;
 use crate::keys::KeySet;
-use crate::token::{Token, TokenError};
+use crate::token::Token;
 use jsonwebtoken::{Algorithm, Validation};
 use std::collections::HashSet;
 

@@ -11,17 +11,19 @@
 mod claims;
 mod crypto;
 pub mod discovery;
+mod error;
 mod issuer;
 mod keys;
 mod schedule;
 mod token;
 
 pub use claims::{Claim, Verified};
+pub use error::TokenError;
 pub use issuer::{Issuer, RealmError};
 pub use jsonwebtoken::Algorithm;
 pub use keys::{KeySet, KeysError};
 pub use schedule::Schedule;
-pub use token::{TOKEN_MAX, Token, TokenError};
+pub use token::{TOKEN_MAX, Token};
 
 /// The algorithms that are known, all of them asymmetric.
 pub const ALGORITHMS: [Algorithm; 9] = [

@@ -82,7 +82,7 @@ fn accept(password: &str, [ours, theirs]: [Option<&Binding>; 2]) -> Result<bool,
     match acceptor.receive(&client.receive()) {
         Verdict::Continue(challenge) => client.send(&challenge),
         Verdict::Refused(error) => return Err(error),
-        Verdict::Proven(_) => panic!("one message is enough"),
+        other => panic!("after one message: {other:?}"),
     }
     match acceptor.receive(&client.receive()) {
         Verdict::Proven(proven) => {
@@ -90,7 +90,7 @@ fn accept(password: &str, [ours, theirs]: [Option<&Binding>; 2]) -> Result<bool,
             client.send(&proven.last.unwrap());
         }
         Verdict::Refused(error) => return Err(error),
-        Verdict::Continue(_) => panic!("two messages are not enough"),
+        other => panic!("after two messages: {other:?}"),
     }
     Ok(client.succeeds())
 }

@@ -76,7 +76,7 @@ fn serve(mut stream: TcpStream, rogue: Rogue) {
                     }
                     acceptor.accept_auth(Some(&last)).unwrap();
                 }
-                Verdict::Refused(error) => panic!("{rogue:?}: {error}"),
+                verdict => panic!("{rogue:?}: {verdict:?}"),
             },
             Some(Request::Open(open)) => {
                 let opened = Opened::new(open.session, Mode::Raw, List::default());

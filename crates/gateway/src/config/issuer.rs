@@ -54,7 +54,8 @@ impl Reader<'_> {
             return Err(self.at(&raw.url, format!("\"{url}\" is no issuer; {expected}")));
         }
         if raw.audiences.get_ref().iter().all(String::is_empty) {
-            let expected = "expected what tokens for this gateway have in \"aud\", such as [\"https://pg1.example:5006\"]";
+            let expected =
+                "expected what tokens for this gateway have in \"aud\", such as [\"https://pg1.example:5006\"]";
             return Err(self.at(&raw.audiences, format!("audiences is empty; {expected}")));
         }
         let claim = |name: &Option<Spanned<String>>, default: &str| match name {
@@ -101,7 +102,9 @@ impl Reader<'_> {
         let known = || ALGORITHMS.map(|algorithm| format!("{algorithm:?}"));
         let read = |name: &Spanned<String>| {
             let found = ALGORITHMS.iter().zip(known()).find(|(_, known)| known == name.get_ref());
-            found.map(|(algorithm, _)| *algorithm).ok_or_else(|| self.unknown(name, "asymmetric algorithm", known().iter()))
+            found
+                .map(|(algorithm, _)| *algorithm)
+                .ok_or_else(|| self.unknown(name, "asymmetric algorithm", known().iter()))
         };
         let algorithms = names.get_ref().iter().map(read).collect::<Result<Vec<_>, _>>()?;
         if algorithms.is_empty() {

@@ -68,7 +68,8 @@ impl Reader<'_> {
         let listeners = self.listeners(&raw.listen, &profiles, &carriage, may_be)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
-        let has_users = raw.users.is_some() || !issuers.is_empty() || peers.values().any(|peer| !peer.speaks_for.is_empty());
+        let has_users =
+            raw.users.is_some() || !issuers.is_empty() || peers.values().any(|peer| !peer.speaks_for.is_empty());
         let rules =
             raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage, has_users)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
@@ -361,8 +362,7 @@ impl Reader<'_> {
                 if has_users {
                     return Ok(source);
                 }
-                let expected =
-                    "expected [users] with file = \"FILE\" (phoebus passwd makes it), an [[issuer]], or a [[peer]] with speaks_for";
+                let expected = "expected [users] with file = \"FILE\" (phoebus passwd makes it), an [[issuer]], or a [[peer]] with speaks_for";
                 return Err(self.at(text, format!("there are no users; {expected}")));
             }
             match text.get_ref().parse() {

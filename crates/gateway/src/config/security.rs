@@ -78,7 +78,9 @@ impl Reader<'_> {
         for name in names {
             let mechanism = match name.as_str() {
                 "anonymous" => Mechanism::Anonymous,
-                "certificate" | "scram" | "token" if !(carriage.has_credentials || name == "scram" && listen.raw_password) => {
+                "certificate" | "scram" | "token"
+                    if !(carriage.has_credentials || name == "scram" && listen.raw_password) =>
+                {
                     let advice = if name == "scram" { ", or raw_password = true" } else { "" };
                     return Err(self.at(auth, format!("auth \"{name}\" needs certificates; {MAKE}{advice}")));
                 }

@@ -159,7 +159,8 @@ impl Connection {
         let exchange = match begun {
             Some(begun) => Ok(Some(begun)),
             None if can_be_guessed && let Some(wait) = self.shared.guesses.wait(Instant::now(), self.from.ip()) => {
-                let reason = format!("too many wrong passwords or tokens; the next one counts in {} s", wait.as_secs() + 1);
+                let reason =
+                    format!("too many wrong passwords or tokens; the next one counts in {} s", wait.as_secs() + 1);
                 return Asked::Refuse(Refusal::new(Code::Limit, reason));
             }
             None => self.begin(setup, auth.mechanism),
@@ -175,20 +176,22 @@ impl Connection {
                 self.exchange = Some(exchange);
                 self.acceptor.challenge(&Challenge { mechanisms: List::new(&mechanism), data: &data })
             }
-            Verdict::Proven(Proven { subject, vouched, last }) => match UserLogin::new(setup, &exchange, subject, vouched) {
-                Some(login) => {
-                    if is_password {
-                        self.shared.guesses.succeeded(self.from.ip());
+            Verdict::Proven(Proven { subject, vouched, last }) => {
+                match UserLogin::new(setup, &exchange, subject, vouched) {
+                    Some(login) => {
+                        if is_password {
+                            self.shared.guesses.succeeded(self.from.ip());
+                        }
+                        if let Some(note) = self.stream.connection_note() {
+                            note.set(login.clone());
+                        }
+                        self.login = Some(Box::new(login));
+                        self.acceptor.accept_auth(last.as_deref())
                     }
-                    if let Some(note) = self.stream.connection_note() {
-                        note.set(login.clone());
-                    }
-                    self.login = Some(Box::new(login));
-                    self.acceptor.accept_auth(last.as_deref())
+                    // A reload has taken the user away meanwhile.
+                    None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
                 }
-                // A reload has taken the user away meanwhile.
-                None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
-            },
+            }
             Verdict::Declined { reason, is_guess } => {
                 if is_guess {
                     self.shared.guesses.failed(Instant::now(), self.from.ip());
@@ -279,7 +282,10 @@ impl UserLogin {
         if let Some(Vouched { user, groups, expires }) = vouched {
             let issuer = exchange.issuer.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
             (principal.user, principal.groups) = (user, groups);
-            return setup.issuers.has(&issuer).then_some(Self { principal, proof: LastingProof::Token { expires, issuer } });
+            return setup
+                .issuers
+                .has(&issuer)
+                .then_some(Self { principal, proof: LastingProof::Token { expires, issuer } });
         }
         if ![scram::PLAIN, scram::PLUS].contains(&exchange.mechanism) {
             return Some(Self { principal, proof: LastingProof::Always });

@@ -14,8 +14,8 @@ use phoebus_net::transport::Target;
 use phoebus_net::{Error, Profile, Stream, code_of, dial};
 use phoebus_proto::endpoint::Host as HostName;
 use phoebus_proto::session::Code;
-use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::auth::{anonymous, scram, token};
+use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::login::LoginError;
 use phoebus_proto::session::message::Hello;
 use std::io;
@@ -217,8 +217,9 @@ impl Pool {
         let code = match error {
             HandshakeError::Closed => Code::Reset,
             HandshakeError::Io(error) => code_of(error),
-            HandshakeError::Protocol(_)
-            | HandshakeError::Login(OwnLoginError::Exchange(LoginError::Protocol(_))) => Code::Protocol,
+            HandshakeError::Protocol(_) | HandshakeError::Login(OwnLoginError::Exchange(LoginError::Protocol(_))) => {
+                Code::Protocol
+            }
             HandshakeError::Login(_) => Code::AuthFailed,
         };
         let name = &self.peer.name;

@@ -84,7 +84,7 @@ async fn bearer(own: &LocalIdentity) -> io::Result<Token> {
 /// The password or the token that was proved on a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
-    Password(Login),
+    Password(Box<Login>),
     Token,
 }
 
@@ -103,7 +103,16 @@ impl OwnLogin {
         let binding = if password.is_some() { stream.channel_binding() } else { None };
         let note = stream.connection_note();
         let is_asked_for_token = own.is_asked_for_token.clone();
-        Ok(Self { contact: own.contact.clone(), password, token, is_asked_for_token, binding, random, note, ..Self::none() })
+        Ok(Self {
+            contact: own.contact.clone(),
+            password,
+            token,
+            is_asked_for_token,
+            binding,
+            random,
+            note,
+            ..Self::none()
+        })
     }
 
     /// None: for a connection on which nothing is requested.
@@ -160,10 +169,11 @@ impl OwnLogin {
         // Whoever has to prove that it knows a password does not get anything else instead.
         if wanted.is_some() && !self.exchange.as_ref().is_some_and(Exchange::awaits_proof) {
             let begun = self.begin_next(asking, open)?;
-            if !begun && wants_token && matches!(self.token, Token::Unusable(_)) {
-                if let Token::Unusable(error) = std::mem::replace(&mut self.token, Token::None) {
-                    return Err(error.into());
-                }
+            if !begun
+                && wants_token
+                && let Token::Unusable(error) = std::mem::replace(&mut self.token, Token::None)
+            {
+                return Err(error.into());
             }
             return Ok(begun);
         }
@@ -172,7 +182,7 @@ impl OwnLogin {
         let goes_on = login::go_on(asking, exchange.as_mut(), password.as_ref(), open);
         self.exchange = exchange;
         if let (Some(note), Some(password), false) = (&self.note, &self.password, self.awaits_proof()) {
-            note.set(Shown::Password(password.clone()));
+            note.set(Shown::Password(Box::new(password.clone())));
         }
         Ok(goes_on?)
     }
@@ -206,7 +216,7 @@ impl OwnLogin {
         let shown = shown.as_deref();
         match (&self.password, &self.token, &self.contact) {
             (Some(own), ..) => {
-                let is_known = matches!(shown, Some(Shown::Password(login)) if login == own);
+                let is_known = matches!(shown, Some(Shown::Password(login)) if **login == *own);
                 (!is_known).then_some(Kind::Password)
             }
             (None, Token::Found(_), _) if self.is_asked_for_token.load(Ordering::Relaxed) => {

@@ -52,6 +52,7 @@ fn agent(gateway: &Pg, transport: &str, credentials: Credentials) -> Pg {
 fn config(gateway: &Pg, port: u16, ways: Vec<Allowed>, credentials: Credentials) -> Config {
     Config::agent(Agent {
         logins: None,
+        bearer: None,
         gateway: gateway.addr.into(),
         port,
         allowed: ways,

@@ -225,7 +225,7 @@ fn errors_name_file_line_and_column() {
         ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice with tcp"),
         (
             "auth = \"scarm\"",
-            "pg.toml:4:8: there is no auth \"scarm\" here; expected none, anonymous, certificate, scram, or",
+            "pg.toml:4:8: there is no auth \"scarm\" here; expected none, anonymous, certificate, scram, token, or",
         ),
         ("auth = []", "pg.toml:4:8: auth is empty; expected none, anonymous"),
         ("auth = [\"anonymous\", \"anonymous\"]", "pg.toml:4:8: auth has \"anonymous\" twice"),
@@ -246,6 +246,42 @@ fn errors_name_file_line_and_column() {
         (
             "[[peer]]\nname = \"a\"\naddress = \"a/1\"\nsecurity = \"none\"\nspeaks_for = [\"*\"]",
             "pg.toml:8:15: who speaks for others has to prove itself; expected security = \"auth\" or \"encrypt\"",
+        ),
+        (
+            "auth = \"token\"",
+            "pg.toml:4:8: auth \"token\" needs certificates; expected [tls] with certificate, key and",
+        ),
+        (
+            "[[issuer]]\nurl = \"http://a.example\"\naudiences = [\"x\"]",
+            "pg.toml:5:7: \"http://a.example\" is no issuer; expected an https:// URL without a query, exactly as",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = []",
+            "pg.toml:6:13: audiences is empty; expected what tokens for this gateway have in \"aud\", such as",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\nalgorithms = [\"HS256\"]",
+            "pg.toml:7:15: there is no asymmetric algorithm \"HS256\"; expected one of: ES256, ES384, EdDSA, RS256",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\nrealm = \"a@b\"",
+            "pg.toml:7:9: \"a@b\" is no realm; expected letters, digits",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\ngroups = \"/a~b\"",
+            "pg.toml:7:10: \"/a~b\" is no claim; expected a claim's name, or a path such as /realm_access/roles",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\nauthorities = \"/no/ca.pem\"",
+            "pg.toml:7:15: cannot read /no/ca.pem: no such file",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\nsecret = \"x\"",
+            "pg.toml:7:1: unknown field `secret`",
+        ),
+        (
+            "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\n[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]",
+            "pg.toml:8:7: the issuer https://a.example stands here twice",
         ),
         ("[datagrams]\naddresses = [\"pg1\"]", "pg.toml:5:14: \"pg1\" is not an address and port such as"),
         (

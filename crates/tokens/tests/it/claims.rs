@@ -31,7 +31,8 @@ fn every_signature_counts() {
 
 #[test]
 fn claims_decide() {
-    let claim = |name: &'static str| move |error: &TokenError| matches!(error, TokenError::Claim(claim, _) if claim == name);
+    let claim =
+        |name: &'static str| move |error: &TokenError| matches!(error, TokenError::Claim(claim, _) if claim == name);
     type Is = Box<dyn Fn(&TokenError) -> bool>;
     let cases: Vec<(Value, Is)> = vec![
         (json!({"exp": NOW - 60}), Box::new(|error| *error == TokenError::Expired(60))),

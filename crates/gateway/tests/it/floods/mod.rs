@@ -148,6 +148,7 @@ fn flooding_program_does_not_delay_agent() {
     let file = tls.lines().find_map(|line| line.strip_prefix("authorities = ")).unwrap().trim_matches('"').to_owned();
     let mut config = Config::agent(Agent {
         logins: None,
+        bearer: None,
         gateway: addr.into(),
         port: addr.port(),
         allowed: vec![Allowed { transport: "tcp".to_owned(), port: None }],

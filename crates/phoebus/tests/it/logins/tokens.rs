@@ -253,7 +253,11 @@ fn silent_issuer_delays_nobody() {
     let token = python(&dir, &["sign", dir.path().to_str().unwrap(), "ES256", "ec", &claims]);
     let mut connect = phoebus();
     connect.args(["connect", "--gateway", &at.to_string(), "--first-hop", "tls", "--ca"]);
-    connect.arg(certificates.file("ca.pem")).arg("127.0.0.1:9").env("HOME", dir.path()).env("XDG_RUNTIME_DIR", dir.path());
+    connect
+        .arg(certificates.file("ca.pem"))
+        .arg("127.0.0.1:9")
+        .env("HOME", dir.path())
+        .env("XDG_RUNTIME_DIR", dir.path());
     connect.env("PHOEBUS_AGENT_IDLE", "100ms").env("BEARER_TOKEN", String::from_utf8(token.stdout).unwrap().trim());
     says(&given(&mut connect, b""), 3, "are not known now");
 }

@@ -119,8 +119,9 @@ impl<V: Verifiers> Check for Acceptor<V> {
                 self.begun = Some(begun);
                 Verdict::Continue(challenge.into_bytes())
             }),
-            Some(begun) => Self::end(&begun, data)
-                .map(|last| Verdict::Proven(Proven { subject: begun.user, vouched: None, last: Some(last.into_bytes()) })),
+            Some(begun) => Self::end(&begun, data).map(|last| {
+                Verdict::Proven(Proven { subject: begun.user, vouched: None, last: Some(last.into_bytes()) })
+            }),
         };
         verdict.unwrap_or_else(Verdict::Refused)
     }

@@ -35,7 +35,7 @@ fn run(
     let mut answer = initiator.answer(&login, &challenge, &mut room)?.to_vec();
     alter(2, &mut answer);
     let (subject, mut last) = match acceptor.receive(&answer) {
-        Verdict::Proven(Proven { subject, last: Some(last) }) => (subject, last),
+        Verdict::Proven(Proven { subject, vouched: None, last: Some(last) }) => (subject, last),
         Verdict::Refused(error) => return Err(error),
         other => panic!("{other:?}"),
     };
