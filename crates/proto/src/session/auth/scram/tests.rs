@@ -29,7 +29,7 @@ fn run(
     let mut challenge = match acceptor.receive(&first) {
         Verdict::Continue(challenge) => challenge,
         Verdict::Refused(error) => return Err(error),
-        Verdict::Proven(proven) => panic!("{proven:?} after one message"),
+        other => panic!("{other:?} after one message"),
     };
     alter(1, &mut challenge);
     let mut answer = initiator.answer(&login, &challenge, &mut room)?.to_vec();
