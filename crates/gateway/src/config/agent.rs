@@ -81,6 +81,7 @@ impl Config {
             allowed,
             in_order: true,
             security: Security::Encrypt,
+            fingerprint: None,
             profile,
             from: Vec::new(),
             speaks_for: Vec::new(),

@@ -35,7 +35,7 @@ use crate::local_acceptor::LocalAcceptor;
 use phoebus_config::bearer::BearerPlaces;
 use phoebus_config::users::Users;
 use phoebus_net::Profile;
-use phoebus_net::credentials::Credentials;
+use phoebus_net::credentials::{Credentials, Fingerprint};
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Principal;
@@ -145,6 +145,8 @@ pub struct Peer {
     pub in_order: bool,
     /// The minimum protection of connections to it and from it.
     pub security: Security,
+    /// SHA-256 of the only certificate that it may show, if it is pinned.
+    pub fingerprint: Option<Fingerprint>,
     /// The settings of connections to it.
     pub profile: Arc<Profile>,
     /// Addresses that its connections come from, besides those of `address`.

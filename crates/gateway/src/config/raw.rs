@@ -48,7 +48,11 @@ pub(super) struct File {
 pub(super) struct Tls {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
-    pub(super) authorities: PathBuf,
+    /// Not needed if every peer has a fingerprint.
+    pub(super) authorities: Option<PathBuf>,
+    /// Files with what the authorities have revoked.
+    #[serde(default)]
+    pub(super) revoked: Vec<PathBuf>,
     /// The secret of QUIC's stateless resets, created at the first start.
     pub(super) reset_key: Option<PathBuf>,
 }
@@ -173,6 +177,8 @@ pub(super) struct Peer {
     /// With `transport = "auto"`: what it may choose from, the preferred one first, each with its port if that differs.
     pub(super) allowed: Option<Spanned<Vec<Spanned<String>>>>,
     pub(super) security: Option<Spanned<String>>,
+    /// SHA-256 of the only certificate that the peer may show.
+    pub(super) fingerprint: Option<Spanned<String>>,
     pub(super) profile: Option<Spanned<String>>,
     /// Overrides the profile's value.
     pub(super) streams: Option<Spanned<u16>>,

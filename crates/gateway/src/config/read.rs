@@ -59,7 +59,7 @@ impl Reader<'_> {
             }
         }
         let profiles = self.profiles(raw.profile, &raw.limits);
-        let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls)).transpose()?;
+        let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls, &raw.peer)).transpose()?;
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
         let drivers = self.drivers(&raw.driver)?;
         let carriage = Carriage::of(credentials.is_some(), drivers.iter().map(|driver| driver.name.clone()));
@@ -299,6 +299,7 @@ impl Reader<'_> {
                 name: name.clone(),
                 address,
                 security,
+                fingerprint: self.pin(peer)?.map(|(_, fingerprint)| fingerprint),
                 transport,
                 allowed,
                 in_order: false,

@@ -5,7 +5,7 @@ use super::read::MayBe;
 use super::reader::Reader;
 use super::{ClientCertificate, ConfigError, Mechanism, SpokenFor, raw};
 use phoebus_config::users::Users;
-use phoebus_net::credentials::{CredentialFiles, Credentials};
+use phoebus_net::credentials::{Credentials, Fingerprint, Trust, parse_fingerprint};
 use phoebus_net::transport::Security;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,15 +13,43 @@ use toml::Spanned;
 
 impl Reader<'_> {
     /// Loads the credentials from the files of `[tls]`, whose names are relative to the configuration.
-    pub(super) fn credentials(&self, tls: &Spanned<raw::Tls>) -> Result<Credentials, ConfigError> {
+    pub(super) fn credentials(&self, tls: &Spanned<raw::Tls>, peers: &[raw::Peer]) -> Result<Credentials, ConfigError> {
         let folder = self.folder();
-        let raw::Tls { certificate, key, authorities, .. } = tls.get_ref();
-        let files = CredentialFiles {
-            certificate: folder.join(certificate),
-            key: folder.join(key),
-            authorities: folder.join(authorities),
+        let raw::Tls { certificate, key, authorities, revoked, .. } = tls.get_ref();
+        let is_without = |peer: &&raw::Peer| {
+            peer.fingerprint.is_none() && peer.security.as_ref().is_none_or(|security| security.get_ref() != "none")
         };
-        Credentials::load(files).map_err(|error| self.at(tls, error.to_string()))
+        if authorities.is_none()
+            && let Some(peer) = peers.iter().find(is_without)
+        {
+            let expected = "expected the peer's fingerprint (phoebus cert show prints it), or authorities in [tls]";
+            return Err(self.at(&peer.name, format!("nobody vouches for {}; {expected}", peer.name.get_ref())));
+        }
+        if authorities.is_none() && !revoked.is_empty() {
+            return Err(self.at(tls, "revoked is for certificates of authorities; expected authorities in [tls]"));
+        }
+        let trust = Trust {
+            authorities: authorities.as_ref().map(|file| folder.join(file)),
+            revoked: revoked.iter().map(|file| folder.join(file)).collect(),
+            pins: peers.iter().filter_map(|peer| self.pin(peer).transpose()).collect::<Result<_, _>>()?,
+        };
+        let loaded = Credentials::load_with(folder.join(certificate), folder.join(key), trust);
+        loaded.map_err(|error| self.at(tls, error.to_string()))
+    }
+
+    /// The name of a peer, and the only certificate that it may show, if it is pinned.
+    pub(super) fn pin(&self, peer: &raw::Peer) -> Result<Option<(String, Fingerprint)>, ConfigError> {
+        let Some(given) = &peer.fingerprint else { return Ok(None) };
+        let read = parse_fingerprint(given.get_ref()).ok_or_else(|| {
+            let expected = "expected the 64 hexadecimal digits that phoebus cert show prints after sha256";
+            self.at(given, format!("\"{}\" is no fingerprint; {expected}", given.get_ref()))
+        })?;
+        if peer.security.as_ref().is_some_and(|security| security.get_ref() == "none") {
+            let message =
+                "a peer without protection shows no certificate; expected no fingerprint, or another security";
+            return Err(self.at(given, message));
+        }
+        Ok(Some((peer.name.get_ref().to_ascii_lowercase(), read)))
     }
 
     /// The users of the file that `[users]` names, relative to the configuration.

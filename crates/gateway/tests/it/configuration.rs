@@ -248,6 +248,18 @@ fn errors_name_file_line_and_column() {
             "pg.toml:8:15: who speaks for others has to prove itself; expected security = \"auth\" or \"encrypt\"",
         ),
         (
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\nfingerprint = \"12:34\"\n[tls]\ncertificate = \"a\"\nkey = \"b\"",
+            "pg.toml:7:15: \"12:34\" is no fingerprint; expected the 64 hexadecimal digits that phoebus cert show prints",
+        ),
+        (
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\n[tls]\ncertificate = \"a\"\nkey = \"b\"",
+            "pg.toml:5:8: nobody vouches for a; expected the peer's fingerprint (phoebus cert show prints it), or authorities",
+        ),
+        (
+            "[tls]\ncertificate = \"a\"\nkey = \"b\"\nrevoked = [\"c\"]",
+            "pg.toml:4:1: revoked is for certificates of authorities; expected authorities in [tls]",
+        ),
+        (
             "auth = \"token\"",
             "pg.toml:4:8: auth \"token\" needs certificates; expected [tls] with certificate, key and",
         ),

@@ -103,7 +103,7 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-fn instant(time: ASN1Time) -> Result<SystemTime, &'static str> {
+pub(super) fn instant(time: ASN1Time) -> Result<SystemTime, &'static str> {
     let seconds = Duration::from_secs(time.timestamp().unsigned_abs());
     let start = SystemTime::UNIX_EPOCH;
     let instant = if time.timestamp() < 0 { start.checked_sub(seconds) } else { start.checked_add(seconds) };

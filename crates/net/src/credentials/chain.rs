@@ -4,7 +4,7 @@ use super::certificate::unusable;
 use super::{CredentialsError, provider};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{Error, RootCertStore};
@@ -38,7 +38,12 @@ pub(super) struct Anchored {
 
 impl Anchored {
     /// Trusts `authorities`, which were read from `file`.
-    pub(super) fn new(file: &Path, authorities: &[CertificateDer<'static>]) -> Result<Self, CredentialsError> {
+    /// `revoked` gives the lists of what they have revoked.
+    pub(super) fn new(
+        file: &Path,
+        authorities: &[CertificateDer<'static>],
+        revoked: &dyn Fn() -> Vec<CertificateRevocationListDer<'static>>,
+    ) -> Result<Self, CredentialsError> {
         let mut roots = RootCertStore::empty();
         for (index, authority) in authorities.iter().enumerate() {
             roots
@@ -48,10 +53,18 @@ impl Anchored {
         let roots = Arc::new(roots);
         let failed = |error: rustls::server::VerifierBuilderError| CredentialsError::Unusable {
             file: file.into(),
-            problem: error.to_string(),
+            problem: format!("it cannot be used with its lists of revoked certificates: {error}"),
         };
-        let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider()).build().map_err(failed)?;
-        let clients = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(failed)?;
+        // An authority without a list has revoked nothing that is known here. A list that is too old tells nothing.
+        let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
+            .with_crls(revoked())
+            .allow_unknown_revocation_status()
+            .enforce_revocation_expiration();
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, provider())
+            .with_crls(revoked())
+            .allow_unknown_revocation_status()
+            .enforce_revocation_expiration();
+        let (servers, clients) = (servers.build().map_err(failed)?, clients.build().map_err(failed)?);
         Ok(Self { servers, clients })
     }
 }

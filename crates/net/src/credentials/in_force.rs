@@ -1,8 +1,9 @@
 //! The credentials in force, and the adapters through which a TLS configuration reads them at each handshake.
 
-use super::certificate::{Certificate, unusable};
-use super::chain::{Anchored, ChainVerifier};
+use super::certificate::{Certificate, names_in, unusable};
+use super::chain::ChainVerifier;
 use super::pinned::{Ephemeral, Fingerprint, Pinned};
+use super::trust::Trusted;
 use super::{CredentialsError, Files, pem, provider};
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -26,21 +27,28 @@ pub(super) struct ActiveCredentials {
     pub(super) authority_expires: SystemTime,
     /// This end's own certificate with its key.
     own: Option<(Certificate, Arc<CertifiedKey>)>,
-    authorities: Vec<CertificateDer<'static>>,
-    peers: Arc<dyn ChainVerifier>,
+    peers: Peers,
+}
+
+/// How peers are verified.
+enum Peers {
+    Trusted(Trusted),
+    /// By a single certificate, which is anybody's.
+    Pinned(Pinned),
 }
 
 impl ActiveCredentials {
     pub(super) fn load(files: &Files) -> Result<Self, CredentialsError> {
         let own = files.own.as_ref().map(|(certificate, key)| own(certificate, key)).transpose()?;
-        let authorities = pem::certificates(&files.authorities)?;
-        let trusted = parse_all(&files.authorities, &authorities)?;
-        let last_authority = trusted.iter().map(|authority| authority.not_after).max();
-        let authority_expires = last_authority.unwrap_or(SystemTime::UNIX_EPOCH);
+        let peers = Trusted::load(&files.trust)?;
+        let file = files.trust.authorities.as_deref().unwrap_or(Path::new(""));
+        let authorities = parse_all(file, peers.authorities())?;
+        let last_authority = authorities.iter().map(|authority| authority.not_after).max();
         let expires = own.as_ref().map(|(_, _, expires)| *expires);
-        let peers = Arc::new(Anchored::new(&files.authorities, &authorities)?);
+        // Without authorities, only this end's own certificate expires.
+        let authority_expires = last_authority.or(expires).unwrap_or(SystemTime::UNIX_EPOCH);
         let own = own.map(|(certificate, key, _)| (certificate, key));
-        Ok(Self { expires, authority_expires, own, authorities, peers })
+        Ok(Self { expires, authority_expires, own, peers: Peers::Trusted(peers) })
     }
 
     /// Credentials of an end whose peer is identified by a pinned certificate.
@@ -50,8 +58,7 @@ impl ActiveCredentials {
             expires: Some(until),
             authority_expires: until,
             own: Some((own.certificate.clone(), own.key.clone())),
-            authorities: Vec::new(),
-            peers: Arc::new(Pinned(peer)),
+            peers: Peers::Pinned(Pinned(peer)),
         }
     }
 
@@ -66,7 +73,35 @@ impl ActiveCredentials {
 
     fn is_as(&self, other: &Self) -> bool {
         let chain = |of: &Self| of.own.as_ref().map(|(_, key)| key.cert.clone());
-        chain(self) == chain(other) && self.authorities == other.authorities
+        let trust_the_same = match (&self.peers, &other.peers) {
+            (Peers::Trusted(own), Peers::Trusted(other)) => own.is_as(other),
+            (Peers::Pinned(own), Peers::Pinned(other)) => own.0 == other.0,
+            _ => false,
+        };
+        chain(self) == chain(other) && trust_the_same
+    }
+
+    /// The names that a peer with this certificate has, which was verified.
+    pub(super) fn names(&self, leaf: &CertificateDer<'_>) -> Vec<String> {
+        match &self.peers {
+            Peers::Trusted(trusted) => trusted.names(leaf),
+            Peers::Pinned(_) => names_in(leaf),
+        }
+    }
+
+    /// A warning for the owner about what is trusted, if any.
+    pub(super) fn trust_warning(&self, now: SystemTime) -> Option<String> {
+        match &self.peers {
+            Peers::Trusted(trusted) => trusted.warning(now),
+            Peers::Pinned(_) => None,
+        }
+    }
+
+    fn verifier(&self) -> &dyn ChainVerifier {
+        match &self.peers {
+            Peers::Trusted(trusted) => trusted,
+            Peers::Pinned(pinned) => pinned,
+        }
     }
 }
 
@@ -199,8 +234,8 @@ impl ServerCertVerifier for PeerVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified =
-            self.holder.get().peers.verify_server(end_entity, intermediates, server_name, ocsp_response, now);
+        let in_force = self.holder.get();
+        let verified = in_force.verifier().verify_server(end_entity, intermediates, server_name, ocsp_response, now);
         verified.map(|()| ServerCertVerified::assertion())
     }
 
@@ -243,7 +278,7 @@ impl ClientCertVerifier for PeerVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.holder.get().peers.verify_client(end_entity, intermediates, now);
+        let verified = self.holder.get().verifier().verify_client(end_entity, intermediates, now);
         verified.map(|()| ClientCertVerified::assertion())
     }
 

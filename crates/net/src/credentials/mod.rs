@@ -9,6 +9,7 @@
 //!   credentials in force at each handshake.
 //! - [`Proof`] tells whether a peer's identity is still valid: until other credentials are in force, and no longer than its
 //!   certificates.
+//! - [`Trust`] may take certificates that authorities have revoked, and peers whose certificate is pinned.
 //! - Two ends that can exchange fingerprints over a trusted channel need no files and no authority: [`Credentials::pinned`].
 //! - [`Certificate`] shows the content of a certificate; [`Authority`] issues one, for sites without an authority.
 //!
@@ -24,12 +25,14 @@ mod pinned;
 mod proof;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use authority::{Authority, Issued};
 pub use certificate::{Certificate, date};
 pub use error::CredentialsError;
-pub use pinned::{Ephemeral, Fingerprint};
+pub use pinned::{Ephemeral, Fingerprint, parse_fingerprint};
 pub use proof::{Identity, Proof};
+pub use trust::Trust;
 
 pub(crate) use pem::certificates;
 
@@ -73,12 +76,13 @@ pub struct Credentials {
 struct Files {
     /// The certificate and its key, if this end has them.
     own: Option<(PathBuf, PathBuf)>,
-    authorities: PathBuf,
+    /// Whom it trusts.
+    trust: Trust,
 }
 
 impl From<CredentialFiles> for Files {
     fn from(CredentialFiles { certificate, key, authorities }: CredentialFiles) -> Self {
-        Self { own: Some((certificate, key)), authorities }
+        Self { own: Some((certificate, key)), trust: Trust { authorities: Some(authorities), ..Trust::default() } }
     }
 }
 
@@ -96,12 +100,20 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`], as [`Credentials::load`].
     pub fn trusting(authorities: &Path) -> Result<Self, CredentialsError> {
-        Self::of(Files { own: None, authorities: authorities.to_owned() })
+        Self::of(Files { own: None, trust: Trust { authorities: Some(authorities.to_owned()), ..Trust::default() } })
+    }
+
+    /// Loads a certificate and its key, with whom they trust.
+    ///
+    /// # Errors
+    /// [`CredentialsError`], as [`Credentials::load`].
+    pub fn load_with(certificate: PathBuf, key: PathBuf, trust: Trust) -> Result<Self, CredentialsError> {
+        Self::of(Files { own: Some((certificate, key)), trust })
     }
 
     /// Credentials that present `own` and accept only a peer whose certificate has the fingerprint `peer`.
     pub fn pinned(own: &Ephemeral, peer: Fingerprint) -> Self {
-        let files = Files { own: None, authorities: PathBuf::new() };
+        let files = Files { own: None, trust: Trust::default() };
         let holder = CredentialStore::new(ActiveCredentials::pinned(own, peer));
         Self { files: Arc::new(files), holder: Arc::new(holder), open: false }
     }
@@ -119,9 +131,11 @@ impl Credentials {
         Self { open: true, ..self.clone() }
     }
 
-    /// Whether both were loaded from the same files, whatever the content was.
+    /// Whether both were loaded from the same files of certificates, whatever the content was, and whomever they do not trust or have
+    /// pinned.
     pub fn same_files(&self, other: &Self) -> bool {
-        self.files == other.files
+        let (own, other) = (&self.files, &other.files);
+        own.own == other.own && own.trust.authorities == other.trust.authorities
     }
 
     /// Rereads the files; every later handshake uses the new content. Returns whether anything changed.
@@ -129,7 +143,7 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`]; the previous credentials stay in force.
     pub fn reload(&self) -> Result<bool, CredentialsError> {
-        if self.files.authorities.as_os_str().is_empty() {
+        if self.files.own.is_none() && self.files.trust.authorities.is_none() {
             // Pinned credentials have no files.
             return Ok(false);
         }
@@ -177,7 +191,11 @@ impl Credentials {
     /// valid yet.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
         let in_force = self.holder.get();
-        let file = self.files.own.as_ref().map_or(&self.files.authorities, |(certificate, _)| certificate).display();
+        let authorities = || self.files.trust.authorities.as_deref().unwrap_or(Path::new(""));
+        let file = self.files.own.as_ref().map_or_else(authorities, |(certificate, _)| certificate).display();
+        if let Some(warning) = in_force.trust_warning(now) {
+            return Some(warning);
+        }
         if let Some(starts) = in_force.certificate().map(|own| own.not_before).filter(|starts| now < *starts) {
             return Some(format!(
                 "the certificate in {file} is not valid before {}: is the clock right?",

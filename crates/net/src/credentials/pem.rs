@@ -2,7 +2,7 @@
 
 use super::CredentialsError;
 use rustls::pki_types::pem::{self, SectionKind};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -24,6 +24,23 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     if found.is_empty() {
         let found = if others { "no certificate but something else" } else { "no certificate" };
         return Err(CredentialsError::Absent { file: file.into(), found, expected: EXPECTED, label: "CERTIFICATE" });
+    }
+    Ok(found)
+}
+
+/// All lists of revoked certificates in the file; at least one. Sections of other kinds are skipped.
+pub(super) fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, CredentialsError> {
+    const EXPECTED: &str = "lists of revoked certificates (CRL)";
+    let text = read(file, EXPECTED, |_| Ok(()))?;
+    let mut found = Vec::new();
+    sections(file, &text, EXPECTED, |kind, der| {
+        if kind == SectionKind::Crl {
+            found.push(CertificateRevocationListDer::from(der));
+        }
+    })?;
+    if found.is_empty() {
+        let found = "no list of revoked certificates";
+        return Err(CredentialsError::Absent { file: file.into(), found, expected: EXPECTED, label: "X509 CRL" });
     }
     Ok(found)
 }

@@ -6,6 +6,7 @@ use super::authority::failed;
 use super::certificate::Certificate;
 use super::chain::ChainVerifier;
 use super::{CredentialsError, provider};
+use phoebus_proto::hex::unhex;
 use rcgen::{CertificateParams, KeyPair};
 use ring::digest;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -19,6 +20,12 @@ const NAME: &str = "pinned.invalid";
 
 /// SHA-256 of a certificate's DER encoding.
 pub type Fingerprint = [u8; 32];
+
+/// Reads a fingerprint: 64 hexadecimal digits, as `phoebus cert show` prints them, or with colons, as OpenSSL does.
+pub fn parse_fingerprint(text: &str) -> Option<Fingerprint> {
+    let digits: String = text.strip_prefix("sha256:").unwrap_or(text).chars().filter(|c| *c != ':').collect();
+    unhex(&digits.to_ascii_lowercase())?.try_into().ok()
+}
 
 /// A freshly made key with its self-signed certificate. Clones share the key.
 #[derive(Clone)]
@@ -57,7 +64,7 @@ impl fmt::Debug for Ephemeral {
     }
 }
 
-fn fingerprint(der: &[u8]) -> Fingerprint {
+pub(super) fn fingerprint(der: &[u8]) -> Fingerprint {
     let mut out = [0; 32];
     out.copy_from_slice(digest::digest(&digest::SHA256, der).as_ref());
     out

@@ -2,7 +2,7 @@
 //! connections live for days, so the owner of a pooled or shared connection checks the identity before each
 //! reuse.
 
-use super::certificate::{expires, names_in};
+use super::certificate::expires;
 use super::in_force::CredentialStore;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Proof {
     }
 
     fn of_at(self, chain: &[CertificateDer<'_>], now: SystemTime) -> Identity {
-        let names = chain.first().map(|own| names_in(own)).unwrap_or_default();
+        let names = chain.first().map(|own| self.holder.get().names(own)).unwrap_or_default();
         // Ignore certificates that had already expired: verification succeeded without them.
         let until = chain.iter().filter_map(|one| expires(one)).filter(|until| *until > now).min();
         Identity { names, proof: Self { until, ..self } }

@@ -126,6 +126,11 @@ fn certificate(problem: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::R
         CertificateError::InvalidPurposeContext { required, .. } => {
             write!(f, "its certificate is not meant for {required:?}; expected one for both ends of a connection")
         }
+        CertificateError::Revoked => f.write_str("its authority has revoked its certificate"),
+        CertificateError::ExpiredRevocationListContext { next_update, .. } => {
+            write!(f, "the list of certificates that its authority has revoked is too old since {}", day(next_update))
+        }
+        CertificateError::Other(own) => write!(f, "{}", own.0),
         other => write!(f, "its certificate is not accepted: {other}"),
     }
 }

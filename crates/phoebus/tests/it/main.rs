@@ -36,6 +36,7 @@ mod gateway_loss;
 mod gateway_pool;
 mod gateway_security;
 mod gateway_stopped;
+mod gateway_trust;
 mod gateway_udp;
 mod gridftp;
 mod gridftp_aware;

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 
 /// Runs a command with this input.
-pub(super) fn given(command: &mut Command, input: &[u8]) -> Output {
+pub(crate) fn given(command: &mut Command, input: &[u8]) -> Output {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
     // A command that fails early does not read it.
@@ -18,7 +18,7 @@ pub(super) fn given(command: &mut Command, input: &[u8]) -> Output {
 }
 
 /// A server that returns what it is sent.
-pub(super) fn echo() -> SocketAddr {
+pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -35,7 +35,7 @@ pub(super) fn echo() -> SocketAddr {
 
 /// Checks how a command has ended, and what it said: nothing secret.
 #[track_caller]
-pub(super) fn says(output: &Output, code: i32, words: &str) {
+pub(crate) fn says(output: &Output, code: i32, words: &str) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.code() == Some(code) && said.contains(words), "{:?}: {said}", output.status);
