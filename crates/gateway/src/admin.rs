@@ -1,9 +1,11 @@
 //! The administration socket: a Unix socket with one JSON request per line, and one line of JSON as the answer.
 //!
 //! ```text
-//! {"command":"status"}      → {"name":"pg1", … }
+//! {"command":"status"}                                          → {"name":"pg1", … }
+//! {"command":"explain","session":"from=192.0.2.7 to=host:22"}   → {"decision":"allow", … }
 //! ```
 
+use crate::explain::explain_by;
 use crate::shared::Shared;
 use crate::slots::SlotCounter;
 use crate::status::Status;
@@ -20,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Longest request in bytes; a command is one word.
+/// Longest request in bytes: a command, and a session to explain.
 const REQUEST_MAX: usize = 4096;
 
 /// Longest wait for the first request of a connection. Programs send it at once.
@@ -30,6 +32,10 @@ const FIRST_LINE: Duration = Duration::from_secs(5);
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 enum Command {
     Status,
+    /// What would become of a session, described as for [`explain`](crate::explain).
+    Explain {
+        session: String,
+    },
 }
 
 /// Listens on a socket at `path`, for the gateway's own user and group. Replaces a socket that a dead gateway left
@@ -123,7 +129,14 @@ async fn answer(shared: &Shared, stream: &UnixStream, asked: &AtomicBool) -> io:
             asked.store(true, Relaxed);
             let mut reply = match serde_json::from_slice(&line) {
                 Ok(Command::Status) => serde_json::to_vec(&Status::of(shared))?,
-                Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
+                Ok(Command::Explain { session }) => {
+                    let setup = shared.setup();
+                    match explain_by(&setup.config, &setup.names, &session).await {
+                        Ok(explanation) => serde_json::to_vec(&explanation)?,
+                        Err(error) => complaint(&error)?,
+                    }
+                }
+                Err(error) => complaint(&error.to_string())?,
             };
             reply.push(b'\n');
             write_all(stream, &reply).await?;
@@ -151,6 +164,11 @@ async fn answer(shared: &Shared, stream: &UnixStream, asked: &AtomicBool) -> io:
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The answer to a request that cannot be answered.
+fn complaint(error: &str) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&serde_json::json!({ "error": error }))
 }
 
 async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {

@@ -1,24 +1,21 @@
-//! Admission of sessions: limits on their number, and the allow rules (P10, P25, invariant 5).
-//!
-//! Names and addresses are judged separately. A destination name passes if a rule names it or, where it is resolved, if
-//! rules admit the addresses that it resolves to. In either case the addresses are checked again once they are known,
-//! so that a name cannot lead where an address would be refused.
+//! Admission of sessions: limits on their number, and what the [`rules`] say (P10, P25, invariant 5).
 //!
 //! Addresses of the gateway's own host are refused unless a range names them. The kernel is asked for them at each
 //! request.
 
-use crate::config::{ANY, Config, Pattern, Peer, Rule, Source, addresses_reached, is_local};
+use crate::config::{Action, Config, Rule, RulePlace, addresses_reached, is_local, is_private};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::route::Next;
+use crate::rules::{self, Verdict};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::{Full, Slot};
 use phoebus_net::reason;
 use phoebus_net::route::{self, Routes};
 use phoebus_proto::endpoint::HostRef;
-use phoebus_proto::session::{Code, Principal};
+use phoebus_proto::session::Code;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Counts the session of `request`. Fails if the gateway takes no more sessions, or has seen this one before.
 pub(crate) fn session(shared: &Shared, setup: &Setup, request: &Request) -> Result<Slot, Refusal> {
@@ -41,27 +38,27 @@ pub(crate) fn session(shared: &Shared, setup: &Setup, request: &Request) -> Resu
     })
 }
 
-/// Whether the configuration allows `request` its destination, as far as known before names are resolved.
-pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Result<(), Refusal> {
+/// Whether the configuration allows `request` its destination, as far as known before names are resolved. Returns the rule that
+/// allows it; none if the addresses will decide.
+pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Result<Option<RulePlace>, Refusal> {
     let destination = request.destination.as_ref();
-    let mut only_own = false;
-    let admitted = match destination.host {
+    let (verdict, own) = match destination.host {
         HostRef::Addr(addr) => {
             let own = is_own(config, next, addr, &mut |addr| route::is_own(addr))?;
-            let admits = |own| rules(config, request).any(|rule| rule.to.iter().any(|to| to.admits(addr, own)));
-            let admitted = admits(own);
-            only_own = !admitted && admits(false);
-            admitted
+            (rules::judge_address(config, request, addr, own), Some((addr, own)))
         }
-        HostRef::Name(_) if patterns_for_name(config, request).next().is_some() => true,
-        // Its addresses will be judged later, and only the gateway that resolves the name can do that.
-        HostRef::Name(_) if matches!(next, Next::Direct(_)) => {
-            rules(config, request).any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_))))
-        }
-        HostRef::Name(_) => false,
+        // Only the gateway that resolves a name can judge its addresses.
+        HostRef::Name(_) => (rules::judge_name(config, request, matches!(next, Next::Direct(_))), None),
     };
-    if admitted { Ok(()) } else { Err(not_allowed(request, &destination.to_string(), only_own)) }
+    match verdict {
+        Verdict::Allowed(_) | Verdict::ByAddress => Ok(verdict.place()),
+        Verdict::Refused(rule) => Err(refused_by(rule, request, &destination.to_string())),
+        Verdict::Unknown => Err(not_allowed(config, request, &destination.to_string(), own)),
+    }
 }
+
+/// An address of a destination's name, and the rule that allows it.
+pub(crate) type AllowedAddress = (SocketAddr, Option<RulePlace>);
 
 /// The `addresses` that are allowed for the destination of `request`, a name that this gateway has resolved to connect
 /// to.
@@ -69,7 +66,7 @@ pub(crate) fn allowed_addresses(
     config: &Config,
     request: &Request,
     addresses: Vec<SocketAddr>,
-) -> Result<Vec<SocketAddr>, Refusal> {
+) -> Result<Vec<AllowedAddress>, Refusal> {
     let mut routes = Routes::default();
     allowed_addresses_by(config, request, addresses, |addr| routes.is_own(addr))
 }
@@ -81,7 +78,7 @@ fn allowed_addresses_by(
     request: &Request,
     addresses: Vec<SocketAddr>,
     mut is_hosts: impl FnMut(IpAddr) -> io::Result<bool>,
-) -> Result<Vec<SocketAddr>, Refusal> {
+) -> Result<Vec<AllowedAddress>, Refusal> {
     let (mut allowed, mut refused) = (Vec::new(), None);
     for addr in addresses {
         let ip = addr.ip();
@@ -92,16 +89,16 @@ fn allowed_addresses_by(
                 continue;
             }
         };
-        let may = |own| {
-            patterns_for_name(config, request).any(|to| to.name_may_lead_to(ip, own))
-                || rules(config, request)
-                    .any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_)) && to.admits(ip, own)))
-        };
-        if may(own) {
-            allowed.push(addr);
-        } else {
-            let what = || format!("{}, which resolves to {ip},", request.destination);
-            refused.get_or_insert_with(|| not_allowed(request, &what(), own && may(false)));
+        let what = || format!("{}, which resolves to {ip},", request.destination);
+        let verdict = rules::judge_address(config, request, ip, own);
+        match verdict {
+            Verdict::Allowed(_) => allowed.push((addr, verdict.place())),
+            Verdict::Refused(rule) => {
+                refused.get_or_insert_with(|| refused_by(rule, request, &what()));
+            }
+            Verdict::ByAddress | Verdict::Unknown => {
+                refused.get_or_insert_with(|| not_allowed(config, request, &what(), Some((ip, own))));
+            }
         }
     }
     match refused {
@@ -137,74 +134,54 @@ fn is_own(
     Ok(false)
 }
 
-/// Whether any rule applies to a client that connects from `from` with a certificate for `proved`, as this principal.
-pub(crate) fn may_ask(config: &Config, from: IpAddr, proved: &[String], principal: &Principal) -> bool {
-    let fits = |source: &Source| match source {
-        Source::Net(net) => net.contains(from),
-        Source::Peer(_) => false,
-        Source::Certificate(certificate) => certificate.fits(proved),
-        Source::User(_) | Source::Group(_) => is_of(config, source, principal),
+/// The refusal of `what` by a rule that denies or redirects it.
+fn refused_by(rule: &Rule, request: &Request, what: &str) -> Refusal {
+    let redirect = match &rule.action {
+        Action::Redirect(gateway) => Some(Box::new(gateway.clone())),
+        Action::Allow | Action::Deny => None,
     };
-    config.rules.iter().any(|rule| rule.from.iter().any(fits))
-}
-
-/// Whether a rule for a user or group is for this principal, which has proved itself here, or to a peer that may speak for it (P12).
-fn is_of(config: &Config, source: &Source, principal: &Principal) -> bool {
-    let by = &principal.spoken_for_by;
-    let speaks = |peer: &Peer| peer.speaks_for.iter().any(|whom| whom.covers(principal));
-    let is_believed = by.is_empty() || config.peers.get(by).is_some_and(speaks);
-    let is_it = match source {
-        Source::User(name) => name == ANY || *name == principal.user,
-        Source::Group(name) => principal.groups.contains(name),
-        _ => false,
+    let reason = match (rule.reason.as_str(), &redirect) {
+        ("", None) => format!("{what} is denied to {}", requester(request)),
+        ("", Some(gateway)) => format!("{what} is reached through {gateway}"),
+        (reason, _) => reason.to_owned(),
     };
-    is_it && is_believed && !principal.user.is_empty()
+    Refusal { redirect, rule: Some(rule.place), ..Refusal::new(Code::NotAllowed, reason) }
 }
 
-/// The rules for the requester and the destination's port.
-fn rules<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &'a Rule> {
-    let from = |source: &Source| match source {
-        Source::Net(net) => net.contains(request.from.ip()),
-        Source::Peer(name) => request.peer.as_ref() == Some(name),
-        Source::Certificate(proved) => proved.fits(&request.proved),
-        Source::User(_) | Source::Group(_) => is_of(config, source, &request.principal),
+/// The refusal of `what` that no rule fits. `at`: the address, and whether it is one of the gateway's own host or links.
+fn not_allowed(config: &Config, request: &Request, what: &str, at: Option<(IpAddr, bool)>) -> Refusal {
+    let would = |addr, own| matches!(rules::judge_address(config, request, addr, own), Verdict::Allowed(_));
+    // The address that stands for a public one is reserved for documentation.
+    let public = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    let hint = match at {
+        Some((addr, true)) if would(addr, false) => {
+            " (it is an address of the gateway's own host or links; only a rule that names it by address covers it)"
+        }
+        Some((addr, _)) if is_private(addr) && would(public, false) => {
+            " (it is an address of a private network; only a rule that names it by address or host covers it)"
+        }
+        _ => "",
     };
-    let port = request.destination.port;
-    config.rules.iter().filter(move |rule| {
-        rule.from.iter().any(from) && (rule.ports.is_empty() || rule.ports.iter().any(|ports| ports.contains(&port)))
-    })
+    Refusal::new(Code::NotAllowed, format!("{what} is not allowed to {}{hint}", requester(request)))
 }
 
-/// The patterns that admit the destination's name.
-fn patterns_for_name<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &'a Pattern> {
-    let host = request.destination.host.as_ref();
-    let names = matches!(host, HostRef::Name(_));
-    rules(config, request).flat_map(|rule| &rule.to).filter(move |to| names && to.fit(host).is_some())
-}
-
-/// `only_own`: rules for the requester would cover the destination if it were not the gateway's own host or link.
-fn not_allowed(request: &Request, what: &str, only_own: bool) -> Refusal {
+/// Who asks, as refusals name them.
+fn requester(request: &Request) -> String {
     let from = || request.from.ip().to_canonical().to_string();
     let own = Some(&request.principal).filter(|principal| !principal.user.is_empty() && request.peer.is_none());
-    let who = match (&request.peer, own) {
+    match (&request.peer, own) {
         (Some(peer), _) => peer.clone(),
         (None, Some(principal)) => format!("{} from {}", principal.user, from()),
         (None, None) => from(),
-    };
-    let hint = if only_own {
-        " (it is an address of the gateway's own host or links; only a rule that names it by address covers it)"
-    } else {
-        ""
-    };
-    Refusal::new(Code::NotAllowed, format!("{what} is not allowed to {who}{hint}"))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use phoebus_proto::endpoint::Endpoint;
-    use phoebus_proto::session::SessionId;
     use phoebus_proto::session::message::Open;
+    use phoebus_proto::session::{Principal, SessionId};
 
     #[test]
     fn address_that_cannot_be_checked_is_refused_alone() {
@@ -216,7 +193,10 @@ mod tests {
         let request = Request::new(&open, ([192, 0, 2, 9], 5).into(), None, Principal::default());
         let [six, four] = ["[2001:db8::1]:7", "192.0.2.1:7"].map(|addr| addr.parse::<SocketAddr>().unwrap());
         let is_hosts = |ip: IpAddr| if ip.is_ipv6() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(false) };
-        let allowed = |addresses| allowed_addresses_by(&config, &request, addresses, is_hosts);
+        let allowed = |addresses| {
+            let allowed = allowed_addresses_by(&config, &request, addresses, is_hosts)?;
+            Ok::<Vec<_>, Refusal>(allowed.into_iter().map(|(addr, _)| addr).collect())
+        };
         assert_eq!(allowed(vec![six, four]).unwrap(), [four]);
         let refusal = allowed(vec![six]).unwrap_err();
         assert_eq!(refusal.code, Code::Internal);

@@ -2,6 +2,7 @@
 
 use crate::admit;
 use crate::aware;
+use crate::config::RulePlace;
 use crate::local_acceptor::{Guard, IncomingSession, LocalAcceptor};
 use crate::pool::{Pool, PooledConnection};
 use crate::refusal::{Refusal, text, tried_by};
@@ -46,6 +47,8 @@ pub(crate) struct Hop {
     pub(crate) slots: Vec<Slot>,
     /// Where datagrams beside the session go, if the next hop takes any.
     pub(crate) onward: Option<Onward>,
+    /// The rule that allows the address that a name led to.
+    pub(crate) rule: Option<RulePlace>,
     /// Tells this process, as the destination, that the session is over.
     _guard: Option<Guard>,
 }
@@ -88,6 +91,7 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
                 onward,
                 streams: u16::try_from(streams).unwrap_or(u16::MAX),
                 slots,
+                rule: None,
                 _guard: None,
                 stream: connection.stream.clone(),
                 to: name.to_owned(),
@@ -102,7 +106,7 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
         }
         Next::Direct(route) => {
             let profile = route.map_or(&config.direct, |route| &route.profile);
-            let (stream, addr) = direct(setup, request, profile).await?;
+            let (stream, addr, rule) = direct(setup, request, profile).await?;
             if request.is_to_aware() {
                 aware::ask(&config.name, request, &stream, config.limits.handshake_timeout.0).await?;
             }
@@ -122,6 +126,7 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
                 lent: None,
                 streams: 1,
                 slots: Vec::new(),
+                rule,
                 _guard: None,
             })
         }
@@ -189,12 +194,18 @@ fn here(inlet: &dyn LocalAcceptor, request: &Request) -> Result<Hop, Refusal> {
         streams: 1,
         slots: Vec::new(),
         onward: None,
+        rule: None,
         _guard: Some(guard),
     })
 }
 
-/// Connects to the destination, and returns its address too. Its name is resolved here, at the last gateway.
-async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<(Stream, SocketAddr), Refusal> {
+/// Connects to the destination. Returns its address too, and the rule that allows it, if a name led there. Names are resolved
+/// here, at the last gateway.
+async fn direct(
+    setup: &Setup,
+    request: &Request,
+    profile: &Profile,
+) -> Result<(Stream, SocketAddr, Option<RulePlace>), Refusal> {
     let limits = &setup.config.limits;
     let limit = limits.connect_timeout.0;
     let deadline = Instant::now() + limit;
@@ -210,7 +221,7 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<(
             let stream = tcp::connect(to, profile, limit).await.map_err(refused)?;
             // Instead of the unspecified address, the kernel has connected to one of this host's.
             let to = if addr.to_canonical().is_unspecified() { stream.peer_addr().unwrap_or(to) } else { to };
-            return Ok((stream, to));
+            return Ok((stream, to, None));
         }
         Host::Name(name) => name,
     };
@@ -218,10 +229,12 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<(
     let found = setup.names.resolve(source, name, destination.port, resolving).await.map_err(refused)?;
     let allowed = admit::allowed_addresses(&setup.config, request, found)?;
     let left = deadline.saturating_duration_since(Instant::now());
-    let stream = match timeout(left, dial::connect(&allowed, profile, left)).await {
+    let addresses: Vec<_> = allowed.iter().map(|(addr, _)| *addr).collect();
+    let stream = match timeout(left, dial::connect(&addresses, profile, left)).await {
         Ok(result) => result.map_err(refused)?,
         Err(_) => return Err(refused(Error::Timeout { to: destination.to_string(), limit: Span(limit) })),
     };
     let to = stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
-    Ok((stream, to))
+    let rule = allowed.iter().find(|(addr, _)| addr.ip().to_canonical() == to.ip().to_canonical());
+    Ok((stream, to, rule.and_then(|(_, rule)| *rule)))
 }

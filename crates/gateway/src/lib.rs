@@ -7,8 +7,7 @@
 //! 1. `accept`: `listening` accepts a connection, which gets a task of its own on one of the `workers`.
 //! 2. `handshake`: reads the greeting and the request, within limits of time and number (`connection`).
 //! 3. `connection::authenticate`: identifies the client or peer, its proven names, and its request (`request`).
-//! 4. `admit`: counts the session, refuses a duplicate, and applies the allow rules, which decide who may connect to
-//!    what.
+//! 4. `admit`: counts the session, refuses a duplicate, and applies the `rules`, which decide who may connect to what.
 //! 5. `route`: chooses the next hop, by the client's path or the routes; `requirements` checks that it can provide what
 //!    the client requires.
 //! 6. `dial`: takes a warm connection from the peer's `pool`, or resolves the destination's name and connects to it.
@@ -59,6 +58,7 @@ mod counters;
 mod data_plane;
 mod datagrams;
 mod dial;
+mod explain;
 mod failure;
 mod gateway;
 mod guesses;
@@ -81,6 +81,7 @@ mod request;
 mod requirements;
 mod reserve;
 mod route;
+mod rules;
 mod serve;
 mod session;
 mod sessions;
@@ -95,6 +96,7 @@ mod workers;
 pub use budget::check;
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
+pub use explain::{AddressExplanation, Explanation, RuleStatus, explain};
 pub use gateway::Gateway;
 pub use local_acceptor::{Guard, IncomingSession, LocalAcceptor};
 pub use path_metrics::SegmentStatus;

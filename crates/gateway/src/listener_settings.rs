@@ -3,12 +3,15 @@
 use crate::config::{Config, Listen, Mechanism};
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, Security};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What a listener requires of its connections.
 #[derive(Debug)]
 pub(crate) struct ListenerSettings {
+    /// The listener's address, as it is configured.
+    pub(crate) address: SocketAddr,
     /// Their transport.
     pub(crate) transport: Box<str>,
     pub(crate) security: Security,
@@ -26,6 +29,7 @@ impl ListenerSettings {
         let buffers = profile.send_buffer.bytes().zip(profile.receive_buffer.bytes());
         Arc::new(Self {
             buffers: buffers.filter(|_| config.buffer().is_some()).map(|(send, receive)| [send, receive]),
+            address: listen.address,
             transport: listen.transport.as_str().into(),
             security: listen.security,
             auth: listen.auth.clone().into(),

@@ -1,6 +1,8 @@
 //! Why a session is refused (P10, P18).
 
+use crate::config::RulePlace;
 use phoebus_net::Error;
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Refused, Requirements};
 
@@ -15,12 +17,16 @@ pub(crate) struct Refusal {
     pub(crate) hop: String,
     /// What would have been accepted.
     pub(crate) limits: Box<Requirements>,
+    /// A gateway that the requester should ask instead.
+    pub(crate) redirect: Option<Box<Endpoint>>,
+    /// The rule that has decided.
+    pub(crate) rule: Option<RulePlace>,
 }
 
 impl Refusal {
     /// By this gateway.
     pub(crate) fn new(code: Code, reason: impl Into<String>) -> Self {
-        Self { code, reason: reason.into(), hop: String::new(), limits: Box::default() }
+        Self { code, reason: reason.into(), hop: String::new(), limits: Box::default(), redirect: None, rule: None }
     }
 
     /// Because of what lies behind `hop`.
@@ -37,6 +43,8 @@ impl Refusal {
             reason: format!("{}{}", refused.reason, better.unwrap_or_default()),
             hop: refused.hop.to_owned(),
             limits: Box::new(refused.limits),
+            redirect: None,
+            rule: None,
         }
     }
 
@@ -47,7 +55,7 @@ impl Refusal {
             reason: text(&self.reason),
             hop: if self.hop.is_empty() { name } else { text(&self.hop) },
             limits: *self.limits,
-            redirect: None,
+            redirect: self.redirect.as_deref().map(Endpoint::as_ref),
         }
     }
 }
@@ -77,7 +85,6 @@ pub(crate) fn text(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phoebus_proto::endpoint::Endpoint;
 
     #[test]
     fn better_gateway_is_named_to_the_client_and_the_path() {

@@ -1,5 +1,8 @@
 //! A request for a session, in owned form, with what the gateway knows about the requester.
 
+use crate::listener_settings::ListenerSettings;
+use phoebus_net::Stream;
+use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::message::{Open, Requirements, feature};
 use phoebus_proto::session::{List, Mode, Principal, SessionId};
@@ -35,6 +38,24 @@ pub(crate) struct Request {
     pub(crate) proved: Vec<String>,
     /// The process of a client's agent; 0 if it does not say, and for peers.
     pub(crate) instance: u64,
+    /// How it arrived.
+    pub(crate) arrival: Arrival,
+}
+
+/// The connection that a request arrived on.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Arrival {
+    /// The address of the listener, as it is configured.
+    pub(crate) listener: Option<SocketAddr>,
+    pub(crate) transport: Box<str>,
+    /// Its protection.
+    pub(crate) security: Security,
+}
+
+impl Arrival {
+    pub(crate) fn of(settings: &ListenerSettings, stream: &Stream) -> Self {
+        Self { listener: Some(settings.address), transport: settings.transport.clone(), security: stream.security() }
+    }
 }
 
 /// What this gateway requests for a hop of its own.
@@ -74,6 +95,7 @@ impl Request {
             peer: peer.map(str::to_owned),
             proved: Vec::new(),
             instance: 0,
+            arrival: Arrival::default(),
         }
     }
 

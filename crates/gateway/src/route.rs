@@ -65,7 +65,7 @@ fn peer_at<'a>(setup: &'a Setup, hop: &Endpoint) -> Result<&'a str, Refusal> {
 }
 
 /// The route that fits the destination most closely; the first of equals.
-fn by_route<'a>(config: &'a Config, host: HostRef<'_>) -> Next<'a> {
+pub(crate) fn by_route<'a>(config: &'a Config, host: HostRef<'_>) -> Next<'a> {
     let mut best: Option<(usize, &Route)> = None;
     for route in &config.routes {
         if let Some(fit) = route.to.fit(host)

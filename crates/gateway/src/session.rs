@@ -10,7 +10,7 @@ use crate::listener_settings::ListenerSettings;
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::relay::{Broken, End, Means, Relay};
-use crate::request::Request;
+use crate::request::{Arrival, Request};
 use crate::requirements;
 use crate::reserve::{InsufficientRate, Neighbour, Segment};
 use crate::route;
@@ -76,8 +76,9 @@ pub(crate) enum Opening {
 }
 
 /// Opens the session that `way` requests, and reports the result to it.
-pub(crate) async fn open(shared: &Shared, setup: &Setup, request: Request, way: &mut impl WayIn) -> Opening {
+pub(crate) async fn open(shared: &Shared, setup: &Setup, mut request: Request, way: &mut impl WayIn) -> Opening {
     let (first, settings) = (way.stream().clone(), way.settings().clone());
+    request.arrival = Arrival::of(&settings, &first);
     let prepared = tokio::select! {
         biased;
         prepared = prepare(shared, setup, &request, &first, &settings) => prepared,
@@ -108,6 +109,7 @@ fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
         destination = %request.destination,
         code = refusal.code.number(),
         hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop },
+        rule = refusal.rule.map(|rule| rule.to_string()).unwrap_or_default(),
         reason = refusal.reason,
         "session refused",
     );
@@ -124,13 +126,14 @@ async fn prepare(
     let asked = Instant::now();
     let slot = admit::session(shared, setup, request)?;
     let next = route::next_hop(setup, request)?;
-    admit::allowed(&setup.config, request, next)?;
+    let rule = admit::allowed(&setup.config, request, next)?;
     requirements::check(&setup.config, request, next, setup.buffer)?;
     let mut hop = dial::connect(shared, setup, request, next).await?;
     let offer = offer(shared, setup, request, first, settings);
     let came_by = came_by(request, settings);
     let datagrams = datagrams(shared, setup, request, first, (&came_by, &mut hop))?;
     let mut facts = facts(request, &hop, settings, asked.elapsed());
+    facts.rule = hop.rule.or(rule);
     if datagrams.is_some() {
         let separator = if facts.note.is_empty() { "" } else { "; " };
         facts.note.push_str(&format!("{separator}datagrams are relayed beside the session"));
@@ -350,6 +353,7 @@ fn facts(request: &Request, hop: &Hop, settings: &ListenerSettings, opening: Dur
         next: hop.to.clone(),
         transports: [settings.transport.clone(), hop.transport.clone()],
         warm: hop.is_warm(),
+        rule: None,
         note: hop.note.clone(),
         opening,
     }

@@ -1,5 +1,6 @@
 //! Open sessions: the facts about each, its byte counts, and how to end it.
 
+use crate::config::RulePlace;
 use crate::failure::{Failure, Side};
 use crate::liveness::{DeadConnections, is_believed};
 use crate::path_metrics::CounterSnapshot;
@@ -38,6 +39,8 @@ pub(crate) struct SessionInfo {
     pub(crate) transports: [Box<str>; 2],
     /// Whether the next hop's connection had carried a session before.
     pub(crate) warm: bool,
+    /// The rule that allows it.
+    pub(crate) rule: Option<RulePlace>,
     /// Requests that were not fulfilled.
     pub(crate) note: String,
     /// From OPEN to OPENED.
@@ -58,6 +61,7 @@ impl Default for SessionInfo {
             next: String::new(),
             transports: ["tcp".into(), "tcp".into()],
             warm: false,
+            rule: None,
             note: String::new(),
             opening: Duration::ZERO,
         }

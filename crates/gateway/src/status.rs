@@ -1,6 +1,7 @@
 //! What `phoebus status` shows: the current state of a gateway.
 
 use crate::counters::Totals;
+use crate::explain::RuleStatus;
 use crate::failure::Side;
 use crate::pool::PoolStatus;
 use crate::sessions::ActiveSession;
@@ -67,6 +68,9 @@ pub struct SessionStatus {
     /// On whose behalf it was opened.
     #[serde(default)]
     pub principal: PrincipalStatus,
+    /// The rule that allows it.
+    #[serde(default)]
+    pub rule: Option<RuleStatus>,
     /// Its destination.
     pub destination: String,
     /// Gateways before this one, separated by commas.
@@ -207,6 +211,7 @@ fn session(live: &Arc<ActiveSession>) -> SessionStatus {
         session: facts.session.to_string(),
         origin: facts.origin.clone(),
         principal: PrincipalStatus::of(&facts.principal),
+        rule: facts.rule.map(Into::into),
         destination: facts.destination.clone(),
         visited: facts.visited.clone(),
         age_s: live.since.elapsed().as_secs_f64(),

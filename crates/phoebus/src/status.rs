@@ -31,26 +31,37 @@ pub(crate) struct Args {
     /// The gateway's administration socket (admin.socket in its configuration)
     #[arg(long, value_name = "SOCKET", env = ADMIN_SOCKET, default_value = "/run/phoebus/gateway.sock")]
     gateway: PathBuf,
+    /// Say instead what would become of a session there: 'user=ada from=192.0.2.7 to=host:22'. Further keys: group, method,
+    /// certificate, peer, listener, transport, security
+    #[arg(long, value_name = "SESSION")]
+    explain: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let status = ask(&args.gateway).with_context(|| format!("cannot ask the gateway at {}", args.gateway.display()))?;
+    let asking = || format!("cannot ask the gateway at {}", args.gateway.display());
+    if let Some(session) = &args.explain {
+        let question = serde_json::json!({ "command": "explain", "session": session });
+        let explanation = ask(&args.gateway, &question).with_context(asking)?;
+        crate::gateway::explain::show(&explanation, None, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status: Status = ask(&args.gateway, &serde_json::json!({ "command": "status" })).with_context(asking)?;
     let text = if args.json { serde_json::to_string_pretty(&status)? + "\n" } else { describe(&status) };
     crate::standard::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(socket: &Path) -> Result<Status> {
+fn ask<T: serde::de::DeserializeOwned>(socket: &Path, question: &serde_json::Value) -> Result<T> {
     let mut stream = UnixStream::connect(socket).map_err(|error| anyhow!(unreachable(&error)))?;
     let unanswered = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => anyhow!("it did not answer within {}", Span(PATIENCE)),
         _ => anyhow!("{}", phoebus_client::reason(&error)),
     };
     stream.set_read_timeout(Some(PATIENCE)).map_err(unanswered)?;
-    stream.write_all(b"{\"command\":\"status\"}\n").map_err(unanswered)?;
+    stream.write_all(format!("{question}\n").as_bytes()).map_err(unanswered)?;
     let mut line = Vec::new();
     BufReader::new(stream).take(ANSWER_MAX).read_until(b'\n', &mut line).map_err(unanswered)?;
     if line.is_empty() {

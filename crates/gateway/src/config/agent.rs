@@ -8,7 +8,7 @@
 use super::range::Net;
 use super::{
     AUTO, Allowed, ClientCertificate, Config, Limits, Listen, Log, Mechanism, Pattern, Peer, Places, Pool, Route, Rule,
-    Source,
+    Rules,
 };
 use phoebus_config::agent::{AGENT, Secret};
 use phoebus_config::bearer::BearerPlaces;
@@ -105,12 +105,8 @@ impl Config {
             rates: BTreeMap::new(),
             unused_profiles: Vec::new(),
             any_control: BTreeSet::new(),
-            rules: vec![Rule {
-                // A program reaches loopback from any address that it has bound its socket to.
-                from: ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).map(Source::Net).collect(),
-                to: everywhere.chain([Pattern::Any]).collect(),
-                ports: Vec::new(),
-            }],
+            // A program reaches loopback from any address that it has bound its socket to.
+            rules: Rules::new(vec![Rule::allow(Vec::new(), everywhere.chain([Pattern::Any]).collect())]),
             limits: Limits::default(),
             datagrams: [Some(four), six].into_iter().flatten().collect(),
             users: Arc::default(),

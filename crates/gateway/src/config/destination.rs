@@ -1,6 +1,6 @@
 //! The configuration of a session-aware destination (S5): a gateway whose sessions end in its own process.
 
-use super::{ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Source};
+use super::{ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Rules, Source};
 use crate::local_acceptor::LocalAcceptor;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
@@ -85,11 +85,10 @@ impl Config {
             rates: BTreeMap::new(),
             unused_profiles: Vec::new(),
             any_control: BTreeSet::new(),
-            rules: vec![Rule {
-                from: sources,
-                to: nets().map(Pattern::Net).chain([Pattern::Any]).collect(),
-                ports: Vec::new(),
-            }],
+            rules: Rules::new(vec![Rule::allow(
+                vec![sources],
+                nets().map(Pattern::Net).chain([Pattern::Any]).collect(),
+            )]),
             datagrams: Vec::new(),
             users: Arc::default(),
             issuers: Vec::new(),

@@ -1,8 +1,8 @@
 //! The configuration of a gateway: read once from TOML into a form that is always valid
 //! (`docs/guide/gateway/reference.md`).
 //!
-//! Every error names file, line, column and what was expected. The default allows nothing: without `[[allow]]` rules,
-//! the gateway refuses every session (invariant 5).
+//! Every error names file, line, column and what was expected. The default allows nothing: without `[[rule]]` and
+//! `[[allow]]`, the gateway refuses every session (invariant 5).
 
 mod agent;
 mod allowed;
@@ -16,6 +16,7 @@ mod range;
 mod raw;
 mod read;
 mod reader;
+mod rules;
 mod security;
 
 pub use agent::Agent;
@@ -28,8 +29,10 @@ pub use error::ConfigError;
 pub use issuer::TokenIssuer;
 pub use pattern::{Pattern, Proved};
 pub use range::Net;
-pub(crate) use range::{addresses_reached, is_local};
+pub(crate) use range::{addresses_reached, is_local, is_private};
 pub use raw::{ClientCertificate, Limits, Log, LogFormat, LogLevel, Mechanism, Pool};
+pub(crate) use rules::ANY;
+pub use rules::{Action, Rule, RulePlace, Rules, Source, Table};
 
 use crate::local_acceptor::LocalAcceptor;
 use phoebus_config::bearer::BearerPlaces;
@@ -43,7 +46,6 @@ use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::{BitRate, in_words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,8 +84,8 @@ pub struct Config {
     pub any_control: BTreeSet<Arc<str>>,
     /// Profiles that no listener, peer or route names.
     pub unused_profiles: Vec<String>,
-    /// The allow rules. Everything else is refused.
-    pub rules: Vec<Rule>,
+    /// Who may connect to what. What no rule allows is refused.
+    pub rules: Rules,
     /// Limits on resources and times.
     pub limits: Limits,
     /// Addresses and UDP ports for datagrams beside sessions; none if it relays none.
@@ -225,45 +227,16 @@ pub struct Route {
     pub profile: Arc<Profile>,
 }
 
-/// An allow rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
-    /// Who may open sessions.
-    pub from: Vec<Source>,
-    /// The destinations.
-    pub to: Vec<Pattern>,
-    /// The ports of the destinations; empty means all.
-    pub ports: Vec<RangeInclusive<u16>>,
-}
-
-/// The name that stands for every user.
-pub(crate) const ANY: &str = "*";
-
-/// Who requests a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A connection from these addresses.
-    Net(Net),
-    /// This peer.
-    Peer(String),
-    /// Clients with a certificate for such a name.
-    Certificate(Proved),
-    /// This user, who has proved a password here; `*` for every user.
-    User(String),
-    /// The users of this group.
-    Group(String),
-}
-
 impl Config {
     /// Warnings about valid settings that are probably mistakes, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let nothing = "there are no [[allow]] rules: every session will be refused";
+        let nothing = "there is no [[allow]] and no [[rule]] that allows: every session will be refused";
         let unused = self.unused_profiles.iter().map(|name| {
             format!(
                 "nothing uses profile \"{name}\"; expected profile = \"{name}\" in a [[listen]], [[peer]] or [[route]]"
             )
         });
-        let sources = || self.rules.iter().flat_map(|rule| &rule.from);
+        let sources = || self.rules.iter().flat_map(|rule| rule.who.iter().flatten());
         let has_users =
             |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. } | Mechanism::Token));
         let speaks_nobody = self.peers.values().all(|peer| peer.speaks_for.is_empty());
@@ -288,7 +261,7 @@ impl Config {
             }
             _ => None,
         });
-        let is_empty = self.rules.is_empty();
+        let is_empty = !self.rules.iter().any(|rule| rule.action == Action::Allow);
         let warnings = [(is_empty, nothing), (is_in_vain, in_vain)].into_iter().filter(|(is_so, _)| *is_so);
         warnings.map(|(_, warning)| warning.to_owned()).chain(unknown).chain(unused).collect()
     }

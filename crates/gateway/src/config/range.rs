@@ -90,7 +90,7 @@ pub(crate) fn is_local(addr: IpAddr) -> bool {
 }
 
 /// Addresses of private networks (RFC 1918, RFC 4193, RFC 6598).
-pub(super) fn is_private(addr: IpAddr) -> bool {
+pub(crate) fn is_private(addr: IpAddr) -> bool {
     addresses_reached(addr).any(|addr| match addr {
         IpAddr::V4(addr) => addr.is_private() || (addr.octets()[0] == 100 && addr.octets()[1] & 0xc0 == 64),
         IpAddr::V6(addr) => addr.is_unique_local(),

@@ -28,7 +28,9 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) route: Vec<Route>,
     #[serde(default)]
-    pub(super) allow: Vec<Allow>,
+    pub(super) rule: Vec<Spanned<Rule>>,
+    #[serde(default)]
+    pub(super) allow: Vec<Spanned<Allow>>,
     #[serde(default)]
     pub(super) limits: Limits,
     #[serde(default)]
@@ -162,7 +164,7 @@ pub enum Mechanism {
 
 /// One name, or several.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a text or a list of texts was expected")]
 pub(super) enum Names {
     One(String),
     Several(Vec<String>),
@@ -240,6 +242,31 @@ pub(super) struct Allow {
     pub(super) from: Vec<Spanned<String>>,
     pub(super) to: Vec<Spanned<String>>,
     pub(super) ports: Option<Spanned<Vec<Spanned<Ports>>>>,
+}
+
+/// Every key that is there must fit.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rule {
+    /// `allow`, `deny` or `redirect`.
+    pub(super) action: Spanned<String>,
+    pub(super) user: Option<Spanned<Names>>,
+    pub(super) group: Option<Spanned<Names>>,
+    pub(super) method: Option<Spanned<Names>>,
+    /// Ranges of addresses.
+    pub(super) from: Option<Spanned<Names>>,
+    pub(super) certificate: Option<Spanned<Names>>,
+    pub(super) peer: Option<Spanned<Names>>,
+    /// Addresses of `[[listen]]`s.
+    pub(super) listener: Option<Spanned<Names>>,
+    pub(super) transport: Option<Spanned<Names>>,
+    pub(super) security: Option<Spanned<Names>>,
+    pub(super) to: Option<Spanned<Names>>,
+    pub(super) ports: Option<Spanned<Vec<Spanned<Ports>>>>,
+    /// The better gateway of a redirect.
+    pub(super) gateway: Option<Spanned<String>>,
+    /// What those are told who are refused.
+    pub(super) reason: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

@@ -2,7 +2,8 @@
 
 use super::carriage::Carriage;
 use super::reader::Reader;
-use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
+use super::rules::Nameable;
+use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, raw};
 use phoebus_config::agent::AGENT;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::is_name;
@@ -70,8 +71,8 @@ impl Reader<'_> {
         let routes = self.routes(&raw.route, &profiles, &peers)?;
         let has_users =
             raw.users.is_some() || !issuers.is_empty() || peers.values().any(|peer| !peer.speaks_for.is_empty());
-        let rules =
-            raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage, has_users)).collect::<Result<_, _>>()?;
+        let nameable = Nameable { name: &name, listeners: &listeners, peers: &peers, carriage: &carriage, has_users };
+        let rules = self.rules(&raw.rule, &raw.allow, &nameable)?;
         let direct = self.profile(None, &profiles)?;
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let any_control = profiles.values().filter(|profile| profile.congestion_control == CongestionControl::Auto);
@@ -341,60 +342,6 @@ impl Reader<'_> {
             routes.push(Route { to, via, profile: self.profile(route.profile.as_ref(), profiles)? });
         }
         Ok(routes)
-    }
-
-    fn rule(
-        &self,
-        raw: &raw::Allow,
-        peers: &BTreeMap<String, Peer>,
-        carriage: &Carriage,
-        has_users: bool,
-    ) -> Result<Rule, ConfigError> {
-        let source = |text: &Spanned<String>| {
-            let name = text.get_ref().to_ascii_lowercase();
-            if let Some(proved) = name.strip_prefix("certificate:") {
-                self.needs_certificates(text, carriage)?;
-                return proved.parse().map(Source::Certificate).map_err(|message: String| self.at(text, message));
-            }
-            // Names of users and groups keep their case.
-            let named =
-                |kind: &str| text.get_ref().strip_prefix(kind).filter(|name| !name.is_empty()).map(str::to_owned);
-            if let Some(source) = named("user:").map(Source::User).or_else(|| named("group:").map(Source::Group)) {
-                if has_users {
-                    return Ok(source);
-                }
-                let expected = "expected [users] with file = \"FILE\" (phoebus passwd makes it), an [[issuer]], or a [[peer]] with speaks_for";
-                return Err(self.at(text, format!("there are no users; {expected}")));
-            }
-            match text.get_ref().parse() {
-                Ok(net) => Ok(Source::Net(net)),
-                Err(_) if peers.contains_key(&name) => Ok(Source::Peer(name)),
-                Err(_) => Err(self.at(
-                    text,
-                    format!(
-                        "\"{}\" is neither an address range such as 10.1.0.0/16 nor a configured peer, nor \
-                         certificate:NAME, user:NAME or group:NAME",
-                        text.get_ref()
-                    ),
-                )),
-            }
-        };
-        let ports = |ports: &Spanned<raw::Ports>| match ports.get_ref() {
-            raw::Ports::One(0) => Err(self.at(ports, "0 is no port")),
-            raw::Ports::One(port) => Ok(*port..=*port),
-            raw::Ports::Text(text) => pattern::ports(text).map_err(|message| self.at(ports, message)),
-        };
-        Ok(Rule {
-            from: raw.from.iter().map(source).collect::<Result<_, _>>()?,
-            to: raw.to.iter().map(|to| self.parse(to)).collect::<Result<_, _>>()?,
-            ports: match &raw.ports {
-                None => Vec::new(),
-                Some(list) if list.get_ref().is_empty() => {
-                    return Err(self.at(list, "ports = [] allows nothing; expected ports, or no such key"));
-                }
-                Some(list) => list.get_ref().iter().map(ports).collect::<Result<_, _>>()?,
-            },
-        })
     }
 
     fn limits(&self, limits: &Limits) -> Result<(), ConfigError> {

@@ -31,6 +31,21 @@ impl Reader<'_> {
         ConfigError::at(self.file, self.text, value.span(), message)
     }
 
+    /// Like [`Reader::at`], for the entry `name` of a list.
+    pub(super) fn at_entry<T>(&self, list: &Spanned<T>, name: &str, message: impl Into<String>) -> ConfigError {
+        let span = list.span();
+        // An entry that is written with escapes is not found, and the list stands for it.
+        let within = self.text.get(span.clone()).and_then(|text| text.find(&format!("\"{name}\"")));
+        let start = span.start + within.unwrap_or(0);
+        ConfigError::at(self.file, self.text, start..span.end, message)
+    }
+
+    /// The line of a value, from 1.
+    pub(super) fn line(&self, value: Range<usize>) -> u32 {
+        let (line, _) = phoebus_proto::text::place(self.text.get(..value.start).unwrap_or_default());
+        u32::try_from(line).unwrap_or(u32::MAX)
+    }
+
     /// `FILE:LINE:COLUMN` of a value.
     pub(super) fn place(&self, value: Range<usize>) -> String {
         let (line, column) = phoebus_proto::text::place(self.text.get(..value.start).unwrap_or_default());

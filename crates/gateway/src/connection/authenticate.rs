@@ -1,22 +1,23 @@
 //! Evaluates a request: the peer's identity, AUTH, and what is requested (P26, P27).
 
 use super::Connection;
-use crate::admit;
 use crate::bundle::{JoinPermit, Owner};
 use crate::config::{Mechanism, TokenIssuer};
 use crate::issuers;
 use crate::mechanisms::Exchange;
 use crate::peer_identity::PeerIdentity;
 use crate::refusal::Refusal;
-use crate::request::Request;
+use crate::request::{Arrival, Request};
+use crate::rules;
 use crate::session::REFUSED;
 use crate::shared::Setup;
 use crate::slots::Slot;
 use phoebus_net::transport::Security;
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::acceptor;
 use phoebus_proto::session::auth::scram::Verifier;
 use phoebus_proto::session::auth::{AuthError, Proven, Verdict, Vouched, anonymous, scram, token};
-use phoebus_proto::session::message::Challenge;
+use phoebus_proto::session::message::{Challenge, Open};
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -99,8 +100,19 @@ impl Connection {
         let welcome = stranger
             && protected
             && !self.must_authenticate(&self.caller(setup))
-            && admit::may_ask(&setup.config, addr, self.proved(), &self.principal());
+            && rules::may_ask(&setup.config, &self.possible_request());
         if welcome { self.shared.admission.client(limits, addr) } else { None }
+    }
+
+    /// A request as the client could send it, to nowhere in particular.
+    fn possible_request(&self) -> Request {
+        let nowhere = Endpoint::from(self.from);
+        let open = Open::new(SessionId([0; 16]), nowhere.as_ref());
+        Request {
+            proved: self.proved().to_vec(),
+            arrival: Arrival::of(&self.settings, &self.stream),
+            ..Request::new(&open, self.from, None, self.principal())
+        }
     }
 
     pub(super) fn asked(&mut self, setup: &Setup) -> Asked {

@@ -110,7 +110,7 @@ fn complete_configuration_is_read() {
     assert_eq!(config.routes[0].via.as_deref(), Some("pg2"));
     assert_eq!((config.routes[1].via.as_deref(), &config.routes[1].profile), (None, &config.listeners[0].profile));
     let rule = &config.rules[0];
-    assert_eq!(rule.from, [Source::Net("10.1.0.0/16".parse::<Net>().unwrap()), Source::Peer("pg2".to_owned())]);
+    assert_eq!(rule.who, [[Source::Net("10.1.0.0/16".parse::<Net>().unwrap()), Source::Peer("pg2".to_owned())]]);
     assert_eq!((&rule.to[..], &rule.ports[..]), (&[Pattern::Any][..], &[22..=22, 5000..=5999][..]));
 }
 

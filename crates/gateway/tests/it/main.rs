@@ -15,6 +15,7 @@ mod passwords;
 mod rates;
 mod refusals;
 mod renewal;
+mod rules;
 mod security;
 mod sessions;
 mod support;

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The keys of a password, which is a number here: the derivation from text is slow on purpose.
-fn keys(password: u8) -> Keys {
+pub(crate) fn keys(password: u8) -> Keys {
     Keys::of(Salting::new(&[password; 16], 4096).unwrap(), &[password; KEY_LEN])
 }
 
 /// Writes a users file, and returns the table that names it.
-fn users(dir: &Path, all: &[(&str, u8, &str)]) -> String {
+pub(crate) fn users(dir: &Path, all: &[(&str, u8, &str)]) -> String {
     let mut text = String::new();
     for (name, password, groups) in all {
         writeln!(text, "{name} {} {groups}", keys(*password).verifier()).unwrap();
@@ -39,7 +39,7 @@ struct Site {
     _listener: std::net::TcpListener,
 }
 
-const AUTH: &str = "auth = \"scram\"\nraw_password = true\n";
+pub(crate) const AUTH: &str = "auth = \"scram\"\nraw_password = true\n";
 
 impl Site {
     /// A gateway that lets in ada, and the group of bob.

@@ -1,5 +1,6 @@
 //! `phoebus gateway`: the gateway as a process, with its log and its runtime.
 
+pub(crate) mod explain;
 mod init;
 
 use crate::exit::Exit;
@@ -33,6 +34,7 @@ Exit codes: 0 stopped by a signal, after all sessions had finished; 1 it could n
 Examples:
   phoebus gateway init --dir gateways pg1.example --peer pg2.example --from 10.1.0.0/16 --to 10.3.0.0/16
   phoebus gateway --config /etc/phoebus/gateway.toml
+  phoebus gateway --config gateway.toml --explain 'user=ada from=192.0.2.7 to=host.example:22'
 "
 )]
 pub(crate) struct Args {
@@ -44,7 +46,11 @@ pub(crate) struct Args {
     /// Only check the configuration, and whether this process may open enough descriptors for its limits
     #[arg(long)]
     check: bool,
-    /// Write the log as JSON, one object a line, whatever the configuration says
+    /// Only say what would become of a session, by which rule and under which limits: 'user=ada from=192.0.2.7 to=host:22'.
+    /// Further keys: group, method, certificate, peer, listener, transport, security
+    #[arg(long, value_name = "SESSION", conflicts_with = "check")]
+    explain: Option<String>,
+    /// Write the log as JSON, one object a line, whatever the configuration says; with --explain, the answer
     #[arg(long)]
     json: bool,
 }
@@ -66,6 +72,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         phoebus_gateway::check(&config).map_err(Exit::usage)?;
         config.warnings().iter().for_each(|warning| eprintln!("phoebus: {}: {warning}", file.display()));
         standard::print(&format!("{} is a valid configuration\n", file.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(session) = &args.explain {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        let answer = runtime.block_on(phoebus_gateway::explain(&config, session));
+        // A thread may still be waiting for a name.
+        runtime.shutdown_background();
+        explain::show(
+            &answer.map_err(|message| Exit::usage(format!("--explain: {message}")))?,
+            Some(&file),
+            args.json,
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     start_log(&config.log, args.json, None)?;

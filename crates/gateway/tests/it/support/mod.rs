@@ -13,7 +13,7 @@ use phoebus_proto::session::datagrams::DatagramGrant;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::login::{self, Random};
 use phoebus_proto::session::message::{Hello, Open, Requirements};
-use phoebus_proto::session::{Code, List, SessionId, plan};
+use phoebus_proto::session::{Code, List, Principal, SessionId, plan, principal};
 use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -202,6 +202,8 @@ pub(crate) struct Ask {
     pub(crate) datagrams: bool,
     /// Features that the session requires.
     pub(crate) required: u64,
+    /// On whose behalf the client claims to come.
+    pub(crate) claims: Principal,
 }
 
 /// The contents of OPENED: the hops as (from, to, warm), and the sum of the round-trip times.
@@ -225,6 +227,7 @@ pub(crate) struct No {
     pub(crate) hop: String,
     pub(crate) reason: String,
     pub(crate) limits: Requirements,
+    pub(crate) redirect: Option<Endpoint>,
 }
 
 impl Ask {
@@ -245,6 +248,7 @@ impl Ask {
             early: Vec::new(),
             datagrams: false,
             required: 0,
+            claims: Principal::default(),
         }
     }
 
@@ -269,9 +273,12 @@ impl Ask {
     pub(crate) fn try_ask_on(&self, mut stream: TcpStream) -> io::Result<Result<(TcpStream, Report), No>> {
         let path: Vec<_> = self.path.iter().map(Endpoint::as_ref).collect();
         let visited: Vec<_> = self.visited.iter().map(String::as_str).collect();
+        let groups: Vec<_> = self.claims.groups.iter().map(String::as_str).collect();
+        let Principal { method, subject, user, spoken_for_by, .. } = &self.claims;
         let open = Open {
             path: List::new(&path),
             visited: List::new(&visited),
+            principal: principal::Of { method, subject, user, groups: List::new(&groups), spoken_for_by },
             requirements: self.requirements,
             resumable: self.resumable,
             datagrams: self.datagrams,
@@ -331,6 +338,7 @@ impl Ask {
                 hop: String::new(),
                 reason: client.challenge().unwrap().mechanisms.iter().collect(),
                 limits: Requirements::default(),
+                redirect: None,
             }),
             state => {
                 let refused = client.refused().unwrap_or_else(|| panic!("{state:?}"));
@@ -339,6 +347,7 @@ impl Ask {
                     hop: refused.hop.to_owned(),
                     reason: refused.reason.to_owned(),
                     limits: refused.limits,
+                    redirect: refused.redirect.map(|better| better.to_owned()),
                 })
             }
         })
