@@ -1,8 +1,9 @@
 //! A running gateway: start, reload, drain.
 
 use crate::admin;
+use crate::audit::OpenFile;
 use crate::budget::Budget;
-use crate::config::{AUTO, Config, Listen};
+use crate::config::{AUTO, Audit, Config, Listen};
 use crate::issuers::Issuers;
 use crate::listening::{ClosingListeners, Running, Settling, bind, run, run_when_address_is_free};
 use crate::monitor;
@@ -54,6 +55,7 @@ impl Gateway {
         let bind = |listen| bind(&config, &transports, listen);
         let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let datagrams = relay_datagrams(&config)?;
+        let audit = open_audit(&config)?;
         let socket = admin.as_deref().map(|path| listen_admin(path, &config.places.admin)).transpose()?;
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
@@ -61,6 +63,7 @@ impl Gateway {
         let issuers = Issuers::start(&config.issuers, None).map_err(StartError::Threads)?;
         let setup = Setup::new(config, (transports, issuers), budget, None);
         let shared = Shared::new(setup, budget.pipes, workers, datagrams);
+        shared.audit.write_to(audit).map_err(StartError::Threads)?;
         let setup = shared.setup();
         info!(
             name = setup.config.name,
@@ -156,6 +159,8 @@ impl Gateway {
                 Err(error) => return Err(error),
             }
         }
+        let audit = open_audit(&config)?;
+        self.shared.audit.write_to(audit).map_err(StartError::Threads)?;
         // Nothing below can fail.
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
@@ -221,6 +226,7 @@ impl Gateway {
         let transports = self.shared.setup().transports.clone();
         let _ = timeout(LAST_WORDS, transports.close()).await;
         self.close_admin();
+        self.shared.audit.end(LAST_WORDS).await;
         if left > 0 {
             warn!(sessions = left, "ended sessions that did not finish");
         }
@@ -285,6 +291,16 @@ fn relay_datagrams(config: &Config) -> Result<Option<DatagramRelay>, StartError>
     let relay = relay?;
     relay.addresses().iter().for_each(|address| info!(%address, "relaying datagrams"));
     Ok(Some(relay))
+}
+
+/// Opens the file of the audit, if the configuration has one. The same file too: it may have another name by now.
+fn open_audit(config: &Config) -> Result<Option<OpenFile>, StartError> {
+    let failed = |audit: &Audit, source| StartError::Audit {
+        place: config.places.audit.clone(),
+        path: audit.file.clone(),
+        source,
+    };
+    config.audit.as_ref().map(|audit| OpenFile::open(audit).map_err(|source| failed(audit, source))).transpose()
 }
 
 fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, StartError> {

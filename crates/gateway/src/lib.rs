@@ -14,9 +14,10 @@
 //! 7. `connection::answer`: sends OPENED, with a report of every hop, or REFUSED.
 //! 8. `relay`: splices bytes both ways until both directions have ended, or until one hop fails, which resets the
 //!    other.
-//! 9. `record`: writes one line to the log. A framed connection returns to its pool.
+//! 9. `audit`: writes who was allowed or refused, by which rule, to a file of its own.
+//! 10. `record`: writes one line to the log. A framed connection returns to its pool.
 //!
-//! `session` performs steps 4 to 9. The trait `session::WayIn` abstracts how a request arrives; `connection` implements
+//! `session` performs steps 4 to 10. The trait `session::WayIn` abstracts how a request arrives; `connection` implements
 //! it.
 //!
 //! If a hop consists of several connections, `bundle` decides which ones may join, and passes them to the relay.
@@ -48,6 +49,7 @@ mod accept;
 mod admin;
 mod admission;
 mod admit;
+mod audit;
 mod aware;
 mod budget;
 mod bundle;
@@ -93,6 +95,7 @@ mod suspicion;
 mod transports;
 mod workers;
 
+pub use audit::AuditStatus;
 pub use budget::check;
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;

@@ -1,7 +1,9 @@
 //! A session at this gateway, from OPEN to its line in the log.
 
 use crate::admit;
+use crate::audit::{Decision, Line, Outcome};
 use crate::bundle::{Offer, Owner};
+use crate::config::RulePlace;
 use crate::counters::count;
 use crate::datagrams;
 use crate::dial::{self, Hop};
@@ -79,12 +81,20 @@ pub(crate) enum Opening {
 pub(crate) async fn open(shared: &Shared, setup: &Setup, mut request: Request, way: &mut impl WayIn) -> Opening {
     let (first, settings) = (way.stream().clone(), way.settings().clone());
     request.arrival = Arrival::of(&settings, &first);
+    let mut allowed = None;
     let prepared = tokio::select! {
         biased;
-        prepared = prepare(shared, setup, &request, &first, &settings) => prepared,
-        () = way.abandoned() => return Opening::Gone,
+        prepared = prepare(shared, setup, &request, (&first, &settings), &mut allowed) => prepared,
+        () = way.abandoned() => {
+            audit(shared, setup, &request, allowed, Outcome::Abandoned, None);
+            return Opening::Gone;
+        }
         () = shared.reached(Phase::Ending) => Err(Refusal::new(Code::Draining, "the gateway has shut down")),
     };
+    match &prepared {
+        Ok(ready) => audit(shared, setup, &request, Some(ready.listed.facts.rule), Outcome::Opened, None),
+        Err(refusal) => audit(shared, setup, &request, allowed, Outcome::Refused, Some(refusal)),
+    }
     match prepared {
         Ok(ready) if way.granted(setup, &ready).await => Opening::Open(ready),
         Ok(_) => Opening::Gone,
@@ -115,19 +125,45 @@ fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
     );
 }
 
-/// Takes `request`, which came on `first`, through all steps up to a connected next hop.
+/// Writes a decision to the audit. `allowed`: the request passed all checks that come before the next hop, by this rule if one
+/// has decided already.
+fn audit(
+    shared: &Shared,
+    setup: &Setup,
+    request: &Request,
+    allowed: Option<Option<RulePlace>>,
+    outcome: Outcome,
+    refusal: Option<&Refusal>,
+) {
+    if !shared.audit.is_on() {
+        return;
+    }
+    // What an address of the name was refused for counts, whatever its name was allowed by.
+    let is_own = |refusal: &Refusal| refusal.hop.is_empty() && refusal.code == Code::NotAllowed;
+    let decision = match (allowed, refusal) {
+        (_, Some(refusal)) if refusal.redirect.is_some() => (Decision::Redirect, refusal.rule),
+        (Some(_), Some(refusal)) if is_own(refusal) => (Decision::Deny, refusal.rule),
+        (Some(rule), _) => (Decision::Allow, rule),
+        (None, refusal) => (Decision::Deny, refusal.and_then(|refusal| refusal.rule)),
+    };
+    shared.audit.add(&Line::session(&setup.config.name, request, decision, (outcome, refusal)));
+}
+
+/// Takes `request`, which came on `first`, through all steps up to a connected next hop. Sets `allowed` to the rule that allows it,
+/// if one has decided, as soon as nothing but the next hop is missing.
 async fn prepare(
     shared: &Shared,
     setup: &Setup,
     request: &Request,
-    first: &Arc<Stream>,
-    settings: &ListenerSettings,
+    (first, settings): (&Arc<Stream>, &ListenerSettings),
+    allowed: &mut Option<Option<RulePlace>>,
 ) -> Result<Box<Ready>, Refusal> {
     let asked = Instant::now();
     let slot = admit::session(shared, setup, request)?;
     let next = route::next_hop(setup, request)?;
     let rule = admit::allowed(&setup.config, request, next)?;
     requirements::check(&setup.config, request, next, setup.buffer)?;
+    *allowed = Some(rule);
     let mut hop = dial::connect(shared, setup, request, next).await?;
     let offer = offer(shared, setup, request, first, settings);
     let came_by = came_by(request, settings);

@@ -1,6 +1,7 @@
 //! The state that all tasks of a gateway share.
 
 use crate::admission::Admission;
+use crate::audit::Audit;
 use crate::budget::Budget;
 use crate::bundle::Bundles;
 use crate::config::{Config, Peer};
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     /// Sessions that more connections may join.
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) counters: Counters,
+    pub(crate) audit: Audit,
     /// Wrong passwords.
     pub(crate) guesses: Guesses,
     pub(crate) phase: watch::Sender<Phase>,
@@ -167,6 +169,7 @@ impl Shared {
             sessions,
             bundles: Arc::default(),
             counters: Counters::default(),
+            audit: Audit::default(),
             guesses: Guesses::default(),
             phase: watch::Sender::new(Phase::Open),
         })

@@ -40,6 +40,16 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The file of the audit cannot be opened.
+    #[error("{place}: cannot write the audit to {}: {}; expected a file that this gateway can make or append to", path.display(), reason(source))]
+    Audit {
+        /// `FILE:LINE:COLUMN` of its name.
+        place: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The secret of QUIC's stateless resets cannot be read or created.
     #[error("cannot use the file for tls.reset_key: {}; expected one that this gateway can make", reason(.0))]
     ResetKey(io::Error),

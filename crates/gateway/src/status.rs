@@ -1,5 +1,6 @@
 //! What `phoebus status` shows: the current state of a gateway.
 
+use crate::audit::AuditStatus;
 use crate::counters::Totals;
 use crate::explain::RuleStatus;
 use crate::failure::Side;
@@ -37,6 +38,9 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Totals since the start.
     pub totals: Totals,
+    /// The audit, if there is one.
+    #[serde(default)]
+    pub audit: Option<AuditStatus>,
     /// The pools of connections to peers.
     pub pools: Vec<PoolStatus>,
     /// The gateway's certificate, if it has one.
@@ -169,6 +173,7 @@ impl Status {
             pipes: shared.data.pipes.usage(),
             sessions,
             totals: shared.counters.totals(),
+            audit: shared.audit.status(),
             pools: setup.peers.values().map(|pool| pool.status()).collect(),
             certificate: setup.transports.credentials.as_ref().and_then(|credentials| {
                 Some(CertificateStatus {

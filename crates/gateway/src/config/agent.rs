@@ -112,6 +112,7 @@ impl Config {
             users: Arc::default(),
             issuers: Vec::new(),
             admin,
+            audit: None,
             places: Places::default(),
             log: Log::default(),
             inlet: None,

@@ -94,6 +94,7 @@ impl Config {
             issuers: Vec::new(),
             limits: Limits { threads: Some(NonZeroUsize::MIN), ..Limits::default() },
             admin: None,
+            audit: None,
             places: Places::default(),
             log: Log::default(),
             inlet: Some(inlet),

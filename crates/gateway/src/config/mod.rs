@@ -46,6 +46,7 @@ use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::{BitRate, in_words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,6 +97,8 @@ pub struct Config {
     pub issuers: Vec<Arc<TokenIssuer>>,
     /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
+    /// Where decisions are written, line by line; `None`: nowhere.
+    pub audit: Option<Audit>,
     /// Positions in the file of settings that can still fail at start.
     pub(crate) places: Places,
     /// How the log is written.
@@ -111,8 +114,18 @@ pub(crate) struct Places {
     pub(crate) listeners: Vec<String>,
     pub(crate) datagrams: String,
     pub(crate) admin: String,
+    pub(crate) audit: String,
     /// Of `limits.sessions`; only the file if it has no such key.
     pub(crate) sessions: String,
+}
+
+/// Where decisions are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audit {
+    /// The file.
+    pub file: PathBuf,
+    /// Most lines that wait to be written.
+    pub queue: NonZeroU32,
 }
 
 /// A socket that accepts sessions.

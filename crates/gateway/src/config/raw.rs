@@ -40,6 +40,7 @@ pub(super) struct File {
     pub(super) issuer: Vec<Issuer>,
     #[serde(default)]
     pub(super) admin: Admin,
+    pub(super) audit: Option<AuditFile>,
     #[serde(default)]
     pub(super) log: Log,
 }
@@ -405,6 +406,21 @@ impl Default for Limits {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Admin {
     pub(super) socket: Option<Spanned<PathBuf>>,
+}
+
+/// Where decisions are written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AuditFile {
+    /// Relative to the configuration.
+    pub(super) file: Spanned<PathBuf>,
+    /// Most lines that wait to be written. Default: 4096, a few megabytes at most, and several seconds of a busy gateway.
+    #[serde(default = "audit_queue")]
+    pub(super) queue: NonZeroU32,
+}
+
+fn audit_queue() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(4095)
 }
 
 /// How the log is written.

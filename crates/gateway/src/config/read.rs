@@ -3,7 +3,7 @@
 use super::carriage::Carriage;
 use super::reader::Reader;
 use super::rules::Nameable;
-use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, raw};
+use super::{Audit, Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, raw};
 use phoebus_config::agent::AGENT;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::is_name;
@@ -88,6 +88,7 @@ impl Reader<'_> {
             listeners: raw.listen.iter().map(|listen| self.place(listen.address.span())).collect(),
             datagrams: raw.datagrams.addresses.as_ref().map(|all| self.place(all.span())).unwrap_or_default(),
             admin: raw.admin.socket.as_ref().map(|socket| self.place(socket.span())).unwrap_or_default(),
+            audit: raw.audit.as_ref().map(|audit| self.place(audit.file.span())).unwrap_or_default(),
             sessions: match self.span(&["limits", "sessions"]) {
                 Some(span) => self.place(span),
                 None => self.file.display().to_string(),
@@ -95,6 +96,7 @@ impl Reader<'_> {
         };
         let datagrams = self.datagrams(raw.datagrams, &listeners)?;
         let users = raw.users.as_ref().map(|users| self.users(&users.file)).transpose()?.unwrap_or_default();
+        let audit = raw.audit.map(|audit| Audit { file: self.folder().join(audit.file.get_ref()), queue: audit.queue });
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
             name,
@@ -117,6 +119,7 @@ impl Reader<'_> {
             users,
             issuers,
             admin,
+            audit,
             places,
             log: raw.log,
             inlet: None,

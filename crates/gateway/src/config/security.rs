@@ -154,7 +154,7 @@ impl Reader<'_> {
         self.folder().join(reset_key.clone().unwrap_or_else(|| key.with_extension("reset")))
     }
 
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         self.file.parent().unwrap_or(Path::new(""))
     }
 

@@ -7,9 +7,12 @@ mod authenticate;
 mod close;
 mod reuse;
 
+use crate::audit::Line;
 use crate::handshake::{greeting, next_request};
 use crate::listener_settings::ListenerSettings;
 use crate::mechanisms::Exchange;
+use crate::refusal::Refusal;
+use crate::request::Arrival;
 use crate::session::{self, Opening, Ready};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
@@ -120,6 +123,7 @@ impl Connection {
                 Asked::Refuse(refusal) => {
                     let (code, reason) = (refusal.code.number(), &refusal.reason);
                     info!(target: session::REFUSED, from = %self.from, code, reason, "request refused");
+                    self.audit(&setup, &refusal);
                     Some(refusal)
                 }
                 Asked::Session(_) if self.place.is_none() => match self.shared.data.workers.place() {
@@ -156,6 +160,15 @@ impl Connection {
             if !Box::pin(self.answer(&setup, refusal)).await {
                 return Box::pin(self.part(CloseReason::Draining)).await;
             }
+        }
+    }
+
+    /// Writes to the audit that this connection may not ask for a session.
+    fn audit(&self, setup: &Setup, refusal: &Refusal) {
+        if self.shared.audit.is_on() {
+            let arrival = Arrival::of(&self.settings, &self.stream);
+            let line = Line::connection(&setup.config.name, self.from.ip(), &arrival, refusal);
+            self.shared.audit.add(&line);
         }
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
 
 mod agent;
+mod audit;
 mod auto;
 mod beacons;
 mod bundles;

@@ -1,0 +1,162 @@
+//! What a line of the audit says. No field holds a secret.
+
+use crate::config::RulePlace;
+use crate::explain::RuleStatus;
+use crate::refusal::Refusal;
+use crate::request::{Arrival, Request};
+use phoebus_net::credentials::date;
+use serde::Serialize;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+/// What was decided about a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Decision {
+    Allow,
+    Deny,
+    Redirect,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    Opened,
+    /// It was refused, by this gateway or by what lies behind it.
+    Refused,
+    /// The requester left before the answer.
+    Abandoned,
+}
+
+/// A decision.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line<'a> {
+    /// RFC 3339, in UTC.
+    time: String,
+    gateway: &'a str,
+    decision: Decision,
+    outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    /// The other end of the connection.
+    from: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<&'a str>,
+    /// The client, as the first gateway saw it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    principal: Option<Who<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listener: Option<String>,
+    transport: &'a str,
+    security: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination: Option<String>,
+    /// The rule that has decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<RuleStatus>,
+    /// The code of a refusal (`docs/protocol/session.md` §7); 0 for none.
+    code: u16,
+    /// Who refuses.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    hop: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redirect: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Who<'a> {
+    method: &'a str,
+    subject: &'a str,
+    user: &'a str,
+    groups: &'a [String],
+    spoken_for_by: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// About a request for a session.
+    pub(crate) fn session(
+        gateway: &'a str,
+        request: &'a Request,
+        (decision, rule): (Decision, Option<RulePlace>),
+        (outcome, refusal): (Outcome, Option<&'a Refusal>),
+    ) -> Self {
+        let principal = &request.principal;
+        let who = Who {
+            method: &principal.method,
+            subject: &principal.subject,
+            user: &principal.user,
+            groups: &principal.groups,
+            spoken_for_by: &principal.spoken_for_by,
+        };
+        Self {
+            session: Some(request.session.to_string()),
+            peer: request.peer.as_deref(),
+            origin: Some(request.origin.to_string()),
+            principal: Some(who).filter(|_| !principal.is_nobody()),
+            destination: Some(request.destination.to_string()),
+            rule: rule.map(Into::into),
+            redirect: refusal.and_then(|refusal| refusal.redirect.as_ref()).map(ToString::to_string),
+            ..Self::bare(gateway, (request.from.ip(), &request.arrival), (decision, outcome), refusal)
+        }
+    }
+
+    /// About a connection that may not ask for a session: it has not authenticated, or not well enough.
+    pub(crate) fn connection(gateway: &'a str, from: IpAddr, arrival: &'a Arrival, refusal: &'a Refusal) -> Self {
+        Self::bare(gateway, (from, arrival), (Decision::Deny, Outcome::Refused), Some(refusal))
+    }
+
+    fn bare(
+        gateway: &'a str,
+        (from, arrival): (IpAddr, &'a Arrival),
+        (decision, outcome): (Decision, Outcome),
+        refusal: Option<&'a Refusal>,
+    ) -> Self {
+        Self {
+            time: now(),
+            gateway,
+            decision,
+            outcome,
+            session: None,
+            from: from.to_canonical(),
+            peer: None,
+            origin: None,
+            principal: None,
+            listener: arrival.listener.map(|listener| listener.to_string()),
+            transport: &arrival.transport,
+            security: arrival.security.name(),
+            destination: None,
+            rule: None,
+            code: refusal.map_or(0, |refusal| refusal.code.number()),
+            hop: refusal.map_or("", |refusal| if refusal.hop.is_empty() { gateway } else { &refusal.hop }),
+            reason: refusal.map_or("", |refusal| &refusal.reason),
+            redirect: None,
+        }
+    }
+}
+
+/// Lines that are missing.
+#[derive(Debug, Serialize)]
+pub(super) struct Lost {
+    time: String,
+    lost: u64,
+}
+
+impl Lost {
+    pub(super) fn line(lost: u64) -> Vec<u8> {
+        let mut text = serde_json::to_vec(&Self { time: now(), lost }).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+}
+
+/// The time, with milliseconds.
+fn now() -> String {
+    let now = SystemTime::now();
+    let part = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_millis();
+    format!("{}.{part:03}Z", date(now).trim_end_matches('Z'))
+}
