@@ -5,6 +5,7 @@
 
 use crate::admit;
 use crate::config::{Config, Listen, Mechanism, RulePlace};
+use crate::quota;
 use crate::refusal::Refusal;
 use crate::request::{Arrival, Request};
 use crate::route::{self, Next};
@@ -127,7 +128,7 @@ pub(crate) async fn explain_by(config: &Config, names: &Names, question: &str) -
         reason,
         gateway: gateway.map(|gateway| gateway.to_string()),
         addresses,
-        limits: limits(config),
+        limits: limits(config, &request),
         notes,
     })
 }
@@ -150,8 +151,8 @@ fn decision(refusal: &Refusal) -> &'static str {
     if refusal.redirect.is_some() { "redirect" } else { "deny" }
 }
 
-/// The limits that bound every session.
-fn limits(config: &Config) -> Vec<String> {
+/// The limits that bound the session.
+fn limits(config: &Config, request: &Request) -> Vec<String> {
     let sessions = match config.limits.sessions {
         Some(sessions) => format!("{sessions} sessions at a time (limits.sessions)"),
         None => "as many sessions at a time as descriptors allow (limits.sessions)".to_owned(),
@@ -160,7 +161,10 @@ fn limits(config: &Config) -> Vec<String> {
         Some(sessions) => format!("{sessions} of them from one source (limits.sessions_per_source)"),
         None => "half of them from one source (limits.sessions_per_source)".to_owned(),
     };
-    vec![sessions, source]
+    let accounts = quota::accounts_of(config, request).into_iter();
+    let accounts = accounts
+        .map(|(account, limit)| format!("{account}: {limit} ([[limit]] {}, line {})", limit.number, limit.line));
+    [sessions, source].into_iter().chain(accounts).collect()
 }
 
 /// Who asks, for people.

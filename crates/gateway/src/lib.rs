@@ -32,7 +32,7 @@
 //! # Limits
 //!
 //! `config::raw` has every limit with its default and the reason for it. `admission` counts pending handshakes,
-//! connections and sessions against them, in all and by source (`slots`). `budget` says how many sessions the
+//! connections and sessions against them, in all and by source (`slots`). `quota` does so by user, group, source and peer. `budget` says how many sessions the
 //! descriptors are enough for. The memory of a session is bounded where the configuration is read (`config::read` sizes
 //! the sockets' buffers, `Config::hold` the pipe), and divided among the connections of a bundle by
 //! `listener_settings`. `monitor` ends sessions that are silent for too long.
@@ -75,6 +75,7 @@ mod monitor;
 mod path_metrics;
 mod peer_identity;
 mod pool;
+mod quota;
 mod record;
 mod refusal;
 mod relay;
@@ -104,6 +105,7 @@ pub use gateway::Gateway;
 pub use local_acceptor::{Guard, IncomingSession, LocalAcceptor};
 pub use path_metrics::SegmentStatus;
 pub use pool::{ChoiceStatus, PoolStatus};
+pub use quota::AccountStatus;
 pub use serve::{Outcome, serve};
 pub use session::REFUSED;
 pub use start_error::StartError;

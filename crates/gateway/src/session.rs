@@ -9,6 +9,7 @@ use crate::datagrams;
 use crate::dial::{self, Hop};
 use crate::failure::Side;
 use crate::listener_settings::ListenerSettings;
+use crate::quota::{self, Taken};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::relay::{Broken, End, Means, Relay};
@@ -42,7 +43,8 @@ pub(crate) struct Ready {
     pub(crate) datagrams: Option<DatagramGrant>,
     /// Registered as open before the requester is told so.
     listed: SessionGuard,
-    slot: Slot,
+    /// What it is counted as: among all sessions, and for its accounts.
+    slot: (Slot, Taken),
 }
 
 /// A way into the gateway: a requester on a connection. The session protocol is one ([`crate::connection`]); agents
@@ -163,6 +165,8 @@ async fn prepare(
     let next = route::next_hop(setup, request)?;
     let rule = admit::allowed(&setup.config, request, next)?;
     requirements::check(&setup.config, request, next, setup.buffer)?;
+    let memory = setup.config.buffer().map_or(0, |one_way| 2 * one_way);
+    let taken = shared.accounts.take(quota::accounts_of(&setup.config, request), memory, asked)?;
     *allowed = Some(rule);
     let mut hop = dial::connect(shared, setup, request, next).await?;
     let offer = offer(shared, setup, request, first, settings);
@@ -183,9 +187,9 @@ async fn prepare(
     let listed = shared.sessions.list(live);
     let booked = request.requirements.rate;
     let reservations = &shared.data.reservations;
-    listed.hold(reservations, booked).map_err(|too_much| taken(request, too_much))?;
+    listed.hold(reservations, booked).map_err(|too_much| insufficient(request, too_much))?;
     hop.rate = booked.or_else(|| reservations.free(&hop.segment).map(|[rate, _]| rate));
-    Ok(Box::new(Ready { hop, offer, mode: request.mode, datagrams: grant, listed, slot }))
+    Ok(Box::new(Ready { hop, offer, mode: request.mode, datagrams: grant, listed, slot: (slot, taken) }))
 }
 
 /// Offers the requester further connections, within limits. A promised bandwidth is held on one connection.
@@ -242,7 +246,7 @@ fn came_by(request: &Request, settings: &ListenerSettings) -> Segment {
 }
 
 /// The refusal if others hold the requested bandwidth.
-fn taken(request: &Request, too_much: InsufficientRate) -> Refusal {
+fn insufficient(request: &Request, too_much: InsufficientRate) -> Refusal {
     let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(too_much.free));
     let reason = format!("{wanted} was requested, but only {free} is not reserved yet");
     let limits = Requirements { rate: Some(free.0), ..Requirements::default() };

@@ -10,6 +10,7 @@ use crate::data_plane::DataPlane;
 use crate::guesses::Guesses;
 use crate::issuers::Issuers;
 use crate::pool::{LocalIdentity, Pool, Timeouts};
+use crate::quota::Accounts;
 use crate::reserve::ReservationRules;
 use crate::sessions::Sessions;
 use crate::slots::{Full, Slot};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) counters: Counters,
     pub(crate) audit: Audit,
+    /// What users, groups, sources and peers use.
+    pub(crate) accounts: Arc<Accounts>,
     /// Wrong passwords.
     pub(crate) guesses: Guesses,
     pub(crate) phase: watch::Sender<Phase>,
@@ -170,6 +173,7 @@ impl Shared {
             bundles: Arc::default(),
             counters: Counters::default(),
             audit: Audit::default(),
+            accounts: Arc::default(),
             guesses: Guesses::default(),
             phase: watch::Sender::new(Phase::Open),
         })

@@ -5,6 +5,7 @@ use crate::counters::Totals;
 use crate::explain::RuleStatus;
 use crate::failure::Side;
 use crate::pool::PoolStatus;
+use crate::quota::AccountStatus;
 use crate::sessions::ActiveSession;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stats;
@@ -38,6 +39,9 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Totals since the start.
     pub totals: Totals,
+    /// What users, groups, sources and peers with limits use, the most used first.
+    #[serde(default)]
+    pub accounts: Vec<AccountStatus>,
     /// The audit, if there is one.
     #[serde(default)]
     pub audit: Option<AuditStatus>,
@@ -173,6 +177,7 @@ impl Status {
             pipes: shared.data.pipes.usage(),
             sessions,
             totals: shared.counters.totals(),
+            accounts: shared.accounts.status(),
             audit: shared.audit.status(),
             pools: setup.peers.values().map(|pool| pool.status()).collect(),
             certificate: setup.transports.credentials.as_ref().and_then(|credentials| {

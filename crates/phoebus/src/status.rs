@@ -1,7 +1,7 @@
 //! `phoebus status`: the state of a gateway on this machine, from its administration socket.
 
 use anyhow::{Context, Result, anyhow, bail};
-use phoebus_gateway::{AuditStatus, PoolStatus, SessionStatus, Status};
+use phoebus_gateway::{AccountStatus, AuditStatus, PoolStatus, SessionStatus, Status};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
 use serde::Deserialize;
@@ -127,6 +127,10 @@ fn describe(status: &Status) -> String {
         if let Some(warning) = &certificate.warning {
             let _ = writeln!(text, "  {warning}");
         }
+    }
+    for AccountStatus { account, sessions, memory } in &status.accounts {
+        let memory = if *memory > 0 { format!(", {} of memory", bytes(*memory)) } else { String::new() };
+        let _ = writeln!(text, "{account}: {sessions} sessions{memory}");
     }
     if let Some(AuditStatus { file, written, lost, failing }) = &status.audit {
         let why = failing.as_ref().map(|why| format!("; it loses lines now: {why}")).unwrap_or_default();

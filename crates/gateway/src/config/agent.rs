@@ -7,8 +7,8 @@
 
 use super::range::Net;
 use super::{
-    AUTO, Allowed, ClientCertificate, Config, Limits, Listen, Log, Mechanism, Pattern, Peer, Places, Pool, Route, Rule,
-    Rules,
+    AUTO, AccountLimits, Allowed, ClientCertificate, Config, Limits, Listen, Log, Mechanism, Pattern, Peer, Places,
+    Pool, Route, Rule, Rules,
 };
 use phoebus_config::agent::{AGENT, Secret};
 use phoebus_config::bearer::BearerPlaces;
@@ -112,6 +112,7 @@ impl Config {
             users: Arc::default(),
             issuers: Vec::new(),
             admin,
+            account_limits: AccountLimits::default(),
             audit: None,
             places: Places::default(),
             log: Log::default(),

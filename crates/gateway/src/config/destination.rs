@@ -1,6 +1,8 @@
 //! The configuration of a session-aware destination (S5): a gateway whose sessions end in its own process.
 
-use super::{ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Rules, Source};
+use super::{
+    AccountLimits, ClientCertificate, Config, Limits, Listen, Log, Net, Pattern, Places, Proved, Rule, Rules, Source,
+};
 use crate::local_acceptor::LocalAcceptor;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
@@ -94,6 +96,7 @@ impl Config {
             issuers: Vec::new(),
             limits: Limits { threads: Some(NonZeroUsize::MIN), ..Limits::default() },
             admin: None,
+            account_limits: AccountLimits::default(),
             audit: None,
             places: Places::default(),
             log: Log::default(),

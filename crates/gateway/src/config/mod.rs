@@ -11,6 +11,7 @@ mod destination;
 mod driver;
 mod error;
 mod issuer;
+mod limit;
 mod pattern;
 mod range;
 mod raw;
@@ -27,6 +28,7 @@ pub use destination::{Destination, Origin};
 pub use driver::Driver;
 pub use error::ConfigError;
 pub use issuer::TokenIssuer;
+pub use limit::{Account, AccountLimits, Kind, Limit, Whom};
 pub use pattern::{Pattern, Proved};
 pub use range::Net;
 pub(crate) use range::{addresses_reached, is_local, is_private};
@@ -87,6 +89,8 @@ pub struct Config {
     pub unused_profiles: Vec<String>,
     /// Who may connect to what. What no rule allows is refused.
     pub rules: Rules,
+    /// What users, groups, sources and peers may use.
+    pub account_limits: AccountLimits,
     /// Limits on resources and times.
     pub limits: Limits,
     /// Addresses and UDP ports for datagrams beside sessions; none if it relays none.

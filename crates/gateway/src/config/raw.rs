@@ -3,7 +3,7 @@
 use phoebus_config::agent::Secret;
 use phoebus_net::Profile;
 use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::units::{ByteSize, Span};
+use phoebus_proto::units::{BitRate, ByteSize, Span};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
@@ -31,6 +31,8 @@ pub(super) struct File {
     pub(super) rule: Vec<Spanned<Rule>>,
     #[serde(default)]
     pub(super) allow: Vec<Spanned<Allow>>,
+    #[serde(default)]
+    pub(super) limit: Vec<Spanned<AccountLimit>>,
     #[serde(default)]
     pub(super) limits: Limits,
     #[serde(default)]
@@ -406,6 +408,24 @@ impl Default for Limits {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Admin {
     pub(super) socket: Option<Spanned<PathBuf>>,
+}
+
+/// What users, groups, sources or peers may use.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccountLimit {
+    pub(super) user: Option<Spanned<String>>,
+    pub(super) group: Option<Spanned<String>>,
+    /// A range of addresses.
+    pub(super) source: Option<Spanned<String>>,
+    pub(super) peer: Option<Spanned<String>>,
+    /// `user`, `group`, `source` or `peer`: each by itself.
+    pub(super) each: Option<Spanned<String>>,
+    pub(super) sessions: Option<NonZeroU32>,
+    /// Per second.
+    pub(super) rate_of_sessions: Option<Spanned<f64>>,
+    pub(super) memory: Option<Spanned<ByteSize>>,
+    pub(super) bandwidth: Option<Spanned<BitRate>>,
 }
 
 /// Where decisions are written.

@@ -12,6 +12,7 @@ mod datagrams;
 mod drivers;
 mod floods;
 mod lifecycle;
+mod limits;
 mod passwords;
 mod rates;
 mod refusals;

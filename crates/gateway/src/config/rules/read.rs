@@ -208,7 +208,11 @@ impl Reader<'_> {
         Ok(who.into_iter().flatten().collect())
     }
 
-    fn needs_users<T>(&self, text: &Spanned<T>, nameable: &Nameable<'_>) -> Result<(), ConfigError> {
+    pub(in super::super) fn needs_users<T>(
+        &self,
+        text: &Spanned<T>,
+        nameable: &Nameable<'_>,
+    ) -> Result<(), ConfigError> {
         if nameable.has_users {
             return Ok(());
         }
