@@ -2,7 +2,7 @@
 
 use crate::dial::Hop;
 use crate::request::Request;
-use crate::reserve::Segment;
+use crate::reserve::Bounds;
 use crate::sessions::SessionDatagrams;
 use crate::shared::{Setup, Shared};
 use phoebus_net::Stream;
@@ -18,15 +18,15 @@ pub(crate) fn relay(
     setup: &Setup,
     request: &Request,
     first: &Stream,
-    (came_by, hop): (&Segment, &Hop),
+    (bounds, hop): (&[Bounds; 2], &Hop),
 ) -> Result<(DatagramGrant, SessionDatagrams), String> {
     let name = &setup.config.name;
     let Some(relay) = &shared.data.datagrams else {
         return Err(format!("{name} relays none (datagrams.addresses)"));
     };
     // Datagrams would pass rates by.
-    let has_rate = |segment: &Segment| shared.data.reservations.free(segment).is_some();
-    if request.requirements.rate.is_some() || has_rate(came_by) || has_rate(&hop.segment) {
+    let has_rate = |bounds: &Bounds| shared.data.reservations.rate(bounds).is_some();
+    if request.requirements.rate.is_some() || bounds.iter().any(has_rate) {
         return Err(format!("{name} holds the session to a rate"));
     }
     let Some(onward) = hop.onward else { return Err(format!("{} grants none", hop.to)) };

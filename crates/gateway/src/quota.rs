@@ -206,6 +206,13 @@ impl Use {
     }
 }
 
+impl Taken {
+    /// The accounts that the session counts for.
+    pub(crate) fn accounts(&self) -> Vec<Account> {
+        self.taken.iter().map(|(account, _)| account.clone()).collect()
+    }
+}
+
 impl Drop for Taken {
     fn drop(&mut self) {
         if self.taken.is_empty() {

@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::relay::{Broken, End, Means, Relay};
 use crate::request::{Arrival, Request};
 use crate::requirements;
-use crate::reserve::{InsufficientRate, Neighbour, Segment};
+use crate::reserve::{Bounds, InsufficientRate, Neighbour, Segment};
 use crate::route;
 use crate::sessions::{ActiveSession, SessionDatagrams, SessionGuard, SessionInfo};
 use crate::shared::{Phase, Setup, Shared};
@@ -171,15 +171,18 @@ async fn prepare(
     let mut hop = dial::connect(shared, setup, request, next).await?;
     let offer = offer(shared, setup, request, first, settings);
     let came_by = came_by(request, settings);
-    let datagrams = datagrams(shared, setup, request, first, (&came_by, &mut hop))?;
+    let accounts = taken.accounts();
+    let bounds =
+        [Bounds::new(came_by, Side::First, &accounts), Bounds::new(hop.segment.clone(), Side::Second, &accounts)];
+    let datagrams = datagrams(shared, setup, request, first, (&bounds, &mut hop))?;
     let mut facts = facts(request, &hop, settings, asked.elapsed());
     facts.rule = hop.rule.or(rule);
     if datagrams.is_some() {
         let separator = if facts.note.is_empty() { "" } else { "; " };
         facts.note.push_str(&format!("{separator}datagrams are relayed beside the session"));
     }
-    let segments = [came_by, hop.segment.clone()];
-    let live = ActiveSession::new(facts, [first, &hop.stream], segments, [settings.user_timeout, hop.user_timeout]);
+    let onward = bounds[1].clone();
+    let live = ActiveSession::new(facts, [first, &hop.stream], bounds, [settings.user_timeout, hop.user_timeout]);
     live.mark(Side::Second, &hop.stats);
     let (grant, datagrams) = datagrams.unzip();
     live.relay_datagrams(datagrams);
@@ -188,7 +191,7 @@ async fn prepare(
     let booked = request.requirements.rate;
     let reservations = &shared.data.reservations;
     listed.hold(reservations, booked).map_err(|too_much| insufficient(request, too_much))?;
-    hop.rate = booked.or_else(|| reservations.free(&hop.segment).map(|[rate, _]| rate));
+    hop.rate = booked.or_else(|| reservations.rate(&onward));
     Ok(Box::new(Ready { hop, offer, mode: request.mode, datagrams: grant, listed, slot: (slot, taken) }))
 }
 
@@ -218,12 +221,12 @@ fn datagrams(
     setup: &Setup,
     request: &Request,
     first: &Stream,
-    (came_by, hop): (&Segment, &mut Hop),
+    (bounds, hop): (&[Bounds; 2], &mut Hop),
 ) -> Result<Option<(DatagramGrant, SessionDatagrams)>, Refusal> {
     if !request.datagrams {
         return Ok(None);
     }
-    match datagrams::relay(shared, setup, request, first, (came_by, hop)) {
+    match datagrams::relay(shared, setup, request, first, (bounds, hop)) {
         Ok(relayed) => Ok(Some(relayed)),
         Err(why) if request.requires_datagrams() => {
             Err(Refusal::new(Code::NoDatagrams, format!("datagrams beside the session were asked for, but {why}")))
@@ -248,7 +251,8 @@ fn came_by(request: &Request, settings: &ListenerSettings) -> Segment {
 /// The refusal if others hold the requested bandwidth.
 fn insufficient(request: &Request, too_much: InsufficientRate) -> Refusal {
     let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(too_much.free));
-    let reason = format!("{wanted} was requested, but only {free} is not reserved yet");
+    let of = too_much.account.map(|account| format!(" of {account}")).unwrap_or_default();
+    let reason = format!("{wanted} was requested, but only {free}{of} is not reserved yet");
     let limits = Requirements { rate: Some(free.0), ..Requirements::default() };
     Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) }
 }

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Side};
 use crate::liveness::{DeadConnections, is_believed};
 use crate::path_metrics::CounterSnapshot;
 use crate::pool::Pool;
-use crate::reserve::{InsufficientRate, Reservation, Reservations, Segment};
+use crate::reserve::{Bounds, InsufficientRate, Reservation, Reservations};
 use crate::slots::Slot;
 use crate::transports::shows_death;
 use phoebus_net::datagram_relay::{Relayed, RelayedFlow};
@@ -91,9 +91,9 @@ pub(crate) struct ActiveSession {
     pub(crate) user_timeouts: [Duration; 2],
     up: AtomicU64,
     down: AtomicU64,
-    /// The segments on either side, whose rates it shares with other sessions; and its parts of those rates, until it
-    /// is over.
-    segments: [Segment; 2],
+    /// What bounds the connections on either side: rates that it shares with other sessions; and its parts of those rates,
+    /// until it is over.
+    bounds: [Bounds; 2],
     held: Mutex<Holding>,
     reservations: OnceLock<Arc<Reservations>>,
     sample: Mutex<Sample>,
@@ -153,7 +153,7 @@ impl ActiveSession {
     pub(crate) fn new(
         facts: SessionInfo,
         streams: [&Arc<Stream>; 2],
-        segments: [Segment; 2],
+        bounds: [Bounds; 2],
         user_timeouts: [Duration; 2],
     ) -> Arc<Self> {
         let now = Instant::now();
@@ -165,7 +165,7 @@ impl ActiveSession {
             further: Default::default(),
             reservations: OnceLock::new(),
             user_timeouts,
-            segments,
+            bounds,
             held: Mutex::default(),
             up: AtomicU64::new(0),
             down: AtomicU64::new(0),
@@ -177,7 +177,7 @@ impl ActiveSession {
         })
     }
 
-    /// Limits its connections to their parts of the rates of its segments, where that is not done yet; to `booked` on
+    /// Limits its connections to their parts of the rates that bound it, where that is not done yet; to `booked` on
     /// both sides, if a bandwidth was requested.
     pub(crate) fn hold(&self, reservations: &Arc<Reservations>, booked: Option<u64>) -> Result<(), InsufficientRate> {
         let _ = self.reservations.set(reservations.clone());
@@ -185,19 +185,19 @@ impl ActiveSession {
         if held.is_over {
             return Ok(());
         }
-        let sides = [&self.first, &self.second].into_iter().zip(&self.segments);
-        for (part, (stream, segment)) in held.parts.iter_mut().zip(sides) {
+        let sides = [&self.first, &self.second].into_iter().zip(&self.bounds);
+        for (part, (stream, bounds)) in held.parts.iter_mut().zip(sides) {
             if part.is_none()
                 && let Some(stream) = stream.upgrade()
             {
-                *part = reservations.hold(segment, &stream, booked)?;
+                *part = reservations.hold(bounds, &stream, booked)?;
             }
         }
         for Further { side, stream, part } in &mut held.further {
             if part.is_none()
                 && let Some(stream) = stream.upgrade()
             {
-                *part = reservations.hold(&self.segments[*side as usize], &stream, None)?;
+                *part = reservations.hold(&self.bounds[*side as usize], &stream, None)?;
             }
         }
         Ok(())
@@ -238,7 +238,7 @@ impl ActiveSession {
         }
         let hold = |reservations: &Arc<Reservations>| {
             // Without a booked bandwidth, this cannot be too much.
-            reservations.hold(&self.segments[side as usize], stream, None).ok().flatten()
+            reservations.hold(&self.bounds[side as usize], stream, None).ok().flatten()
         };
         let part = self.reservations.get().and_then(hold);
         held.further.push(Further { side, stream: Arc::downgrade(stream), part });

@@ -48,7 +48,7 @@ fn start(first: End, second: End) -> JoinHandle<Went> {
         let live = ActiveSession::new(
             SessionInfo::default(),
             [&streams[0], &streams[1]],
-            [crate::reserve::Segment::none(), crate::reserve::Segment::none()],
+            [crate::reserve::Segment::none().into(), crate::reserve::Segment::none().into()],
             [PATIENCE; 2],
         );
         let pool = PipePool::new(4, 256 << 10);

@@ -6,11 +6,18 @@
 //! throttled. This module divides the rate: whenever a session begins or ends, and about fifty times a second while
 //! several connections share one, by what each of them sends (`share`). Where a profile leaves the congestion control
 //! to the gateway, it chooses one that keeps to the rate (`steady`).
+//!
+//! The same holds for the bandwidth of users, groups, sources and peers (`[[limit]]`). So a connection has shares of several
+//! rates at once (`bounds`), and keeps to the least of them. Each rate is divided by itself: a connection that another one
+//! holds back needs less, and leaves the rest to others.
 
+mod bounds;
 mod share;
 mod steady;
 
-use crate::config::Config;
+pub(crate) use bounds::{Bound, Bounds};
+
+use crate::config::{Account, AccountLimits, Config};
 use phoebus_net::transport::Change;
 use phoebus_net::{CongestionControl, Stream};
 use phoebus_proto::units::BitRate;
@@ -43,11 +50,22 @@ pub(crate) struct ReservationRules {
     pub(crate) rates: Rates,
     /// Profiles that leave the congestion control to the gateway.
     pub(crate) any_control: BTreeSet<Arc<str>>,
+    /// The bandwidth of accounts.
+    pub(crate) accounts: AccountLimits,
 }
 
 impl ReservationRules {
     pub(crate) fn of(config: &Config) -> Self {
-        Self { rates: config.rates.clone(), any_control: config.any_control.clone() }
+        let accounts = config.account_limits.clone();
+        Self { rates: config.rates.clone(), any_control: config.any_control.clone(), accounts }
+    }
+
+    /// The rate in bits per second.
+    fn rate(&self, bound: &Bound) -> Option<u64> {
+        match bound {
+            Bound::Segment(segment) => self.rates.get(&segment.profile).map(|rate| rate.0),
+            Bound::Account(account, _) => self.accounts.of(account)?.bandwidth.map(|rate| rate.0),
+        }
     }
 }
 
@@ -77,10 +95,12 @@ pub(crate) enum Neighbour {
 }
 
 /// The requested bandwidth cannot be promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InsufficientRate {
     /// What can be promised, in bits per second.
     pub(crate) free: u64,
+    /// Whose bandwidth does not suffice; `None` for the segment's.
+    pub(crate) account: Option<Account>,
 }
 
 /// All rates of a gateway.
@@ -96,7 +116,7 @@ struct State {
     terms: ReservationRules,
     /// Profiles that had a rate once. Connections made then still keep to it.
     unrated: BTreeSet<Arc<str>>,
-    shared: HashMap<Segment, Shared>,
+    shared: HashMap<Bound, Shared>,
     next: u64,
 }
 
@@ -113,23 +133,36 @@ struct Shared {
 #[derive(Debug)]
 struct Member {
     id: u64,
-    /// Weak, since only the relay keeps the stream open.
-    stream: Weak<Stream>,
+    /// The connection, which is a member of several rates.
+    paced: Arc<Mutex<Paced>>,
+    /// Which of the connection's shares this one is.
+    part: usize,
     booked: Option<u64>,
     meter: Meter,
     /// `Some` if the gateway chooses its congestion control and can change it.
     steady: Option<Steady>,
     /// The share that it was last set to, in bits per second.
     share: f64,
-    /// Setting its share failed, and that was logged.
+}
+
+/// A connection, which keeps to the least of its shares.
+#[derive(Debug)]
+struct Paced {
+    /// Weak, since only the relay keeps the stream open.
+    stream: Weak<Stream>,
+    /// In bits per second.
+    shares: Box<[f64]>,
+    /// What it was last set to.
+    told: f64,
+    /// Setting that failed, and was logged.
     deaf: bool,
 }
 
-/// A session's part in a rate, released on drop.
+/// A connection's parts in the rates that bound it, released on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     reservations: Arc<Reservations>,
-    segment: Segment,
+    bounds: Bounds,
     id: u64,
 }
 
@@ -139,59 +172,79 @@ impl Reservations {
     }
 
     /// The rate of `segment` and the unpromised part of it, in bits per second.
-    pub(crate) fn free(&self, segment: &Segment) -> Option<[u64; 2]> {
+    #[cfg(test)]
+    fn free(&self, segment: &Segment) -> Option<[u64; 2]> {
         let state = self.lock();
-        let rate = state.terms.rates.get(&segment.profile)?.0;
-        let promised = state.shared.get(segment).map_or(0, Shared::promised);
+        let bound = Bound::Segment(segment.clone());
+        let rate = state.terms.rate(&bound)?;
+        let promised = state.shared.get(&bound).map_or(0, Shared::promised);
         Some([rate, rate.saturating_sub(promised)])
     }
 
-    /// Limits `stream` to a part of the rate of `segment`, or to the bandwidth `booked` for it alone. `None` if there
-    /// is neither.
+    /// The least rate that bounds a connection, in bits per second.
+    pub(crate) fn rate(&self, bounds: &Bounds) -> Option<u64> {
+        let state = self.lock();
+        bounds.0.iter().filter_map(|bound| state.terms.rate(bound)).min()
+    }
+
+    /// Limits `stream` to a part of each rate that bounds it, and to the bandwidth `booked` for it alone. `None` if there
+    /// is none of both.
     ///
     /// # Errors
     /// When `booked` exceeds what can still be promised.
     pub(crate) fn hold(
         self: &Arc<Self>,
-        segment: &Segment,
+        bounds: &Bounds,
         stream: &Arc<Stream>,
         booked: Option<u64>,
     ) -> Result<Option<Reservation>, InsufficientRate> {
-        let mut state = self.lock();
-        let rate = state.terms.rates.get(&segment.profile).map(|rate| rate.0);
-        if rate.is_none() && booked.is_none() {
-            if state.unrated.contains(&segment.profile) {
+        let state = &mut *self.lock();
+        let rates: Vec<_> = bounds.0.iter().map(|bound| state.terms.rate(bound)).collect();
+        let profile = |bound: &Bound| match bound {
+            Bound::Segment(segment) => Some(segment.profile.clone()),
+            Bound::Account(..) => None,
+        };
+        if rates.iter().all(Option::is_none) && booked.is_none() {
+            if bounds.0.iter().filter_map(profile).any(|profile| state.unrated.contains(&profile)) {
                 // A connection that has failed needs no change.
                 let _ = stream.set(Change::Rate(None));
             }
             return Ok(None);
         }
-        let promised = state.shared.get(segment).map_or(0, Shared::promised);
-        if let (Some(rate), Some(booked)) = (rate, booked)
-            && promised.saturating_add(booked) > rate
-        {
-            return Err(InsufficientRate { free: rate.saturating_sub(promised) });
+        for (bound, rate) in bounds.0.iter().zip(&rates) {
+            let promised = state.shared.get(bound).map_or(0, Shared::promised);
+            if let (Some(rate), Some(booked)) = (*rate, booked)
+                && promised.saturating_add(booked) > rate
+            {
+                let account = if let Bound::Account(account, _) = bound { Some(account.clone()) } else { None };
+                return Err(InsufficientRate { free: rate.saturating_sub(promised), account });
+            }
         }
         let id = state.next;
         state.next += 1;
-        let steady = (state.terms.any_control.contains(&segment.profile) && is_under_bbr(stream)).then(Steady::new);
-        let shared = state.shared.entry(segment.clone()).or_default();
-        shared.rate = rate;
-        let stream = Arc::downgrade(stream);
-        shared.members.push(Member {
-            id,
-            stream,
-            booked,
-            meter: Meter::new(),
-            steady,
-            share: f64::INFINITY,
-            deaf: false,
-        });
-        shared.divide(segment);
-        if shared.is_contended() || shared.is_steadied() {
-            self.shared.notify_one();
+        let shares = vec![f64::INFINITY; bounds.0.len()].into();
+        let paced = Paced { stream: Arc::downgrade(stream), shares, told: f64::INFINITY, deaf: false };
+        let paced = Arc::new(Mutex::new(paced));
+        // It joins those without a rate too: a reload may give them one.
+        for (part, (bound, rate)) in bounds.0.iter().zip(rates).enumerate() {
+            let is_free = profile(bound).is_some_and(|profile| state.terms.any_control.contains(&profile));
+            let shared = state.shared.entry(bound.clone()).or_default();
+            shared.rate = rate;
+            shared.members.push(Member {
+                id,
+                paced: paced.clone(),
+                part,
+                booked,
+                meter: Meter::new(),
+                steady: (is_free && is_under_bbr(stream)).then(Steady::new),
+                share: f64::INFINITY,
+            });
+            shared.divide(bound);
+            if shared.is_contended() || shared.is_steadied() {
+                self.shared.notify_one();
+            }
         }
-        Ok(Some(Reservation { reservations: self.clone(), segment: segment.clone(), id }))
+        Ok(Some(Reservation { reservations: self.clone(), bounds: bounds.clone(), id }))
     }
 
     /// Applies other rates, to open sessions too.
@@ -199,9 +252,9 @@ impl Reservations {
         let state = &mut *self.lock();
         let old = std::mem::replace(&mut state.terms, terms);
         state.unrated.extend(old.rates.into_keys());
-        for (segment, shared) in &mut state.shared {
-            shared.rate = state.terms.rates.get(&segment.profile).map(|rate| rate.0);
-            shared.divide(segment);
+        for (bound, shared) in &mut state.shared {
+            shared.rate = state.terms.rate(bound);
+            shared.divide(bound);
         }
         self.shared.notify_one();
     }
@@ -221,10 +274,10 @@ impl Reservations {
     fn look(&self, now: Instant) -> Option<Duration> {
         let mut state = self.lock();
         let (mut contended, mut steadied) = (0, false);
-        for (segment, shared) in &mut state.shared {
+        for (bound, shared) in &mut state.shared {
             if shared.is_contended() {
                 shared.look(now);
-                shared.divide(segment);
+                shared.divide(bound);
                 contended += shared.members.len();
             }
             if shared.is_steadied() {
@@ -270,7 +323,7 @@ impl Shared {
     fn look(&mut self, now: Instant) {
         let passed = self.looked.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         for member in &mut self.members {
-            let stats = member.stream.upgrade().and_then(|stream| stream.stats().ok());
+            let stats = member.stream().and_then(|stream| stream.stats().ok());
             if let Some(stats) = stats {
                 member.meter.look(Progress::of(&stats), passed, member.share);
             }
@@ -279,7 +332,7 @@ impl Shared {
 
     /// Sets every member's share, reductions first, so that the sum never exceeds the rate. While a reduction has not
     /// taken effect, no member gets more.
-    fn divide(&mut self, segment: &Segment) {
+    fn divide(&mut self, bound: &Bound) {
         if let [only] = &mut self.members[..] {
             // A single member needs no measurement, and earlier measurements would be stale.
             (only.meter, self.looked) = (Meter::new(), None);
@@ -295,10 +348,10 @@ impl Shared {
         let (less, more): (Vec<_>, Vec<_>) = (0..shares.len()).partition(|i| shares[*i] < self.members[*i].share);
         let mut taken = true;
         for i in less {
-            taken &= self.members[i].set(shares[i], segment);
+            taken &= self.members[i].set(shares[i], bound);
         }
         for i in more.into_iter().filter(|_| taken) {
-            self.members[i].set(shares[i], segment);
+            self.members[i].set(shares[i], bound);
         }
     }
 }
@@ -309,10 +362,19 @@ fn is_under_bbr(stream: &Stream) -> bool {
 }
 
 impl Member {
+    fn stream(&self) -> Option<Arc<Stream>> {
+        self.paced().stream.upgrade()
+    }
+
+    fn paced(&self) -> MutexGuard<'_, Paced> {
+        self.paced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn steady(&mut self, passed: Duration) {
+        let Some(stream) = self.stream() else { return };
+        let share = self.paced().told;
         let Some(steady) = &mut self.steady else { return };
-        let Some(stream) = self.stream.upgrade() else { return };
-        let control = stream.stats().ok().and_then(|stats| steady.look(&stats, passed, self.share));
+        let control = stream.stats().ok().and_then(|stats| steady.look(&stats, passed, share));
         if control.is_some_and(|control| stream.set(Change::CongestionControl(control)).is_err()) {
             // The transport or the kernel does not permit the change: keep the current control.
             self.steady = None;
@@ -322,7 +384,7 @@ impl Member {
     /// Restores the congestion control that it had before it was limited.
     fn release(&mut self) {
         if self.steady.take().is_some_and(|steady| steady.is_cubic())
-            && let Some(stream) = self.stream.upgrade()
+            && let Some(stream) = self.stream()
         {
             // A connection that has failed needs no change.
             let _ = stream.set(Change::CongestionControl(CongestionControl::Bbr));
@@ -330,25 +392,43 @@ impl Member {
     }
 
     /// Sets the share. Returns whether the connection now sends no more than that.
-    fn set(&mut self, share: f64, segment: &Segment) -> bool {
+    fn set(&mut self, share: f64, bound: &Bound) -> bool {
         let is_new = self.share.is_infinite();
         if share == self.share || !is_new && share > self.share && share < self.share * (1.0 + WORTH) {
             return true;
         }
+        let is_kept = self.paced().set(self.part, share, bound);
+        if is_kept {
+            self.share = share;
+        }
+        is_kept
+    }
+}
+
+impl Paced {
+    /// Sets one of its shares. Returns whether the connection now sends no more than that.
+    fn set(&mut self, part: usize, share: f64, bound: &Bound) -> bool {
         let Some(stream) = self.stream.upgrade() else { return true };
-        let rate = share.is_finite().then_some(BitRate(share as u64));
+        let before = std::mem::replace(&mut self.shares[part], share);
+        let least = self.shares.iter().copied().fold(f64::INFINITY, f64::min);
+        if least == self.told {
+            return true;
+        }
+        let is_new = self.told.is_infinite();
+        let rate = least.is_finite().then_some(BitRate(least as u64));
         match stream.set(Change::Rate(rate)) {
-            Ok(()) => (self.share, self.deaf) = (share, false),
+            Ok(()) => (self.told, self.deaf) = (least, false),
             Err(error) if error.kind() == ErrorKind::Unsupported && is_new => {
-                self.share = share;
-                warn!(profile = &*segment.profile, "a transport cannot hold the rate of its profile");
+                self.told = least;
+                warn!(rate = bound.name(), "a transport cannot hold a rate");
             }
             // A connection that has failed sends nothing.
             Err(_) if stream.stats().is_ok_and(|stats| stats.closed) => {}
             Err(error) => {
+                self.shares[part] = before;
                 if !std::mem::replace(&mut self.deaf, true) {
                     let why = phoebus_net::reason(&error);
-                    warn!(profile = &*segment.profile, "a connection does not take its part of the rate: {why}");
+                    warn!(rate = bound.name(), "a connection does not take its part of the rate: {why}");
                 }
                 return false;
             }
@@ -360,19 +440,22 @@ impl Member {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.reservations.lock();
-        let Some(shared) = state.shared.get_mut(&self.segment) else { return };
-        if let Some(at) = shared.members.iter().position(|member| member.id == self.id) {
-            let mut gone = shared.members.swap_remove(at);
-            gone.release();
-            // A connection without a session sends next to nothing, and its next use sets its share.
-            if shared.rate.is_none() {
-                gone.set(f64::INFINITY, &self.segment);
+        for bound in &self.bounds.0 {
+            let Some(shared) = state.shared.get_mut(bound) else { continue };
+            if let Some(at) = shared.members.iter().position(|member| member.id == self.id) {
+                let mut gone = shared.members.swap_remove(at);
+                gone.release();
+                // A connection without a session sends next to nothing, and its next use sets its share of the segment's rate.
+                // Of other rates it has none any more.
+                if shared.rate.is_none() || matches!(bound, Bound::Account(..)) {
+                    gone.set(f64::INFINITY, bound);
+                }
             }
-        }
-        if shared.members.is_empty() {
-            state.shared.remove(&self.segment);
-        } else {
-            shared.divide(&self.segment);
+            if shared.members.is_empty() {
+                state.shared.remove(bound);
+            } else {
+                shared.divide(bound);
+            }
         }
     }
 }

@@ -130,7 +130,7 @@ impl Circuit {
         let id = self.streams.len();
         let stream = Arc::new(Stream::from(Fake { id, sent: sent.clone(), told: self.told.clone() }));
         self.streams.push((stream.clone(), sent));
-        Ok(self.reservations.hold(&Self::segment(), &stream, booked)?.unwrap())
+        Ok(self.reservations.hold(&Self::segment().into(), &stream, booked)?.unwrap())
     }
 
     /// Simulates `looks` checks while the connections send at these rates, within their limits.
@@ -160,7 +160,7 @@ impl Circuit {
 
 fn rates(rate: Option<u64>) -> ReservationRules {
     let rates = rate.map(|rate| ("circuit".into(), BitRate(rate))).into_iter().collect();
-    ReservationRules { rates, any_control: BTreeSet::from(["circuit".into()]) }
+    ReservationRules { rates, any_control: BTreeSet::from(["circuit".into()]), ..ReservationRules::default() }
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn connection_loses_rate_that_was_removed() {
     circuit.reservations.change(rates(None));
     assert_eq!(circuit.rate(0), Some(RATE));
     let stream = circuit.streams[0].0.clone();
-    assert!(circuit.reservations.hold(&Circuit::segment(), &stream, None).unwrap().is_none());
+    assert!(circuit.reservations.hold(&Circuit::segment().into(), &stream, None).unwrap().is_none());
     assert_eq!(circuit.rate(0), None);
 }
 
@@ -265,7 +265,7 @@ fn promise_is_kept_and_not_made_twice() {
     let mut circuit = Circuit::new();
     let promised = circuit.open(Some(60_000_000)).unwrap();
     circuit.expect(&[0.6]);
-    assert_eq!(circuit.open(Some(50_000_000)).unwrap_err(), InsufficientRate { free: 40_000_000 });
+    assert_eq!(circuit.open(Some(50_000_000)).unwrap_err(), InsufficientRate { free: 40_000_000, account: None });
     let _other = circuit.open(None).unwrap();
     circuit.pass(20, &[u64::MAX, 0, u64::MAX]);
     assert_eq!(circuit.rate(0), Some(60_000_000));
@@ -282,7 +282,7 @@ fn booked_bandwidth_is_kept_without_a_profile_rate() {
     let reservations = Reservations::new(ReservationRules::default());
     let told = Arc::new(Told::default());
     let stream = Arc::new(Stream::from(Fake { id: 0, sent: Arc::default(), told: told.clone() }));
-    let held = reservations.hold(&Circuit::segment(), &stream, Some(7_000_000)).unwrap();
+    let held = reservations.hold(&Circuit::segment().into(), &stream, Some(7_000_000)).unwrap();
     assert_eq!(told.rates.lock().unwrap()[&0], Some(7_000_000));
     drop(held);
     assert_eq!(told.rates.lock().unwrap()[&0], None);
@@ -306,4 +306,76 @@ fn bundle_stays_within_the_rate() {
     // The rest was kept for a while for lanes that had just stopped.
     assert!((RATE * seconds * 60 / 100..=RATE * seconds).contains(&sent), "{sent}");
     assert!(circuit.told.most.load(Relaxed) <= RATE);
+}
+
+/// Limits of 40 Mbit/s for each user, and of 60 Mbit/s for a peer.
+fn accounts() -> AccountLimits {
+    let text = "name = \"pg\"\n[[listen]]\naddress = \"127.0.0.1:5006\"\n[[peer]]\nname = \"pg1\"\naddress = \"pg1.example\"\n\
+                security = \"none\"\n[[limit]]\neach = \"user\"\nbandwidth = \"40mbit\"\n\
+                [[limit]]\npeer = \"pg1\"\nbandwidth = \"60mbit\"\n";
+    Config::parse(text, "pg.toml".as_ref()).unwrap().account_limits
+}
+
+impl Circuit {
+    /// A session's connection towards its destination, of this user, brought by pg1.
+    fn open_for(&mut self, user: &str, booked: Option<u64>) -> Result<Option<Reservation>, InsufficientRate> {
+        let sent = Arc::new(AtomicU64::new(0));
+        let id = self.streams.len();
+        let stream = Arc::new(Stream::from(Fake { id, sent: sent.clone(), told: self.told.clone() }));
+        self.streams.push((stream.clone(), sent));
+        let accounts = [Account::User(user.to_owned()), Account::Peer("pg1".to_owned())];
+        let bounds = Bounds::new(Self::segment(), crate::failure::Side::Second, &accounts);
+        self.reservations.hold(&bounds, &stream, booked)
+    }
+}
+
+#[test]
+fn connection_keeps_to_the_least_of_its_shares() {
+    let mut circuit = Circuit::new();
+    circuit.reservations.change(ReservationRules { accounts: accounts(), ..rates(Some(RATE)) });
+    let ada = circuit.open_for("ada", None).unwrap();
+    circuit.expect(&[0.4]);
+    let _more = [circuit.open_for("ada", None).unwrap(), circuit.open_for("bob", None).unwrap()];
+    circuit.pass(50, &[u64::MAX; 3]);
+    // The peer's 60 are shared by three, and ada's 40 by two of them.
+    circuit.expect(&[0.2, 0.2, 0.2]);
+    circuit.pass(100, &[u64::MAX, 0, u64::MAX]);
+    let [first, third] = [0, 2].map(|id| circuit.rate(id).unwrap());
+    assert!(first <= 40_000_000 && third <= 40_000_000 && first + third <= 60_000_000, "{first} {third}");
+    assert!(first + third >= 55_000_000, "what one leaves, the others get: {first} {third}");
+    // The other direction is counted by itself.
+    let down = Bounds::new(Circuit::segment(), crate::failure::Side::First, &[Account::Peer("pg1".to_owned())]);
+    assert_eq!(circuit.reservations.rate(&down), Some(60_000_000));
+    drop(ada);
+    circuit.pass(50, &[0, u64::MAX, u64::MAX]);
+    let [second, third] = [1, 2].map(|id| circuit.rate(id).unwrap());
+    assert!([second, third].iter().all(|rate| (29_000_000..=31_000_000).contains(rate)), "{second} {third}");
+}
+
+#[test]
+fn promises_are_made_of_every_rate() {
+    let mut circuit = Circuit::new();
+    circuit.reservations.change(ReservationRules { accounts: accounts(), ..rates(None) });
+    let held = circuit.open_for("ada", Some(30_000_000)).unwrap();
+    assert_eq!(circuit.rate(0), Some(30_000_000));
+    let free = |free, account| InsufficientRate { free, account: Some(account) };
+    assert_eq!(
+        circuit.open_for("ada", Some(11_000_000)).unwrap_err(),
+        free(10_000_000, Account::User("ada".to_owned()))
+    );
+    assert_eq!(
+        circuit.open_for("bob", Some(31_000_000)).unwrap_err(),
+        free(30_000_000, Account::Peer("pg1".to_owned()))
+    );
+    // Nothing is left behind for whoever has the connection next.
+    drop(held);
+    assert_eq!(circuit.rate(0), None);
+    assert!(circuit.reservations.lock().shared.is_empty());
+    // A reload that adds or takes away a limit holds for open connections.
+    circuit.reservations.change(rates(Some(RATE)));
+    let _held = circuit.open_for("ada", None).unwrap();
+    circuit.reservations.change(ReservationRules { accounts: accounts(), ..rates(Some(RATE)) });
+    assert_eq!(circuit.rate(3), Some(40_000_000));
+    circuit.reservations.change(rates(None));
+    assert_eq!(circuit.rate(3), None);
 }

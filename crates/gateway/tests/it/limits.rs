@@ -5,6 +5,7 @@ use super::passwords::{AUTH, keys, users};
 use super::support::{Ask, Certificates, No, PATIENCE, Pg, address, destination, reset};
 use phoebus_gateway::config::Config;
 use phoebus_proto::session::Code;
+use phoebus_proto::session::message::Requirements;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Instant;
@@ -103,6 +104,25 @@ fn sessions_per_second_and_memory_are_limited() {
     assert_eq!(reason, "group physics has 1MiB of its 5MiB of memory left, and a session takes 2MiB ([[limit]] 1)");
     assert_eq!(site.pg.status().accounts[0].memory, 4 << 20);
     drop(site.open("eve").unwrap());
+}
+
+#[test]
+fn bandwidth_is_shared_and_promised_once() {
+    let profile = "[profile.default]\nrate = \"1gbit\"\n";
+    let site = Site::new(&format!("{profile}{}", limit("each = \"user\"\nbandwidth = \"20mbit\"")));
+    let ask = |rate| {
+        let requirements = Requirements { rate, ..Requirements::default() };
+        let ask = Ask { login: Some(("ada".to_owned(), keys(1))), requirements, ..Ask::to(site.to) };
+        ask.ask(site.pg.addr)
+    };
+    let (open, report) = ask(None).unwrap();
+    assert_eq!(report.rates, [20_000_000]);
+    let (booked, report) = ask(Some(15_000_000)).unwrap();
+    assert_eq!(report.rates, [15_000_000]);
+    let no = ask(Some(6_000_000)).map(drop).unwrap_err();
+    assert_eq!((no.code, no.limits.rate), (Code::Requirement, Some(5_000_000)));
+    assert_eq!(no.reason, "6mbit was requested, but only 5mbit of user ada is not reserved yet");
+    drop((open, booked));
 }
 
 #[test]

@@ -214,6 +214,8 @@ pub(crate) struct Report {
     /// Transport and security of each hop.
     pub(crate) carried: Vec<(String, String)>,
     pub(crate) notes: Vec<String>,
+    /// The rate of each hop in bits per second; 0 for none.
+    pub(crate) rates: Vec<u64>,
     pub(crate) rtt_us: u64,
     /// The number of connections of each hop, and the note about it.
     pub(crate) streams: Vec<(u16, String)>,
@@ -326,6 +328,7 @@ impl Ask {
                         .map(|hop| (hop.transport.to_owned(), hop.security.to_owned()))
                         .collect(),
                     notes: opened.hops.iter().map(|hop| hop.note.to_owned()).collect(),
+                    rates: opened.hops.iter().map(|hop| hop.rate).collect(),
                     congestion_controls: opened.hops.iter().map(|hop| hop.congestion_control.to_owned()).collect(),
                     rtt_us: opened.rtt_us(),
                     datagrams: opened.datagrams,
