@@ -162,8 +162,8 @@ fn limits(config: &Config, request: &Request) -> Vec<String> {
         None => "half of them from one source (limits.sessions_per_source)".to_owned(),
     };
     let accounts = quota::accounts_of(config, request).into_iter();
-    let accounts = accounts
-        .map(|(account, limit)| format!("{account}: {limit} ([[limit]] {}, line {})", limit.number, limit.line));
+    let accounts =
+        accounts.map(|(account, limit)| format!("{account}: {limit} ({}, line {})", limit.place(), limit.line));
     [sessions, source].into_iter().chain(accounts).collect()
 }
 

@@ -89,7 +89,7 @@ pub(crate) struct Taken {
 /// The accounts of `request` that have limits.
 pub(crate) fn accounts_of<'a>(config: &'a Config, request: &Request) -> Vec<(Account, &'a Limit)> {
     let limits = &config.account_limits;
-    if limits.all().is_empty() {
+    if limits.is_empty() {
         return Vec::new();
     }
     let principal = Some(&request.principal).filter(|principal| is_believed(config, principal));
@@ -106,6 +106,7 @@ pub(crate) fn accounts_of<'a>(config: &'a Config, request: &Request) -> Vec<(Acc
     let named = named.chain(request.peer.clone().map(Account::Peer));
     let mut all: Vec<_> = named.filter_map(|account| Some((limits.of(&account)?, account))).collect();
     all.extend(limits.of_source(request.source()).map(|(account, limit)| (limit, account)));
+    all.extend(limits.total().map(|limit| (limit, Account::Gateway)));
     all.into_iter().map(|(limit, account)| (account, limit)).collect()
 }
 
@@ -121,8 +122,8 @@ impl Accounts {
         for (account, limit) in &accounts {
             let before = used.accounts.get(account);
             check(account, limit, before, memory, now).map_err(|reason| {
-                let number = limit.number;
-                Refusal::new(Code::Limit, format!("{reason} ([[limit]] {number})"))
+                let redirect = limit.gateway.clone().map(Box::new);
+                Refusal { redirect, ..Refusal::new(Code::Limit, format!("{reason} ({})", limit.place())) }
             })?;
         }
         let mut taken = Vec::with_capacity(accounts.len());
@@ -207,9 +208,10 @@ impl Use {
 }
 
 impl Taken {
-    /// The accounts that the session counts for.
+    /// The accounts that the session counts for, besides the whole gateway.
     pub(crate) fn accounts(&self) -> Vec<Account> {
-        self.taken.iter().map(|(account, _)| account.clone()).collect()
+        let accounts = self.taken.iter().map(|(account, _)| account);
+        accounts.filter(|account| **account != Account::Gateway).cloned().collect()
     }
 }
 
@@ -236,8 +238,7 @@ mod tests {
     use crate::config::{Kind, Whom};
 
     fn limit() -> Limit {
-        let whom = Whom::Each(Kind::User);
-        Limit { whom, sessions: None, rate_of_sessions: None, memory: None, bandwidth: None, number: 2, line: 7 }
+        Limit { number: 2, ..Limit::empty(Whom::Each(Kind::User)) }
     }
 
     fn user(n: u32) -> Account {

@@ -5,8 +5,9 @@
 
 use super::reader::Reader;
 use super::rules::Nameable;
-use super::{ConfigError, Net, raw};
+use super::{ConfigError, Limits, Net, raw};
 use crate::slots;
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::collections::HashMap;
 use std::fmt;
@@ -32,10 +33,36 @@ pub struct Limit {
     pub memory: Option<ByteSize>,
     /// Bits per second, in each direction.
     pub bandwidth: Option<BitRate>,
+    /// The gateway that those are sent to who have reached it.
+    pub gateway: Option<Endpoint>,
     /// Its number among the limits, from 1.
     pub number: u32,
     /// Its line in the file, from 1.
     pub line: u32,
+}
+
+impl Limit {
+    /// One that limits nothing.
+    pub(crate) fn empty(whom: Whom) -> Self {
+        Self {
+            whom,
+            sessions: None,
+            rate_of_sessions: None,
+            memory: None,
+            bandwidth: None,
+            gateway: None,
+            number: 0,
+            line: 0,
+        }
+    }
+
+    /// How the administrator finds it.
+    pub(crate) fn place(&self) -> String {
+        match self.whom {
+            Whom::Everybody => "limits.memory".to_owned(),
+            _ => format!("[[limit]] {}", self.number),
+        }
+    }
 }
 
 /// For whom a limit is.
@@ -51,6 +78,8 @@ pub enum Whom {
     Peer(String),
     /// Each of a kind, by itself.
     Each(Kind),
+    /// Everybody together.
+    Everybody,
 }
 
 /// What a limit can count by.
@@ -81,6 +110,8 @@ pub enum Account {
     Range(Net),
     /// A peer.
     Peer(String),
+    /// The whole gateway.
+    Gateway,
 }
 
 /// `user ada`, `source 192.0.2.7`
@@ -93,6 +124,7 @@ impl fmt::Display for Account {
             Self::Source(addr) => write!(f, "source {addr}"),
             Self::Range(net) => write!(f, "source {net}"),
             Self::Peer(name) => write!(f, "peer {name}"),
+            Self::Gateway => f.write_str("the gateway"),
         }
     }
 }
@@ -114,6 +146,8 @@ impl fmt::Display for Limit {
 #[derive(Debug, Clone, Default)]
 pub struct AccountLimits {
     limits: Vec<Limit>,
+    /// That of the whole gateway.
+    total: Option<Limit>,
     users: Named,
     groups: Named,
     peers: Named,
@@ -143,7 +177,7 @@ impl Named {
 }
 
 impl AccountLimits {
-    fn new(limits: Vec<Limit>) -> Self {
+    fn new(limits: Vec<Limit>, total: Option<Limit>) -> Self {
         let (mut users, mut groups, mut peers) = (Named::default(), Named::default(), Named::default());
         for (number, limit) in limits.iter().enumerate() {
             match &limit.whom {
@@ -153,15 +187,25 @@ impl AccountLimits {
                 Whom::Each(Kind::Group) => groups.add(None, number),
                 Whom::Peer(name) => peers.add(Some(name), number),
                 Whom::Each(Kind::Peer) => peers.add(None, number),
-                Whom::Source(_) | Whom::Each(Kind::Source) => {}
+                Whom::Source(_) | Whom::Each(Kind::Source) | Whom::Everybody => {}
             }
         }
-        Self { limits, users, groups, peers }
+        Self { limits, total, users, groups, peers }
     }
 
-    /// All of them, in their order.
+    /// Those in the configuration's tables, in their order.
     pub fn all(&self) -> &[Limit] {
         &self.limits
+    }
+
+    /// Whether nothing is limited.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.total.is_none()
+    }
+
+    /// That of the whole gateway.
+    pub(crate) fn total(&self) -> Option<&Limit> {
+        self.total.as_ref()
     }
 
     /// The limit of an account that has a name.
@@ -175,6 +219,7 @@ impl AccountLimits {
                 let (own, limit) = self.of_source(*addr)?;
                 return Some(limit).filter(|_| own == *account);
             }
+            Account::Gateway => return self.total.as_ref(),
             Account::Range(net) => {
                 return self.limits.iter().find(|limit| limit.whom == Whom::Source(*net));
             }
@@ -192,16 +237,36 @@ impl AccountLimits {
     }
 }
 
+/// Whether this much memory is enough for a session; otherwise, what was expected.
+fn holds_a_session(memory: ByteSize, buffer: Option<ByteSize>) -> Result<(), String> {
+    let Some(buffer) = buffer else {
+        let message = "without limits.buffer, nobody knows how much memory a session takes; expected both, or neither";
+        return Err(message.to_owned());
+    };
+    let one = ByteSize(buffer.0.saturating_mul(2));
+    match memory >= one {
+        true => Ok(()),
+        false => Err(format!("{memory} holds no session, which takes twice limits.buffer; expected at least {one}")),
+    }
+}
+
 impl Reader<'_> {
-    /// All limits. `buffer`: the memory of one direction of a session, if it is bounded.
+    /// All limits, with the total memory of `limits`.
     pub(super) fn account_limits(
         &self,
         raw: &[Spanned<raw::AccountLimit>],
         nameable: &Nameable<'_>,
-        buffer: Option<ByteSize>,
+        limits: &Limits,
     ) -> Result<AccountLimits, ConfigError> {
-        let limits = (1..).zip(raw).map(|(number, limit)| self.account_limit(number, limit, nameable, buffer));
-        limits.collect::<Result<_, _>>().map(AccountLimits::new)
+        let of_one = |(number, limit)| self.account_limit(number, limit, nameable, limits.buffer);
+        let all = (1..).zip(raw).map(of_one).collect::<Result<_, _>>()?;
+        let key = ["limits", "memory"];
+        let total = limits.memory.map(|memory| {
+            holds_a_session(memory, limits.buffer).map_err(|message| self.at_key(&key, message))?;
+            let line = self.span(&key).map_or(0, |span| self.line(span));
+            Ok(Limit { memory: Some(memory), line, ..Limit::empty(Whom::Everybody) })
+        });
+        Ok(AccountLimits::new(all, total.transpose()?))
     }
 
     fn account_limit(
@@ -222,28 +287,18 @@ impl Reader<'_> {
             return Err(self.at(rate, format!("this bandwidth is too low; expected at least {BANDWIDTH_MIN}")));
         }
         if let Some(memory) = &raw.memory {
-            let Some(buffer) = buffer else {
-                let message =
-                    "without limits.buffer, nobody knows how much memory a session takes; expected both, or neither";
-                return Err(self.at(memory, message));
-            };
-            let one = ByteSize(2 * buffer.0);
-            if *memory.get_ref() < one {
-                let message = format!(
-                    "{} holds no session, which takes twice limits.buffer; expected at least {one}",
-                    memory.get_ref()
-                );
-                return Err(self.at(memory, message));
-            }
+            holds_a_session(*memory.get_ref(), buffer).map_err(|message| self.at(memory, message))?;
         }
+        let gateway = raw.gateway.as_ref().map(|gateway| self.target(gateway, nameable)).transpose()?;
         let limit = Limit {
-            whom,
             sessions: raw.sessions,
             rate_of_sessions: raw.rate_of_sessions.as_ref().map(|rate| *rate.get_ref()),
             memory: raw.memory.as_ref().map(|size| *size.get_ref()),
             bandwidth: raw.bandwidth.as_ref().map(|rate| *rate.get_ref()),
+            gateway,
             number,
             line: self.line(given.span()),
+            ..Limit::empty(whom)
         };
         if limit.to_string().is_empty() {
             let message = "this limits nothing; expected sessions, rate_of_sessions, memory or bandwidth";

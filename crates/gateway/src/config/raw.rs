@@ -316,6 +316,8 @@ pub struct Limits {
     /// Kernel memory for each direction of a session, in bytes: receive buffer, pipe, send buffer. Default: the maximum
     /// of the kernel's automatic buffers, since fixed ones reduce throughput (U16).
     pub buffer: Option<ByteSize>,
+    /// Memory of all sessions together, each of which takes twice `buffer`. Default: no limit but that of `sessions`.
+    pub memory: Option<ByteSize>,
     /// Capacity of a pipe. Default: 512 KiB, which takes a quarter less processor time per byte than 128 KiB; more
     /// gains nothing.
     pub pipe: ByteSize,
@@ -384,6 +386,7 @@ impl Default for Limits {
             admin_connections: count(16),
             control_frames: count(64),
             buffer: None,
+            memory: None,
             pipe: ByteSize(512 << 10),
             pipes: None,
             receive_coalescing: Span(Duration::from_millis(2)),
@@ -426,6 +429,8 @@ pub(super) struct AccountLimit {
     pub(super) rate_of_sessions: Option<Spanned<f64>>,
     pub(super) memory: Option<Spanned<ByteSize>>,
     pub(super) bandwidth: Option<Spanned<BitRate>>,
+    /// A better gateway for those who have reached the limit.
+    pub(super) gateway: Option<Spanned<String>>,
 }
 
 /// Where decisions are written.

@@ -73,7 +73,7 @@ impl Reader<'_> {
             raw.users.is_some() || !issuers.is_empty() || peers.values().any(|peer| !peer.speaks_for.is_empty());
         let nameable = Nameable { name: &name, listeners: &listeners, peers: &peers, carriage: &carriage, has_users };
         let rules = self.rules(&raw.rule, &raw.allow, &nameable)?;
-        let account_limits = self.account_limits(&raw.limit, &nameable, raw.limits.buffer)?;
+        let account_limits = self.account_limits(&raw.limit, &nameable, &raw.limits)?;
         let direct = self.profile(None, &profiles)?;
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let any_control = profiles.values().filter(|profile| profile.congestion_control == CongestionControl::Auto);

@@ -104,6 +104,19 @@ fn sessions_per_second_and_memory_are_limited() {
     assert_eq!(reason, "group physics has 1MiB of its 5MiB of memory left, and a session takes 2MiB ([[limit]] 1)");
     assert_eq!(site.pg.status().accounts[0].memory, 4 << 20);
     drop(site.open("eve").unwrap());
+
+    // All together, and whoever comes late is sent elsewhere.
+    let site = Site::new(
+        "[limits]\nbuffer = \"1MiB\"\nmemory = \"4MiB\"\n[[limit]]\nuser = \"eve\"\nsessions = 1\ngateway = \"192.0.2.9\"\n",
+    );
+    let _open = ["ada", "eve"].map(|user| site.open(user).unwrap());
+    let reason = "the gateway has 0 of its 4MiB of memory left, and a session takes 2MiB (limits.memory)";
+    assert_eq!(site.refuses("bob"), reason);
+    let no = site.open("eve").map(drop).unwrap_err();
+    assert_eq!(
+        (no.code, no.redirect.map(|better| better.to_string())),
+        (Code::Limit, Some("192.0.2.9:5006".to_owned()))
+    );
 }
 
 #[test]
@@ -194,6 +207,11 @@ fn errors_say_where_and_what_was_expected() {
             "pg.toml:6:20: 0 is no number of sessions a second; expected one such as 5",
         ),
         ("each = \"user\"\nrate_of_sessions = nan", "pg.toml:6:20: NaN is no number of sessions a second"),
+        ("each = \"user\"\nsessions = 1\ngateway = \"pg1\"", "pg.toml:7:11: pg1:5006 is this gateway itself"),
+        (
+            "each = \"user\"\nsessions = 1\n[limits]\nmemory = \"1GiB\"",
+            "pg.toml:8:10: without limits.buffer, nobody knows",
+        ),
         ("each = \"user\"\nbandwidth = \"1kbit\"", "pg.toml:6:13: this bandwidth is too low; expected at least 10kbit"),
         ("each = \"user\"\nmemory = \"1GiB\"", "pg.toml:6:10: without limits.buffer, nobody knows how much memory"),
         (

@@ -34,6 +34,7 @@ mod gateway_life;
 mod gateway_load;
 mod gateway_loss;
 mod gateway_pool;
+mod gateway_rules;
 mod gateway_security;
 mod gateway_stopped;
 mod gateway_trust;

@@ -130,8 +130,12 @@ impl Reader<'_> {
         }
     }
 
-    /// The gateway that a rule redirects to: any but this one.
-    fn target(&self, given: &Spanned<String>, nameable: &Nameable<'_>) -> Result<Endpoint, ConfigError> {
+    /// The gateway that a rule or a limit redirects to: any but this one.
+    pub(in super::super) fn target(
+        &self,
+        given: &Spanned<String>,
+        nameable: &Nameable<'_>,
+    ) -> Result<Endpoint, ConfigError> {
         let target = raw::endpoint(given.get_ref()).map_err(|message| self.at(given, message))?;
         let is_own = match &target.host {
             Host::Name(name) => name == nameable.name,
