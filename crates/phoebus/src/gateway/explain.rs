@@ -41,7 +41,11 @@ fn describe(explanation: &Explanation, file: Option<&Path>) -> String {
     for address in addresses {
         let _ = writeln!(text, "  {}: {} {}", address.address, done(&address.decision), by(&address.rule));
     }
-    limits.iter().for_each(|limit| drop(writeln!(text, "  limit: {limit}")));
-    notes.iter().for_each(|note| drop(writeln!(text, "  note: {note}")));
+    for limit in limits {
+        let _ = writeln!(text, "  limit: {limit}");
+    }
+    for note in notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
     text
 }
