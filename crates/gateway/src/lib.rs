@@ -100,7 +100,7 @@ pub use audit::AuditStatus;
 pub use budget::check;
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
-pub use explain::{AddressExplanation, Explanation, RuleStatus, explain};
+pub use explain::{AddressExplanation, Explanation, explain};
 pub use gateway::Gateway;
 pub use local_acceptor::{Guard, IncomingSession, LocalAcceptor};
 pub use path_metrics::SegmentStatus;

@@ -1,8 +1,8 @@
 //! What `phoebus status` shows: the current state of a gateway.
 
 use crate::audit::AuditStatus;
+use crate::config::RulePlace;
 use crate::counters::Totals;
-use crate::explain::RuleStatus;
 use crate::failure::Side;
 use crate::pool::PoolStatus;
 use crate::quota::AccountStatus;
@@ -78,7 +78,7 @@ pub struct SessionStatus {
     pub principal: PrincipalStatus,
     /// The rule that allows it.
     #[serde(default)]
-    pub rule: Option<RuleStatus>,
+    pub rule: Option<RulePlace>,
     /// Its destination.
     pub destination: String,
     /// Gateways before this one, separated by commas.
@@ -221,7 +221,7 @@ fn session(live: &Arc<ActiveSession>) -> SessionStatus {
         session: facts.session.to_string(),
         origin: facts.origin.clone(),
         principal: PrincipalStatus::of(&facts.principal),
-        rule: facts.rule.map(Into::into),
+        rule: facts.rule,
         destination: facts.destination.clone(),
         visited: facts.visited.clone(),
         age_s: live.since.elapsed().as_secs_f64(),

@@ -1,7 +1,6 @@
 //! What a line of the audit says. No field holds a secret.
 
 use crate::config::RulePlace;
-use crate::explain::RuleStatus;
 use crate::refusal::Refusal;
 use crate::request::{Arrival, Request};
 use phoebus_net::credentials::date;
@@ -56,7 +55,7 @@ pub(crate) struct Line<'a> {
     destination: Option<String>,
     /// The rule that has decided.
     #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<RuleStatus>,
+    rule: Option<RulePlace>,
     /// The code of a refusal (`docs/protocol/session.md` §7); 0 for none.
     code: u16,
     /// Who refuses.
@@ -99,7 +98,7 @@ impl<'a> Line<'a> {
             origin: Some(request.origin.to_string()),
             principal: Some(who).filter(|_| !principal.is_nobody()),
             destination: Some(request.destination.to_string()),
-            rule: rule.map(Into::into),
+            rule,
             redirect: refusal.and_then(|refusal| refusal.redirect.as_ref()).map(ToString::to_string),
             ..Self::bare(gateway, (request.from.ip(), &request.arrival), (decision, outcome), refusal)
         }

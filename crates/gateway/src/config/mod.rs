@@ -269,12 +269,18 @@ impl Config {
             };
             !self.issuers.iter().any(is_of)
         };
-        let unknown = sources().filter(|_| speaks_nobody).filter_map(|source| match source {
-            Source::User(name) if name != ANY && is_in_file(name) && self.users.get(name).is_none() => {
-                Some(format!("a rule names user \"{name}\", who is not in the users file"))
+        let named = sources().filter_map(|source| match source {
+            Source::User(name) if name != ANY => Some(("rule", Whom::User(name.clone()))),
+            Source::Group(name) => Some(("rule", Whom::Group(name.clone()))),
+            _ => None,
+        });
+        let limited = self.account_limits.all().iter().map(|limit| ("limit", limit.whom.clone()));
+        let unknown = named.chain(limited).filter(|_| speaks_nobody).filter_map(|(what, whom)| match whom {
+            Whom::User(name) if is_in_file(&name) && self.users.get(&name).is_none() => {
+                Some(format!("a {what} names user \"{name}\", who is not in the users file"))
             }
-            Source::Group(name) if is_in_file(name) && !self.users.has_group(name) => {
-                Some(format!("a rule names group \"{name}\", in which the users file has nobody"))
+            Whom::Group(name) if is_in_file(&name) && !self.users.has_group(&name) => {
+                Some(format!("a {what} names group \"{name}\", in which the users file has nobody"))
             }
             _ => None,
         });

@@ -26,7 +26,7 @@ fn ask(config: &Config, question: &str) -> Result<Explanation, String> {
 fn decide(config: &Config, question: &str) -> String {
     let Explanation { decision, rule, .. } =
         ask(config, question).unwrap_or_else(|error| panic!("{question}: {error}"));
-    rule.map_or(decision.clone(), |rule| format!("{decision} {} {}", rule.table, rule.number))
+    rule.map_or(decision.clone(), |rule| format!("{decision} {} {}", rule.table.name(), rule.number))
 }
 
 fn rule(action: &str, more: &str) -> String {

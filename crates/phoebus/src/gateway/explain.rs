@@ -1,7 +1,8 @@
 //! What `--explain` prints, of `phoebus gateway` and `phoebus status`.
 
 use anyhow::Result;
-use phoebus_gateway::{Explanation, RuleStatus};
+use phoebus_gateway::Explanation;
+use phoebus_gateway::config::RulePlace;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -19,10 +20,10 @@ fn describe(explanation: &Explanation, file: Option<&Path>) -> String {
         "undecided" => "undecided",
         _ => "denied",
     };
-    let by = |rule: &Option<RuleStatus>| match rule {
-        Some(RuleStatus { table, number, line }) => match file {
-            Some(file) => format!("by [[{table}]] {number} ({}:{line})", file.display()),
-            None => format!("by [[{table}]] {number} (line {line})"),
+    let by = |rule: &Option<RulePlace>| match rule {
+        Some(RulePlace { table, number, line }) => match file {
+            Some(file) => format!("by [[{}]] {number} ({}:{line})", table.name(), file.display()),
+            None => format!("by [[{}]] {number} (line {line})", table.name()),
         },
         None => "because no rule fits".to_owned(),
     };

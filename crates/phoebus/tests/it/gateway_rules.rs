@@ -124,7 +124,10 @@ fn clients_follow_redirects_and_leave_circles() {
     let mut program = phoebus();
     program.args(["run", "--gateway", &first.addr.to_string(), "--only", "127.0.0.1", "--", "python3", "-c"]);
     program.arg("import socket, sys\ns = socket.create_connection((sys.argv[1], int(sys.argv[2])))\ns.sendall(b'shim')\ns.shutdown(1)\nprint(s.recv(9).decode())");
-    program.args([to.ip().to_string(), to.port().to_string()]).env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME");
+    program
+        .args([to.ip().to_string(), to.port().to_string()])
+        .env("HOME", "/nonexistent")
+        .env_remove("XDG_CONFIG_HOME");
     let output = run(&mut program);
     assert_eq!(text(&output.stdout), "shim\n", "{}", text(&output.stderr));
     assert_eq!(second.status()["totals"]["sessions_opened"], 2);

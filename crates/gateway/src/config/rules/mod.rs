@@ -9,6 +9,7 @@ mod read;
 use super::{Net, Pattern, Proved};
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::{Deref, RangeInclusive};
@@ -65,13 +66,13 @@ impl Action {
 }
 
 /// Where a rule stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulePlace {
     /// The kind of its table.
     pub table: Table,
     /// Its number among the tables of this kind, from 1.
     pub number: u32,
-    /// The line of the file, from 1; 0 for a rule that no file has.
+    /// The line of the file as it was read, from 1; 0 for a rule that no file has.
     pub line: u32,
 }
 
@@ -83,7 +84,8 @@ impl fmt::Display for RulePlace {
 }
 
 /// The kind of table that a rule was written as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Table {
     /// `[[rule]]`
     Rule,
