@@ -94,11 +94,11 @@ fn takes(to: &Pattern, name: Option<HostRef<'_>>, meant: &[IpAddr]) -> bool {
 /// The addresses that connections to `addr` may end at: the kernel takes the unspecified one for loopback.
 fn addresses_meant(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
     addresses_reached(addr).flat_map(|addr| {
-        let loopback = addr.is_unspecified().then(|| match addr {
+        let loopback = match addr {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        });
-        std::iter::once(addr).chain(loopback)
+        };
+        std::iter::once(addr).chain(addr.is_unspecified().then_some(loopback))
     })
 }
 

@@ -49,6 +49,11 @@ impl Index {
         let lists = std::iter::once(&self.others).chain(own).chain(groups);
         let mut lists: Vec<&[usize]> = lists.map(Vec::as_slice).collect();
         std::iter::from_fn(move || {
+            if let [only] = &mut lists[..] {
+                let (next, rest) = only.split_first()?;
+                *only = rest;
+                return Some(*next);
+            }
             let next = lists.iter().filter_map(|list| list.first()).min().copied()?;
             for list in &mut lists {
                 if let Some((first, rest)) = list.split_first()

@@ -229,7 +229,7 @@ pub(crate) struct No {
     pub(crate) hop: String,
     pub(crate) reason: String,
     pub(crate) limits: Requirements,
-    pub(crate) redirect: Option<Endpoint>,
+    pub(crate) redirect: Option<Box<Endpoint>>,
 }
 
 impl Ask {
@@ -350,7 +350,7 @@ impl Ask {
                     hop: refused.hop.to_owned(),
                     reason: refused.reason.to_owned(),
                     limits: refused.limits,
-                    redirect: refused.redirect.map(|better| better.to_owned()),
+                    redirect: refused.redirect.map(|better| Box::new(better.to_owned())),
                 })
             }
         })

@@ -1,12 +1,13 @@
 //! Runs the blocks of `docs/guide/gateway/` as printed: commands on hosts of their own, configurations with `--check`.
 
+use crate::support::serve::with_input;
 use crate::support::{PATIENCE, phoebus, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 /// The pages of the guide, in the order in which they are read.
-const PAGES: [&str; 4] = ["first.md", "two-sites.md", "operating.md", "reference.md"];
+const PAGES: [&str; 5] = ["first.md", "two-sites.md", "operating.md", "rules.md", "reference.md"];
 
 /// The guide's code blocks in a language, below the heading with this beginning or below all.
 fn blocks(language: &str, heading: &str) -> Vec<String> {
@@ -163,6 +164,7 @@ fn every_configuration_of_the_guide_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let made = phoebus().args(["cert", "init", "--dir"]).arg(dir.path()).arg("pg1").output().unwrap();
     assert!(made.status.success(), "{made:?}");
+    with_input(phoebus().arg("passwd").arg("--users").arg(dir.path().join("users")).arg("ada"), b"a secret\n");
     let own = blocks("toml", "Join two gateways");
     for block in blocks("toml", "").into_iter().filter(|block| !own.contains(block)) {
         // Parts of the configuration from earlier in the guide.
@@ -173,6 +175,7 @@ fn every_configuration_of_the_guide_is_valid() {
             ("[[listen]]", "[[listen]]\naddress = \"127.0.0.1:5006\"\n"),
             ("[[peer]]", "[[peer]]\nname = \"pg2\"\naddress = \"pg2.example/5006\"\n"),
             ("[profile.lan]", "[profile.lan]\n"),
+            ("[users]", "[users]\nfile = \"users\"\n"),
         ] {
             if !block.contains(mark) {
                 whole += part;
