@@ -140,8 +140,9 @@ fn audit(
     if !shared.audit.is_on() {
         return;
     }
-    // What an address of the name was refused for counts, whatever its name was allowed by.
-    let is_own = |refusal: &Refusal| refusal.hop.is_empty() && refusal.code == Code::NotAllowed;
+    // An address of the name may be refused although the name was allowed, and a bandwidth although a rule allows the session.
+    let denies = [Code::NotAllowed, Code::Requirement, Code::NoDatagrams];
+    let is_own = |refusal: &Refusal| refusal.hop.is_empty() && denies.contains(&refusal.code);
     let decision = match (allowed, refusal) {
         (_, Some(refusal)) if refusal.redirect.is_some() => (Decision::Redirect, refusal.rule),
         (Some(_), Some(refusal)) if is_own(refusal) => (Decision::Deny, refusal.rule),

@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer that is read: of a hundred thousand sessions and more.
 const ANSWER_MAX: u64 = 256 << 20;
 
+/// Accounts with limits that are shown to people: those with most sessions.
+const ACCOUNTS_SHOWN: usize = 10;
+
 /// Show what a gateway on this machine is doing: sessions with their hops and rates, totals, connections to peers
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -128,9 +131,12 @@ fn describe(status: &Status) -> String {
             let _ = writeln!(text, "  {warning}");
         }
     }
-    for AccountStatus { account, sessions, memory } in &status.accounts {
+    for AccountStatus { account, sessions, memory } in status.accounts.iter().take(ACCOUNTS_SHOWN) {
         let memory = if *memory > 0 { format!(", {} of memory", bytes(*memory)) } else { String::new() };
         let _ = writeln!(text, "{account}: {sessions} sessions{memory}");
+    }
+    if let Some(more @ 1..) = status.accounts.len().checked_sub(ACCOUNTS_SHOWN) {
+        let _ = writeln!(text, "{more} more accounts with limits have sessions");
     }
     if let Some(AuditStatus { file, written, lost, failing }) = &status.audit {
         let why = failing.as_ref().map(|why| format!("; it loses lines now: {why}")).unwrap_or_default();

@@ -41,11 +41,13 @@ pub(super) fn run(queue: &Queue) {
     queue.lock().is_running = false;
 }
 
-/// Waits for the next line. Changes to another file before that, if there is one. `None` at the end.
+/// Waits for the next line. Changes to another file before that, if there is one; to none when no line waits any more. `None`
+/// at the end.
 fn next(queue: &Queue, output: &mut Output) -> Option<Vec<u8>> {
     let mut state = queue.lock();
     loop {
-        if let Some(file) = state.next.take() {
+        let is_drained = state.lines.is_empty();
+        if let Some(file) = state.next.take_if(|next| next.is_some() || is_drained) {
             *output = Output { file, is_torn: false };
         }
         if let Some(line) = state.lines.pop_front() {
