@@ -121,8 +121,8 @@ fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
         destination = %request.destination,
         code = refusal.code.number(),
         hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop },
-        rule = refusal.rule.map(|rule| rule.to_string()).unwrap_or_default(),
         reason = refusal.reason,
+        rule = refusal.rule.map(|rule| rule.to_string()).unwrap_or_default(),
         "session refused",
     );
 }

@@ -270,7 +270,7 @@ fn check_warns_as_the_start_does() {
     let listen = "name = \"pg1\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n";
     let rule = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"*\"]\n";
     let warning = |text: &str| format!("phoebus: {}: {text}\n", file.display());
-    let no_rules = warning("there are no [[allow]] rules: every session will be refused");
+    let no_rules = warning("there is no [[allow]] and no [[rule]] that allows: every session will be refused");
     let unused =
         warning("nothing uses profile \"slow\"; expected profile = \"slow\" in a [[listen]], [[peer]] or [[route]]");
     let (slow, named) =
