@@ -29,6 +29,16 @@ impl Net {
         self.0.contains(&addr.to_canonical())
     }
 
+    /// The range with a prefix of this length that holds `addr`; `None` if addresses of its kind have no such prefix.
+    pub(super) fn around(addr: IpAddr, prefix: u8) -> Option<Self> {
+        IpNet::new(addr.to_canonical(), prefix).ok().map(|net| Self(net.trunc()))
+    }
+
+    /// The same range, written with its first address.
+    pub(super) fn truncated(self) -> Self {
+        Self(self.0.trunc())
+    }
+
     /// Length of the prefix. A longer one is more specific.
     pub fn prefix(self) -> u8 {
         self.0.prefix_len()

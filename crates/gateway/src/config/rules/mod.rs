@@ -8,14 +8,14 @@ mod read;
 
 use super::{Net, Pattern, Proved};
 use phoebus_net::transport::Security;
-use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::endpoint::{Endpoint, HostRef};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
 
-use index::Index;
+use index::{Index, Merged};
 pub(super) use read::Nameable;
 
 /// A `[[rule]]`, or an `[[allow]]`.
@@ -146,8 +146,25 @@ impl Rules {
     }
 
     /// The rules that can fit this user, who is in these groups, in their order. Those that are left out are for others.
-    pub(crate) fn for_user<'a>(&'a self, user: &str, groups: &[String]) -> impl Iterator<Item = &'a Rule> {
-        self.0.index.of_user(user, groups).filter_map(|number| self.0.rules.get(number))
+    pub(crate) fn for_user<'a>(&'a self, user: &str, groups: &[String]) -> impl Iterator<Item = &'a Rule> + use<'a> {
+        self.by_numbers(self.0.index.of_user(user, groups))
+    }
+
+    /// The rules that can fit this user, and the destination `host` or one of `addresses`, in their order. Most of those that
+    /// cannot are left out.
+    pub(crate) fn for_both<'a>(
+        &'a self,
+        (user, groups): (&str, &[String]),
+        (host, addresses): (HostRef<'_>, &[IpAddr]),
+    ) -> impl Iterator<Item = &'a Rule> + use<'a> {
+        let by_user = self.0.index.of_user(user, groups);
+        let by_destination = self.0.index.of_destination(host, addresses);
+        let is_shorter = by_destination.len() < by_user.len();
+        self.by_numbers(if is_shorter { by_destination } else { by_user })
+    }
+
+    fn by_numbers<'a>(&'a self, numbers: Merged<'a>) -> impl Iterator<Item = &'a Rule> + use<'a> {
+        numbers.filter_map(|number| self.0.rules.get(number))
     }
 }
 
