@@ -4,6 +4,7 @@
 //!
 //! - [`control`]: congestion control of transports over UDP.
 //! - [`endpoint`]: host and port, and lists of gateways.
+//! - [`entry`]: SOCKS5 and HTTP CONNECT, by which other programs come to a gateway.
 //! - [`gridftp`]: control and data channels of GridFTP.
 //! - [`hex`]: bytes as hexadecimal digits.
 //! - [`object`]: object-based transfer over UDP.
@@ -15,6 +16,7 @@
 
 pub mod control;
 pub mod endpoint;
+pub mod entry;
 pub mod gridftp;
 pub mod hex;
 pub mod object;
