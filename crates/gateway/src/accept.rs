@@ -3,8 +3,9 @@
 //! A stranger costs one task, one descriptor and a few hundred bytes, for at most the handshake time-out and within the
 //! limits on pending handshakes.
 
-use crate::connection::{self, Accepted};
+use crate::connection::Accepted;
 use crate::counters::count;
+use crate::entry;
 use crate::listener_settings::ListenerSettings;
 use crate::shared::Shared;
 use crate::slots::Full;
@@ -52,7 +53,7 @@ pub(crate) fn take_in(
                 return;
             }
         };
-        connection::serve(shared, Accepted { stream, from, settings, counted, place, slot, deadline }).await;
+        entry::serve(shared, Accepted { stream, from, settings, counted, place, slot, deadline }).await;
     };
     WorkerSlot::spawn(place, start);
 }

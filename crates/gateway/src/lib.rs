@@ -18,7 +18,8 @@
 //! 10. `record`: writes one line to the log. A framed connection returns to its pool.
 //!
 //! `session` performs steps 4 to 10. The trait `session::WayIn` abstracts how a request arrives; `connection` implements
-//! it.
+//! it. So does `entry`, for programs that come by SOCKS or HTTP: by the first byte it tells them from those that speak the
+//! session protocol. `passwords` checks what they show.
 //!
 //! If a hop consists of several connections, `bundle` decides which ones may join, and passes them to the relay.
 //!
@@ -60,6 +61,7 @@ mod counters;
 mod data_plane;
 mod datagrams;
 mod dial;
+mod entry;
 mod explain;
 mod failure;
 mod gateway;
@@ -72,6 +74,7 @@ mod liveness;
 mod local_acceptor;
 mod mechanisms;
 mod monitor;
+mod passwords;
 mod path_metrics;
 mod peer_identity;
 mod pool;

@@ -4,6 +4,7 @@ use crate::config::{Config, Listen, Mechanism};
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, Security};
 use std::net::SocketAddr;
+use phoebus_proto::entry::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub(crate) struct ListenerSettings {
     pub(crate) transport: Box<str>,
     pub(crate) security: Security,
     pub(crate) auth: Box<[Mechanism]>,
+    /// What clients may speak.
+    pub(crate) entries: Box<[Entry]>,
     pub(crate) user_timeout: Duration,
     /// The name of their profile.
     pub(crate) profile: Arc<str>,
@@ -33,6 +36,7 @@ impl ListenerSettings {
             transport: listen.transport.as_str().into(),
             security: listen.security,
             auth: listen.auth.clone().into(),
+            entries: listen.entries.clone().into(),
             user_timeout: listen.profile.user_timeout.0,
             profile: listen.profile.name.clone(),
         })

@@ -5,6 +5,7 @@ use crate::refusal::Refusal;
 use crate::relay::Broken;
 use crate::sessions::{ActiveSession, SessionInfo};
 use phoebus_net::Stats;
+use phoebus_proto::entry::Entry;
 use phoebus_proto::session::Code;
 use std::time::Duration;
 
@@ -64,6 +65,12 @@ impl<'a> Record<'a> {
         self.facts.transports.iter().map(AsRef::as_ref).zip(self.streams).map(hop).collect::<Vec<_>>().join(",")
     }
 
+    /// Whom the session came from, and how, if not by the session protocol: the line has no room for another field.
+    fn from(&self) -> String {
+        let SessionInfo { from, entry, .. } = self.facts;
+        if *entry == Entry::Session { from.clone() } else { format!("{from} via {entry}") }
+    }
+
     /// Writes the line.
     pub(crate) fn log(&self) {
         let Self { facts, stats: [first, second], .. } = self;
@@ -73,7 +80,7 @@ impl<'a> Record<'a> {
         tracing::info!(
             target: "phoebus::session",
             session = %facts.session,
-            from = facts.from,
+            from = self.from(),
             origin = facts.origin,
             principal = facts.principal.to_string(),
             destination = facts.destination,

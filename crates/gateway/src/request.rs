@@ -4,6 +4,7 @@ use crate::listener_settings::ListenerSettings;
 use phoebus_net::Stream;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
+use phoebus_proto::entry::Entry;
 use phoebus_proto::session::message::{Open, Requirements, feature};
 use phoebus_proto::session::{List, Mode, Principal, SessionId};
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) datagrams: bool,
     /// Whether this gateway asks the next one for them.
     pub(crate) asks_for_datagrams: bool,
+    /// The way by which it came.
+    pub(crate) entry: Entry,
     /// The other end of the requesting connection.
     pub(crate) from: SocketAddr,
     /// The peer, if the connection is a peer's.
@@ -91,6 +94,7 @@ impl Request {
             streams: open.streams,
             datagrams: open.datagrams || open.required & feature::DATAGRAMS != 0,
             asks_for_datagrams: true,
+            entry: Entry::Session,
             from,
             peer: peer.map(str::to_owned),
             proved: Vec::new(),

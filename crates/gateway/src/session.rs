@@ -48,8 +48,8 @@ pub(crate) struct Ready {
 }
 
 /// A way into the gateway: a requester on a connection. The session protocol is one ([`crate::connection`]); agents
-/// speak it like gateways and clients. Others, such as a proxy protocol or redirected connections, implement this trait
-/// and call [`open`].
+/// speak it like gateways and clients. SOCKS and HTTP are others ([`crate::entry`]). Each implements this trait and calls
+/// [`open`].
 pub(crate) trait WayIn: Send {
     /// The connection that the session will use.
     fn stream(&self) -> &Arc<Stream>;
@@ -116,6 +116,7 @@ fn log_refused(setup: &Setup, request: &Request, refusal: &Refusal) {
         target: REFUSED,
         session = %request.session,
         from = %request.origin,
+        entry = request.entry.name(),
         via = request.peer.as_deref().unwrap_or_default(),
         principal = request.principal.to_string(),
         destination = %request.destination,
@@ -391,6 +392,7 @@ fn facts(request: &Request, hop: &Hop, settings: &ListenerSettings, opening: Dur
         session: request.session,
         from: request.peer.clone().unwrap_or_else(|| request.from.to_string()),
         origin: request.origin.to_string(),
+        entry: request.entry,
         principal: request.principal.clone(),
         instance: request.instance,
         destination: request.destination.to_string(),

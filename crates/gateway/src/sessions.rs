@@ -11,6 +11,7 @@ use crate::transports::shows_death;
 use phoebus_net::datagram_relay::{Relayed, RelayedFlow};
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};
+use phoebus_proto::entry::Entry;
 use phoebus_proto::session::{Code, Principal, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +27,8 @@ pub(crate) struct SessionInfo {
     pub(crate) from: String,
     /// The client, as the first gateway saw it.
     pub(crate) origin: String,
+    /// The way by which it was requested.
+    pub(crate) entry: Entry,
     /// On whose behalf it was opened.
     pub(crate) principal: Principal,
     /// The requesting process, if it is a client's agent; otherwise 0.
@@ -54,6 +57,7 @@ impl Default for SessionInfo {
             session: SessionId([0; 16]),
             from: String::new(),
             origin: String::new(),
+            entry: Entry::Session,
             principal: Principal::default(),
             instance: 0,
             destination: String::new(),

@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::data_plane::DataPlane;
 use crate::guesses::Guesses;
 use crate::issuers::Issuers;
+use crate::passwords::Passwords;
 use crate::pool::{LocalIdentity, Pool, Timeouts};
 use crate::quota::Accounts;
 use crate::reserve::ReservationRules;
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) accounts: Arc<Accounts>,
     /// Wrong passwords.
     pub(crate) guesses: Guesses,
+    /// Checks of passwords that are not proved by SCRAM.
+    pub(crate) passwords: Passwords,
     pub(crate) phase: watch::Sender<Phase>,
 }
 
@@ -175,6 +178,7 @@ impl Shared {
             audit: Audit::default(),
             accounts: Arc::default(),
             guesses: Guesses::default(),
+            passwords: Passwords::default(),
             phase: watch::Sender::new(Phase::Open),
         })
     }

@@ -73,6 +73,9 @@ pub struct SessionStatus {
     pub session: String,
     /// The client, as the first gateway saw it.
     pub origin: String,
+    /// The way by which it was requested: `session`, `socks` or `http`; empty if an older gateway does not say.
+    #[serde(default)]
+    pub entry: String,
     /// On whose behalf it was opened.
     #[serde(default)]
     pub principal: PrincipalStatus,
@@ -220,6 +223,7 @@ fn session(live: &Arc<ActiveSession>) -> SessionStatus {
     SessionStatus {
         session: facts.session.to_string(),
         origin: facts.origin.clone(),
+        entry: facts.entry.name().to_owned(),
         principal: PrincipalStatus::of(&facts.principal),
         rule: facts.rule,
         destination: facts.destination.clone(),

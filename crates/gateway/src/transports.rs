@@ -129,9 +129,14 @@ impl Transports {
         let least = listen.security;
         let offer = match listen.transport.as_str() {
             // Programs and peers connect to the same port, programs without encryption.
-            "tcp" => Offer { encrypt: true, auth: least <= Security::Auth, none: least == Security::None },
+            "tcp" => Offer {
+                encrypt: true,
+                auth: least <= Security::Auth,
+                none: least == Security::None,
+                others: listen.takes_others(),
+            },
             _ if least == Security::None => return Ok(plain),
-            _ => Offer { encrypt: true, auth: false, none: false },
+            _ => Offer { encrypt: true, auth: false, none: false, others: false },
         };
         Ok(match &credentials {
             Some(credentials) => tls::listener(plain, credentials, offer),

@@ -149,9 +149,13 @@ fn describe(status: &Status) -> String {
 fn describe_session(session: &SessionStatus, text: &mut String) {
     let known = &session.principal.text;
     let who = if known.is_empty() { String::new() } else { format!(" ({known})") };
+    let via = match &*session.entry {
+        "" | "session" => String::new(),
+        entry => format!(" via {entry}"),
+    };
     let _ = writeln!(
         text,
-        "  {}{who} → {}: {} old; up {} at {}, down {} at {}",
+        "  {}{who}{via} → {}: {} old; up {} at {}, down {} at {}",
         session.origin,
         session.destination,
         duration(session.age_s),

@@ -16,6 +16,7 @@ use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::entry::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -67,6 +68,7 @@ impl Config {
             profile: default.clone(),
             auth: vec![Mechanism::Agent(secret)],
             client_certificate: ClientCertificate::Required,
+            entries: Entry::ALL.to_vec(),
         };
         let four = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let six = ipv6.then(|| SocketAddr::from((Ipv6Addr::LOCALHOST, 0)));

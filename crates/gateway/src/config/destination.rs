@@ -7,6 +7,7 @@ use crate::local_acceptor::LocalAcceptor;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
+use phoebus_proto::entry::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -60,6 +61,7 @@ impl Config {
             profile: profile.clone(),
             auth: Vec::new(),
             client_certificate: ClientCertificate::Required,
+            entries: vec![Entry::Session],
         };
         let listeners = addresses.iter().flat_map(|address| transports.iter().map(|name| listen(*address, name)));
         let everywhere = ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"];

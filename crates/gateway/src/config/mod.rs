@@ -9,6 +9,7 @@ mod allowed;
 mod carriage;
 mod destination;
 mod driver;
+mod entries;
 mod error;
 mod issuer;
 mod limit;
@@ -43,6 +44,7 @@ use phoebus_net::Profile;
 use phoebus_net::credentials::{Credentials, Fingerprint};
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::entry::Entry;
 use phoebus_proto::session::Principal;
 use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::{BitRate, in_words};
@@ -147,6 +149,8 @@ pub struct Listen {
     pub auth: Vec<Mechanism>,
     /// Whether clients must show a certificate over TLS or QUIC.
     pub client_certificate: ClientCertificate,
+    /// What clients may speak; at least one.
+    pub entries: Vec<Entry>,
 }
 
 /// A neighbouring gateway.
@@ -207,6 +211,11 @@ impl Listen {
     pub(crate) fn listens_as(&self, other: &Self) -> bool {
         let profile = unrated(&other.profile, &self.profile, &self.transport);
         *self == Self { profile, ..other.clone() }
+    }
+
+    /// Whether clients may speak something else than the session protocol.
+    pub(crate) fn takes_others(&self) -> bool {
+        self.entries != [Entry::Session]
     }
 
     /// Whether `other` has the same address and transport.

@@ -134,6 +134,8 @@ pub(super) struct Listen {
     #[serde(default)]
     pub(super) raw_password: bool,
     pub(super) client_certificate: Option<Spanned<ClientCertificate>>,
+    /// What clients speak.
+    pub(super) entry: Option<Spanned<Names>>,
 }
 
 /// Whether clients of a listener with TLS or QUIC must show a certificate.
@@ -344,6 +346,9 @@ pub struct Limits {
     /// The same from one source; more wait within `resolve_timeout`. Default: 8. A source whose name servers are silent
     /// leaves seven eighths to others.
     pub lookups_per_source: NonZeroU32,
+    /// Passwords of SOCKS and HTTP checked at a time, each on a thread of low priority; others wait within
+    /// `handshake_timeout`. Default: 2. Each takes some tenths of a second of a processor, and relays need the others.
+    pub password_checks: NonZeroU32,
     /// How long a transport that `auto` chose may take to reach the peer before the next one is tried. Default: 3 s.
     /// That covers two losses of a first packet, which is resent after 1 s, and is no longer than a user waits without
     /// wondering.
@@ -395,6 +400,7 @@ impl Default for Limits {
             resolve_timeout: seconds(10),
             lookups: count(64),
             lookups_per_source: count(8),
+            password_checks: count(2),
             transport_timeout: seconds(3),
             transport_retry: seconds(60),
             silence_timeout: seconds(3),

@@ -197,7 +197,8 @@ impl Reader<'_> {
             let profile = self.profile(listen.profile.as_ref(), profiles)?;
             let client_certificate = self.client_certificate(listen, &transport, security, carriage)?;
             let auth = self.mechanisms(listen, (&transport, security), carriage, may_be)?;
-            listeners.push(Listen { address, transport, security, profile, auth, client_certificate });
+            let entries = self.entries(listen, (address, &transport), &auth, carriage)?;
+            listeners.push(Listen { address, transport, security, profile, auth, client_certificate, entries });
         }
         Ok(listeners)
     }

@@ -8,7 +8,7 @@ mod close;
 mod reuse;
 
 use crate::audit::Line;
-use crate::handshake::{greeting, next_request};
+use crate::handshake::{HandshakeError, greeting, next_request};
 use crate::listener_settings::ListenerSettings;
 use crate::mechanisms::Exchange;
 use crate::refusal::Refusal;
@@ -49,15 +49,16 @@ pub(crate) struct Accepted {
     pub(crate) deadline: Instant,
 }
 
-/// Serves a connection until it ends.
-pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
+/// Serves a connection until it ends. `first` is its first byte, if that was read.
+pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted, first: Option<u8>) {
     let Accepted { stream, from, settings, counted, place, slot, deadline } = accepted;
     if !stream.is_current() {
         return close::turn_away(&stream, from);
     }
     let setup = shared.setup();
-    let acceptor = Acceptor::new(&setup.config.name).with_instance(setup.instance);
+    let mut acceptor = Acceptor::new(&setup.config.name).with_instance(setup.instance);
     drop(setup);
+    let begun = first.map_or(Ok(()), |first| acceptor.begin(first));
     // A stream of a connection on which another has authenticated.
     let login = stream.connection_note().and_then(|note| note.get::<UserLogin>());
     let login = login.map(|login| Box::new((*login).clone()));
@@ -77,7 +78,11 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
         left: REFUSALS_MAX,
         beacon: 0,
     };
-    Box::new(connection).serve().await;
+    let connection = Box::new(connection);
+    match begun {
+        Ok(()) => connection.serve().await,
+        Err(error) => Box::pin(connection.part(HandshakeError::from(error).into())).await,
+    }
 }
 
 struct Connection {

@@ -10,6 +10,7 @@ mod bundles;
 mod configuration;
 mod datagrams;
 mod drivers;
+mod entries;
 mod floods;
 mod lifecycle;
 mod limits;

@@ -15,6 +15,8 @@ use std::sync::Arc;
 /// The first byte of a TLS connection: the content type of the record with the ClientHello. No session begins
 /// with it.
 const HANDSHAKE_RECORD: u8 = 0x16;
+/// What programs name in ALPN that speak HTTP/1.1 inside TLS (RFC 7301 §6).
+const HTTP: &[u8] = b"http/1.1";
 
 /// The kinds of protection that a listener accepts. [`Stream::security`] tells which one the client chose,
 /// and [`Stream::identity`] who it is; the caller decides whether that suffices for the client's request.
@@ -26,12 +28,23 @@ pub struct Offer {
     pub auth: bool,
     /// No TLS: clients without it. Requires a transport whose bytes can be peeked at (TCP).
     pub none: bool,
+    /// TLS for the whole connection, of programs that do not know this protocol: they name `http/1.1` in ALPN, or nothing.
+    pub others: bool,
 }
 
 impl Offer {
     fn protocols(self) -> Vec<&'static [u8]> {
-        let offered = [(self.encrypt, Mode::Encrypt), (self.auth, Mode::Auth)];
-        offered.into_iter().filter(|(offered, _)| *offered).map(|(_, mode)| mode.protocol()).collect()
+        let offered =
+            [(self.encrypt, Mode::Encrypt.protocol()), (self.auth, Mode::Auth.protocol()), (self.others, HTTP)];
+        offered.into_iter().filter(|(offered, _)| *offered).map(|(_, protocol)| protocol).collect()
+    }
+
+    /// The protection of a connection for which the client has agreed to this protocol.
+    fn mode(self, protocol: Option<&[u8]>) -> Option<Mode> {
+        match protocol {
+            None | Some(HTTP) => self.others.then_some(Mode::Encrypt),
+            Some(protocol) => Mode::of(protocol),
+        }
     }
 }
 
@@ -83,7 +96,7 @@ impl Pending for Arriving {
             if self.offer.none && !begins_with_tls(&io).await? {
                 return Ok(io);
             }
-            secure(io, self.config, self.credentials.proof()).await.map_err(|settling| match settling {
+            secure(io, self.config, self.offer, self.credentials.proof()).await.map_err(|settling| match settling {
                 Settling::Io(error) => error,
                 Settling::Fault(fault) => fault.into_io(),
             })
@@ -99,9 +112,9 @@ async fn begins_with_tls(io: &Stream) -> io::Result<bool> {
 }
 
 /// Performs the TLS handshake as the server of `io`.
-async fn secure(io: Stream, config: Arc<ServerConfig>, proof: Proof) -> Result<Stream, Settling> {
+async fn secure(io: Stream, config: Arc<ServerConfig>, offer: Offer, proof: Proof) -> Result<Stream, Settling> {
     let mut engine = Engine::server(config, Intake::Exact)?;
     connection::settle(&io, &mut engine).await?;
-    let mode = engine.protocol().and_then(Mode::of).ok_or(Fault::Protocol)?;
+    let mode = offer.mode(engine.protocol()).ok_or(Fault::Protocol)?;
     Ok(established(io, engine, mode, proof))
 }

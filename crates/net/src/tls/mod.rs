@@ -169,7 +169,8 @@ impl Transport for Tls {
     }
 
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error> {
-        let offer = Offer { encrypt: self.mode == Mode::Encrypt, auth: self.mode == Mode::Auth, none: false };
+        let offer =
+            Offer { encrypt: self.mode == Mode::Encrypt, auth: self.mode == Mode::Auth, none: false, others: false };
         Ok(listener(self.under.listen(addr, profile)?, &self.credentials, offer))
     }
 }

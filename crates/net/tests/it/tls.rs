@@ -17,9 +17,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Guards against hanging.
 const LIMIT: Duration = Duration::from_secs(60);
-const ENCRYPT: Offer = Offer { encrypt: true, auth: false, none: false };
-const AUTH: Offer = Offer { encrypt: false, auth: true, none: false };
-const ANY: Offer = Offer { encrypt: true, auth: true, none: true };
+const ENCRYPT: Offer = Offer { encrypt: true, auth: false, none: false, others: false };
+const AUTH: Offer = Offer { encrypt: false, auth: true, none: false, others: false };
+const ANY: Offer = Offer { encrypt: true, auth: true, none: true, others: false };
 
 async fn bounded<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("nothing may hang")

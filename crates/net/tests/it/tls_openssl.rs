@@ -51,7 +51,7 @@ async fn write(stream: &Stream, mut bytes: &[u8]) {
 
 /// A listener of `pg2` for `encrypt`.
 fn listening(place: &Place) -> Box<dyn Listener> {
-    listening_for(place, Offer { encrypt: true, auth: false, none: false })
+    listening_for(place, Offer { encrypt: true, auth: false, none: false, others: false })
 }
 
 fn listening_for(place: &Place, offer: Offer) -> Box<dyn Listener> {
@@ -123,7 +123,7 @@ const UNEXPECTED: &str =
 #[tokio::test]
 async fn auth_refuses_key_updates() {
     let place = Place::new();
-    let listener = listening_for(&place, Offer { encrypt: false, auth: true, none: false });
+    let listener = listening_for(&place, Offer { encrypt: false, auth: true, none: false, others: false });
     let as_pg1 = [&AS_PG1[..4], &["-alpn", "phoebus-auth/1"]].concat();
     // `k` updates the client's own keys, `K` those of both ends.
     for update in ["k\n", "K\n"] {

@@ -93,6 +93,17 @@ impl Acceptor {
         Self { instance, ..self }
     }
 
+    /// Takes the first byte of a new connection, if the caller has read it to find out what it begins.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Preface`] for a byte that does not begin the protocol.
+    pub fn begin(&mut self, first: u8) -> Result<(), ProtocolError> {
+        if let Some(place) = self.space()?.first_mut() {
+            *place = first;
+        }
+        self.received(1)
+    }
+
     /// The state of the handshake.
     pub fn state(&self) -> State {
         self.state

@@ -1,0 +1,315 @@
+//! A program that comes by SOCKS or HTTP: who it is, what it asks for, and the answer.
+//!
+//! It costs what a stranger costs until its request is complete: a slot among the pending handshakes, and some kilobytes until the
+//! deadline. The session is raw, on the program's own connection. No byte beyond the request is read before it is open.
+
+use crate::config::Mechanism;
+use crate::connection::Accepted;
+use crate::counters::count;
+use crate::listener_settings::ListenerSettings;
+use crate::passwords::Claim;
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::session::{self, Opening, REFUSED, Ready, WayIn};
+use crate::shared::{Phase, Setup, Shared};
+use crate::slots::Slot;
+use phoebus_config::users::is_name;
+use phoebus_net::Stream;
+use phoebus_net::transport::Security;
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::entry::{self, Access, Entry, Login, Proxy, Step};
+use phoebus_proto::hex::unhex;
+use phoebus_proto::session::message::Requirements;
+use phoebus_proto::session::{Code, Mode, Principal, SessionId};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::yield_now;
+use tokio::time::{timeout, timeout_at};
+use tracing::{debug, info};
+
+/// The method of a principal whose password has come as it is.
+const PASSWORD: &str = "password";
+/// The method of a principal who has shown a certificate.
+const CERTIFICATE: &str = "certificate";
+/// Longest wait for a refused program to read the answer.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Most bytes that are read and dropped meanwhile: unread ones would reset the connection, and the answer with it.
+const DROPPED_MAX: usize = 256 << 10;
+/// Consecutive reads before other tasks get a turn.
+const READS: u32 = 16;
+
+/// A program on a connection.
+struct Program {
+    shared: Arc<Shared>,
+    stream: Arc<Stream>,
+    from: SocketAddr,
+    settings: Arc<ListenerSettings>,
+    entry: Entry,
+    proxy: Proxy,
+    /// Who has shown a password.
+    user: Option<Principal>,
+    /// Held before the request, and after it was refused.
+    slot: Option<Slot>,
+}
+
+/// Why there is no request.
+enum NoRequest {
+    /// The program is gone.
+    Failed,
+    /// It has an answer, or is not to get one.
+    Answered(String),
+    /// Not in time, or not any more.
+    Refuse(Code, &'static str),
+}
+
+impl From<io::Error> for NoRequest {
+    fn from(_: io::Error) -> Self {
+        Self::Failed
+    }
+}
+
+/// Serves a connection by `entry`, whose first byte has been read.
+pub(super) async fn serve(shared: Arc<Shared>, accepted: Accepted, entry: Entry, first: u8) {
+    let Accepted { stream, from, settings, counted, place, slot, deadline } = accepted;
+    let setup = shared.setup();
+    let access = access(&settings, &stream, from);
+    let Some(mut proxy) = Proxy::new(entry, &setup.config.name, access) else { return };
+    if let Some(room) = proxy.space().first_mut() {
+        *room = first;
+        proxy.received(1);
+    }
+    let stream = Arc::new(stream);
+    let (user, slot) = (None, Some(slot));
+    let mut program = Box::new(Program { shared: shared.clone(), stream, from, settings, entry, proxy, user, slot });
+    let request = match Box::pin(program.request(&setup, deadline)).await {
+        Ok(request) => request,
+        Err(why) => {
+            count(&shared.counters.handshakes_failed);
+            return Box::pin(program.part(why)).await;
+        }
+    };
+    // From here on it counts as a session, and not as a pending handshake.
+    program.slot = None;
+    let opening = Box::pin(session::open(&shared, &setup, request, &mut *program)).await;
+    let stream = program.stream.clone();
+    drop(program);
+    if let Opening::Open(ready) = opening {
+        Box::pin(ready.carry(&shared, &setup, stream)).await;
+    }
+    drop((counted, place));
+}
+
+/// What a program has to show on this connection.
+fn access(settings: &ListenerSettings, stream: &Stream, from: SocketAddr) -> Access {
+    let has_certificate = stream.identity().is_some_and(|identity| !identity.names.is_empty());
+    let is_private = stream.security() == Security::Encrypt || from.ip().to_canonical().is_loopback();
+    let is_password = |way: &Mechanism| matches!(way, Mechanism::Scram { .. } | Mechanism::Agent(_));
+    match &*settings.auth {
+        [] => Access::Open,
+        auth if has_certificate && auth.contains(&Mechanism::Certificate) => Access::Open,
+        // Anyone on the path could read it.
+        auth if is_private && auth.iter().any(is_password) => Access::Password,
+        _ => Access::Closed,
+    }
+}
+
+impl WayIn for Program {
+    fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    fn settings(&self) -> &Arc<ListenerSettings> {
+        &self.settings
+    }
+
+    async fn abandoned(&mut self) {
+        let _ = self.stream.failed().await;
+    }
+
+    async fn granted(&mut self, setup: &Setup, _: &Ready) -> bool {
+        self.proxy.opened();
+        self.stream.widen();
+        matches!(timeout(setup.config.limits.handshake_timeout.0, self.send()).await, Ok(Ok(())))
+    }
+
+    async fn refused(&mut self, setup: &Setup, refusal: Refusal) -> bool {
+        self.shared.counters.refused(refusal.code);
+        debug!(from = %self.from, code = refusal.code.number(), hop = refusal.hop, "refused: {}", refusal.reason);
+        let hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop };
+        self.proxy.refused(entry::Refusal { code: refusal.code, hop, reason: &refusal.reason });
+        self.slot = setup.handshake_slot(&self.shared, self.from).ok();
+        self.close().await;
+        false
+    }
+}
+
+impl Program {
+    /// Reads the request, until `deadline`.
+    async fn request(&mut self, setup: &Setup, deadline: Instant) -> Result<Request, NoRequest> {
+        let (shared, stream) = (self.shared.clone(), self.stream.clone());
+        if !stream.is_current() {
+            return Err(NoRequest::Failed);
+        }
+        let to = tokio::select! {
+            biased;
+            to = timeout_at(deadline.into(), self.destination(setup)) => {
+                let late = NoRequest::Refuse(Code::HandshakeTimeout, "no request arrived in time");
+                to.map_err(|_| late)??
+            }
+            () = shared.reached(Phase::Draining) => {
+                return Err(NoRequest::Refuse(Code::Draining, "the gateway takes no more"));
+            }
+            () = stream.lapsed() => return Err(NoRequest::Failed),
+        };
+        let mut session = [0; 16];
+        let no_random = |_| NoRequest::Refuse(Code::Internal, "the gateway has no random numbers");
+        getrandom::fill(&mut session).map_err(no_random)?;
+        let proved = self.stream.identity().map_or_else(Vec::new, |identity| identity.names.clone());
+        let certificate = || proved.first().map(|name| Principal::new(CERTIFICATE, name));
+        Ok(Request {
+            session: SessionId(session),
+            destination: to,
+            path: Vec::new(),
+            visited: Vec::new(),
+            origin: self.from.into(),
+            principal: self.user.take().or_else(certificate).unwrap_or_default(),
+            mode: Mode::Raw,
+            requirements: Requirements::default(),
+            resumable: false,
+            required: 0,
+            streams: 1,
+            datagrams: false,
+            asks_for_datagrams: false,
+            entry: self.entry,
+            from: self.from,
+            peer: None,
+            proved,
+            instance: 0,
+        })
+    }
+
+    /// Converses until the program has asked for a session.
+    async fn destination(&mut self, setup: &Setup) -> Result<Endpoint, NoRequest> {
+        let mut reads: u32 = 0;
+        loop {
+            match self.proxy.step() {
+                // The answer is sent by `close`, which waits for it to be read.
+                Step::Close(why) => return Err(NoRequest::Answered(why.to_owned())),
+                Step::Open(to) => return Ok(to.clone()),
+                Step::Read => {}
+                Step::Login { .. } => {
+                    self.log_in(setup).await;
+                    continue;
+                }
+            }
+            self.send().await?;
+            reads = reads.wrapping_add(1);
+            if reads.is_multiple_of(READS) {
+                // No other await yields while bytes keep arriving.
+                yield_now().await;
+            }
+            match self.stream.try_read(self.proxy.space()) {
+                Ok(0) => return Err(NoRequest::Failed),
+                Ok(n) => self.proxy.received(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Checks the password that the program has sent.
+    async fn log_in(&mut self, setup: &Setup) {
+        let Step::Login { user, password } = self.proxy.step() else { return };
+        let user = std::str::from_utf8(user).ok().filter(|user| is_name(user)).unwrap_or_default();
+        let of_agent = |way: &Mechanism| match way {
+            Mechanism::Agent(secret) => {
+                let given = std::str::from_utf8(password).ok().and_then(unhex);
+                Some(given.is_some_and(|given| secret.is(&given)))
+            }
+            _ => None,
+        };
+        let (login, principal) = match self.settings.auth.iter().find_map(of_agent) {
+            Some(is_right) => (if is_right { Login::Right } else { Login::Wrong }, Principal::default()),
+            None => {
+                let Setup { config, .. } = setup;
+                let claim = Claim { from: self.from.ip(), user, password };
+                let (passwords, guesses) = (&self.shared.passwords, &self.shared.guesses);
+                let login = passwords.check(&config.users, guesses, config.limits.password_checks, claim).await;
+                let groups = config.users.get(user).map(|user| user.groups.clone()).unwrap_or_default();
+                let principal = Principal { user: user.to_owned(), groups, ..Principal::new(PASSWORD, user) };
+                (login, principal)
+            }
+        };
+        if login != Login::Right {
+            let why = if login == Login::Wrong { "wrong user or password" } else { "too many wrong ones" };
+            let entry = self.entry.name();
+            info!(target: REFUSED, from = %self.from, entry, user, "authentication failed: {why}");
+        }
+        self.user = (login == Login::Right).then_some(principal);
+        self.proxy.login(login);
+    }
+
+    /// Sends the proxy's output.
+    async fn send(&mut self) -> io::Result<()> {
+        while !self.proxy.outgoing().is_empty() {
+            match self.stream.try_write(self.proxy.outgoing(), false) {
+                Ok(n) => self.proxy.sent(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a connection without a session.
+    async fn part(&mut self, why: NoRequest) {
+        match why {
+            NoRequest::Failed => {
+                debug!(from = %self.from, entry = self.entry.name(), "the program has gone");
+                self.stream.disarm();
+            }
+            NoRequest::Answered(why) => {
+                debug!(from = %self.from, entry = self.entry.name(), "{why}");
+                self.close().await;
+            }
+            NoRequest::Refuse(code, reason) => {
+                debug!(from = %self.from, entry = self.entry.name(), "{reason}");
+                self.proxy.refused(entry::Refusal { code, hop: "", reason });
+                self.close().await;
+            }
+        }
+    }
+
+    /// Sends the answer and closes the connection. A program that does not take it is reset, and so is one that has no slot to
+    /// wait in.
+    async fn close(&mut self) {
+        let limit = if self.slot.is_some() { LAST_WORDS } else { Duration::ZERO };
+        let words = async {
+            self.send().await?;
+            self.stream.shutdown_write()?;
+            tokio::select! {
+                delivered = self.stream.delivered(Duration::MAX) => delivered,
+                Err(error) = drop_rest(&self.stream) => Err(error),
+            }
+        };
+        if let Ok(Ok(())) = timeout(limit, words).await {
+            self.stream.disarm();
+        }
+    }
+}
+
+/// Reads what the program still sends, within bounds.
+async fn drop_rest(stream: &Stream) -> io::Result<()> {
+    let (mut room, mut dropped) = (vec![0; 4096], 0);
+    while dropped < DROPPED_MAX {
+        match stream.try_read(&mut room) {
+            Ok(0) => break,
+            Ok(n) => dropped += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
