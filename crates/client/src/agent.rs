@@ -25,10 +25,15 @@ impl Agents {
     /// The agents for `settings`; `None` without a gateway, or if the settings disable agents. `lookup` is usually
     /// [`environment::variable`](phoebus_config::environment::variable).
     pub fn of(settings: &Settings, lookup: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let demanded = settings.first_hop;
-        if settings.disabled || demanded.is_some_and(|hop| hop.by == By::Tcp) {
+        Self::for_proxy(settings, lookup).filter(|agents| !agents.is_plain())
+    }
+
+    /// The same for programs that come by SOCKS or HTTP: these need an agent for a first hop by TCP as well.
+    pub fn for_proxy(settings: &Settings, lookup: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        if settings.disabled {
             return None;
         }
+        let demanded = settings.first_hop;
         let place = AgentFileNames::of(settings, namespace())?;
         let directory = directory(lookup, rustix::process::geteuid().as_raw());
         Some(Self { directory, place, demanded })
@@ -43,6 +48,11 @@ impl Agents {
     pub(crate) fn missing(&self) -> Option<&'static str> {
         let auto = self.demanded.is_some_and(|hop| !hop.is_strict());
         auto.then_some("asked for auto as the first hop, in force is tcp: no agent runs")
+    }
+
+    /// Whether the settings demand a first hop by TCP, for which programs that open sessions themselves need no agent.
+    pub fn is_plain(&self) -> bool {
+        self.demanded.is_some_and(|hop| hop.by == By::Tcp)
     }
 
     /// The directory of the agents' files. Whoever starts an agent creates it.

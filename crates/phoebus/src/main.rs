@@ -16,6 +16,7 @@ mod options;
 mod passwd;
 mod password;
 mod place;
+mod proxy;
 mod repeats;
 mod run;
 mod runtime;

@@ -7,6 +7,7 @@ use crate::agent;
 use crate::exit::{self, Exit};
 use crate::options::{self, Route, Variable};
 use crate::program::{self, Trouble, find_library};
+use crate::proxy;
 use crate::standard;
 use anyhow::Result;
 use phoebus_config::settings::Key;
@@ -32,6 +33,7 @@ Exits as the program does; 2 wrong options, variables or configuration; 125 the 
 Examples:
   phoebus run --gateway pg1.example/5006 -- curl -O https://data.example/run7.tar
   phoebus run --gateway pg1.example --first-hop quic --ca ca.pem -- curl -O https://data.example/run7.tar
+  phoebus run --gateway pg1.example --proxy -- ./a-go-program https://data.example/run7.tar
   phoebus run --path pg1.example,pg2.example --only .example.org -- scp run7.tar dtn.example.org:
 ")]
 pub(crate) struct Args {
@@ -46,6 +48,9 @@ pub(crate) struct Args {
     /// Not these destinations [env: PHOEBUS_EXCEPT]
     #[arg(long, value_name = "LIST")]
     except: Option<String>,
+    /// Tell the program to use an agent as its proxy, by ALL_PROXY, HTTPS_PROXY and the like: for programs that know them
+    #[arg(long)]
+    proxy: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -53,7 +58,7 @@ pub(crate) struct Args {
 
 /// Becomes the program; returns only on failure.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let Args { route, only, except, command } = args;
+    let Args { route, only, except, proxy, command } = args;
     let mut variables = route.variables();
     for (key, value) in [(Key::Only, only), (Key::Except, except)] {
         variables.extend(value.map(|value| (key, Some(value))));
@@ -68,9 +73,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             return Err(Exit::usage("no gateway is set; give --gateway HOST/PORT or set PHOEBUS_GW"));
         }
         options::check_report(&settings)?;
-        let agent = agent::ensure(&settings, &variables, exit::PREPARE)?;
-        preload(&mut program, name, &file, &variables)?;
-        agent.map(agent::AgentHandle::pass_on).transpose()?;
+        if proxy {
+            proxy::set(&mut program, settings, variables)?.pass_on()?;
+        } else {
+            let agent = agent::ensure(&settings, &variables, exit::PREPARE)?;
+            preload(&mut program, name, &file, &variables)?;
+            agent.map(agent::AgentHandle::pass_on).transpose()?;
+        }
     }
     standard::pass_on();
     let error = program.exec();

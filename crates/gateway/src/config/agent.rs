@@ -29,21 +29,23 @@ pub struct Agent {
     pub gateway: Endpoint,
     /// The gateway's port for the hop (unless its transport has another) and for the beacon beside it.
     pub port: u16,
-    /// The transports that may carry the hop, the preferred one first; at least one. All are encrypted. A single one is
+    /// The transports that may carry the hop, the preferred one first; at least one. All are encrypted, if there are
+    /// credentials. A single one is
     /// never replaced. Of several, the first available one carries new sessions; those before it are tried again from
     /// time to time.
     pub allowed: Vec<Allowed>,
     /// The congestion control of the hop.
     pub congestion_control: CongestionControl,
-    /// The authorities that the agent trusts, and its user's certificate.
-    pub credentials: Credentials,
+    /// The authorities that the agent trusts, and its user's certificate. `None`: the hop is one by TCP without TLS.
+    pub credentials: Option<Credentials>,
     /// The user's e-mail address, for gateways that ask for one.
     pub contact: Option<String>,
     /// The file with the user's passwords at gateways.
     pub logins: Option<PathBuf>,
     /// Where the user's token is.
     pub bearer: Option<BearerPlaces>,
-    /// The secret that programs must present.
+    /// The secret that programs must present: by AUTH, or in hexadecimal digits as the password of SOCKS and HTTP. There, the
+    /// user's name is the path.
     pub secret: Secret,
     /// Whether loopback has IPv6.
     pub ipv6: bool,
@@ -61,6 +63,11 @@ impl Config {
         let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
         let name = gateway.host.to_string();
+        let (security, pool) = match credentials {
+            Some(_) => (Security::Encrypt, Pool::default()),
+            // Gateways do not keep idle connections that nothing protects.
+            None => (Security::None, Pool { min: 0, ..Pool::default() }),
+        };
         let listen = |address| Listen {
             address,
             transport: "tcp".to_owned(),
@@ -82,19 +89,19 @@ impl Config {
             transport,
             allowed,
             in_order: true,
-            security: Security::Encrypt,
+            security,
             fingerprint: None,
             profile,
             from: Vec::new(),
             speaks_for: Vec::new(),
-            pool: Pool::default(),
+            pool,
         };
         // The gateways decide which destinations are allowed: their loopback is not this host's.
         let everywhere = ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"];
         let everywhere = everywhere.iter().filter_map(|net| net.parse::<Net>().ok()).map(Pattern::Net);
         Self {
             name: AGENT.to_owned(),
-            credentials: Some(credentials),
+            credentials,
             reset_key: None,
             drivers: Vec::new(),
             contact,

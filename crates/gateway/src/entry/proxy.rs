@@ -13,6 +13,7 @@ use crate::request::Request;
 use crate::session::{self, Opening, REFUSED, Ready, WayIn};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
+use phoebus_config::agent::Secret;
 use phoebus_config::users::is_name;
 use phoebus_net::Stream;
 use phoebus_net::transport::Security;
@@ -50,6 +51,8 @@ struct Program {
     proxy: Proxy,
     /// Who has shown a password.
     user: Option<Principal>,
+    /// The gateways to visit, which programs of an agent name.
+    path: Vec<Endpoint>,
     /// Held before the request, and after it was refused.
     slot: Option<Slot>,
 }
@@ -81,8 +84,9 @@ pub(super) async fn serve(shared: Arc<Shared>, accepted: Accepted, entry: Entry,
         proxy.received(1);
     }
     let stream = Arc::new(stream);
-    let (user, slot) = (None, Some(slot));
-    let mut program = Box::new(Program { shared: shared.clone(), stream, from, settings, entry, proxy, user, slot });
+    let (user, path, slot) = (None, Vec::new(), Some(slot));
+    let shared_by = shared.clone();
+    let mut program = Box::new(Program { shared: shared_by, stream, from, settings, entry, proxy, user, path, slot });
     let request = match Box::pin(program.request(&setup, deadline)).await {
         Ok(request) => request,
         Err(why) => {
@@ -171,7 +175,7 @@ impl Program {
         Ok(Request {
             session: SessionId(session),
             destination: to,
-            path: Vec::new(),
+            path: std::mem::take(&mut self.path),
             visited: Vec::new(),
             origin: self.from.into(),
             principal: self.user.take().or_else(certificate).unwrap_or_default(),
@@ -222,32 +226,29 @@ impl Program {
     /// Checks the password that the program has sent.
     async fn log_in(&mut self, setup: &Setup) {
         let Step::Login { user, password } = self.proxy.step() else { return };
-        let user = std::str::from_utf8(user).ok().filter(|user| is_name(user)).unwrap_or_default();
-        let of_agent = |way: &Mechanism| match way {
-            Mechanism::Agent(secret) => {
-                let given = std::str::from_utf8(password).ok().and_then(unhex);
-                Some(given.is_some_and(|given| secret.is(&given)))
-            }
+        let secret = self.settings.auth.iter().find_map(|way| match way {
+            Mechanism::Agent(secret) => Some(*secret),
             _ => None,
-        };
-        let (login, principal) = match self.settings.auth.iter().find_map(of_agent) {
-            Some(is_right) => (if is_right { Login::Right } else { Login::Wrong }, Principal::default()),
-            None => {
-                let Setup { config, .. } = setup;
-                let claim = Claim { from: self.from.ip(), user, password };
-                let (passwords, guesses) = (&self.shared.passwords, &self.shared.guesses);
-                let login = passwords.check(&config.users, guesses, config.limits.password_checks, claim).await;
-                let groups = config.users.get(user).map(|user| user.groups.clone()).unwrap_or_default();
-                let principal = Principal { user: user.to_owned(), groups, ..Principal::new(PASSWORD, user) };
-                (login, principal)
-            }
-        };
-        if login != Login::Right {
-            let why = if login == Login::Wrong { "wrong user or password" } else { "too many wrong ones" };
-            let entry = self.entry.name();
-            info!(target: REFUSED, from = %self.from, entry, user, "authentication failed: {why}");
+        });
+        if let Some(secret) = secret {
+            let path = path_of(user).filter(|_| is_secret(secret, password));
+            let login = if path.is_some() { Login::Right } else { Login::Wrong };
+            self.path = path.unwrap_or_default();
+            return self.proxy.login(login);
         }
-        self.user = (login == Login::Right).then_some(principal);
+        // Others are nobody's, and cost as much.
+        let user = std::str::from_utf8(user).ok().filter(|user| is_name(user)).unwrap_or_default();
+        let config = &setup.config;
+        let claim = Claim { from: self.from.ip(), user, password };
+        let (passwords, guesses) = (&self.shared.passwords, &self.shared.guesses);
+        let login = passwords.check(&config.users, guesses, config.limits.password_checks, claim).await;
+        if login == Login::Right {
+            let groups = config.users.get(user).map(|user| user.groups.clone()).unwrap_or_default();
+            self.user = Some(Principal { user: user.to_owned(), groups, ..Principal::new(PASSWORD, user) });
+        } else {
+            let why = if login == Login::Wrong { "the user or the password is wrong" } else { "too many were wrong" };
+            info!(target: REFUSED, from = %self.from, entry = self.entry.name(), user, "authentication failed: {why}");
+        }
         self.proxy.login(login);
     }
 
@@ -298,6 +299,19 @@ impl Program {
             self.stream.disarm();
         }
     }
+}
+
+/// The path that a program of an agent has in place of a user's name.
+fn path_of(user: &[u8]) -> Option<Vec<Endpoint>> {
+    match std::str::from_utf8(user).ok()? {
+        "" => Some(Vec::new()),
+        path => Endpoint::parse_path(path).ok(),
+    }
+}
+
+/// Whether a password is an agent's secret.
+fn is_secret(secret: Secret, password: &[u8]) -> bool {
+    std::str::from_utf8(password).ok().and_then(unhex).is_some_and(|given| secret.is(&given))
 }
 
 /// Reads what the program still sends, within bounds.

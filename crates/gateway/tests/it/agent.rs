@@ -57,7 +57,7 @@ fn config(gateway: &Pg, port: u16, ways: Vec<Allowed>, credentials: Credentials)
         port,
         allowed: ways,
         congestion_control: CongestionControl::Auto,
-        credentials,
+        credentials: Some(credentials),
         contact: None,
         secret: Secret(SECRET),
         ipv6: false,

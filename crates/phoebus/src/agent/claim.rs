@@ -28,7 +28,8 @@ const TOUCH: Duration = Duration::from_secs(3600);
 pub(super) struct Claim {
     file: File,
     path: PathBuf,
-    pointer: PathBuf,
+    /// The name by which programs find it that demand no first hop.
+    pointer: Option<PathBuf>,
     users: File,
     touched: Instant,
 }
@@ -50,10 +51,13 @@ impl Claim {
         flock(&file, FlockOperation::NonBlockingLockExclusive).with_context(|| cannot(&fresh))?;
         file.write_all(running.text().as_bytes()).with_context(|| cannot(&fresh))?;
         fs::rename(&fresh, &path).with_context(|| cannot(&path))?;
-        let fresh = beside(&pointer, &format!("new.{}", std::process::id()));
-        let _ = fs::remove_file(&fresh);
-        symlink(path.file_name().unwrap_or_default(), &fresh).with_context(|| cannot(&fresh))?;
-        fs::rename(&fresh, &pointer).with_context(|| cannot(&pointer))?;
+        let pointer = (!agents.is_plain()).then_some(pointer);
+        if let Some(pointer) = &pointer {
+            let fresh = beside(pointer, &format!("new.{}", std::process::id()));
+            let _ = fs::remove_file(&fresh);
+            symlink(path.file_name().unwrap_or_default(), &fresh).with_context(|| cannot(&fresh))?;
+            fs::rename(&fresh, pointer).with_context(|| cannot(pointer))?;
+        }
         let users = users(agents)?;
         Ok(Self { file, path, pointer, users, touched: Instant::now() })
     }
@@ -85,8 +89,10 @@ impl Claim {
     fn remove(&self) {
         let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
         let Ok(own) = self.file.metadata() else { return };
-        if fs::metadata(&self.pointer).is_ok_and(|there| same(&own, &there)) {
-            let _ = fs::remove_file(&self.pointer);
+        if let Some(pointer) = &self.pointer
+            && fs::metadata(pointer).is_ok_and(|there| same(&own, &there))
+        {
+            let _ = fs::remove_file(pointer);
         }
         if fs::symlink_metadata(&self.path).is_ok_and(|there| same(&own, &there)) {
             let _ = fs::remove_file(&self.path);

@@ -1,7 +1,8 @@
 //! `phoebus agent`: the gateway on loopback that carries the first hop of one user's programs over QUIC, UDT or TLS
 //! (S1, S12; docs/guide/run.md, "A better first hop").
 //!
-//! - [`start::ensure`] is what `phoebus run` and `phoebus connect` do: find the agent that runs, or start one.
+//! - [`start::ensure`] is what `phoebus run` and `phoebus connect` do: find the agent that runs, or start one. So does
+//!   [`start::for_proxy`], for programs that come to the agent by SOCKS or HTTP.
 //! - `claim` holds the files by which it is found: a lock that ends with the process, and a secret for this user's
 //!   eyes.
 //! - Here is the agent itself: it proves its gateway first, then serves until nobody has used it for a while.
@@ -10,7 +11,7 @@ mod claim;
 mod hint;
 mod start;
 
-pub(crate) use start::{AgentHandle, ensure};
+pub(crate) use start::{AgentHandle, ensure, for_proxy};
 
 use crate::exit::{self, Exit};
 use crate::gateway::start_log;
@@ -104,7 +105,8 @@ pub(crate) struct Plan {
     settings: Settings,
     first_hop: FirstHop,
     gateway: Endpoint,
-    credentials: Credentials,
+    /// `None` for a first hop by TCP.
+    credentials: Option<Credentials>,
     agents: Agents,
 }
 
@@ -117,13 +119,15 @@ impl Plan {
         let gateway = settings.path.first().cloned().ok_or_else(|| {
             Exit::usage("a first hop leads to a gateway, and none is set; give --gateway HOST/PORT or set PHOEBUS_GW")
         })?;
-        let first_hop = settings.first_hop.filter(|hop| hop.by != By::Tcp).ok_or_else(|| {
+        let first_hop = settings.first_hop.ok_or_else(|| {
             Exit::usage(
-                "an agent is for a first hop by quic, udt, tls or auto; give --first-hop or set PHOEBUS_FIRST_HOP",
+                "an agent is for a first hop by quic, udt, tls or auto, or by tcp for programs that use a proxy; give \
+                 --first-hop or set PHOEBUS_FIRST_HOP",
             )
         })?;
-        let agents = Agents::of(settings, variable).ok_or_else(|| Exit::usage("PHOEBUS_DISABLE is set"))?;
-        let credentials = credentials(settings, first_hop, &gateway)?;
+        let agents = Agents::for_proxy(settings, variable).ok_or_else(|| Exit::usage("PHOEBUS_DISABLE is set"))?;
+        let is_protected = first_hop.by != By::Tcp;
+        let credentials = is_protected.then(|| credentials(settings, first_hop, &gateway)).transpose()?;
         Ok(Self { settings: settings.clone(), first_hop, gateway, credentials, agents })
     }
 

@@ -5,6 +5,7 @@ use crate::exit::Exit;
 use crate::options::Variable;
 use anyhow::{Context, Result};
 use phoebus_client::Agents;
+use phoebus_config::agent::Running;
 use phoebus_config::first_hop::By;
 use phoebus_config::settings::Settings;
 use phoebus_proto::units::Span;
@@ -64,6 +65,15 @@ pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) ->
         }
         Err(error) => Err(Exit::with(failed, crate::exit::sentence(&error))),
     }
+}
+
+/// The agent for programs that come by SOCKS or HTTP, started if none runs: its address and secret. Wrong settings end with
+/// exit code 2, an unavailable agent with `failed`.
+pub(crate) fn for_proxy(settings: &Settings, variables: &[Variable], failed: u8) -> Result<(AgentHandle, Running)> {
+    let Plan { agents, .. } = Plan::of(settings)?;
+    let gone = || Exit::with(failed, "the agent has ended at once".to_owned());
+    let held = hold(&agents, variables).map_err(|error| Exit::with(failed, crate::exit::sentence(&error)))?;
+    Ok((held, agents.find_own().ok_or_else(gone)?))
 }
 
 fn hold(agents: &Agents, variables: &[Variable]) -> Result<AgentHandle> {

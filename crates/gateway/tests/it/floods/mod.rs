@@ -153,7 +153,7 @@ fn flooding_program_does_not_delay_agent() {
         port: addr.port(),
         allowed: vec![Allowed { transport: "tcp".to_owned(), port: None }],
         congestion_control: CongestionControl::Auto,
-        credentials: Credentials::trusting(file.as_ref()).unwrap(),
+        credentials: Some(Credentials::trusting(file.as_ref()).unwrap()),
         contact: None,
         secret: Secret(SECRET),
         ipv6: false,
