@@ -231,7 +231,7 @@ impl Program {
             _ => None,
         });
         if let Some(secret) = secret {
-            let path = path_of(user).filter(|_| is_secret(secret, password));
+            let path = path_for(secret, user, password);
             let login = if path.is_some() { Login::Right } else { Login::Wrong };
             self.path = path.unwrap_or_default();
             return self.proxy.login(login);
@@ -301,17 +301,15 @@ impl Program {
     }
 }
 
-/// The path that a program of an agent has in place of a user's name.
-fn path_of(user: &[u8]) -> Option<Vec<Endpoint>> {
-    match std::str::from_utf8(user).ok()? {
-        "" => Some(Vec::new()),
-        path => Endpoint::parse_path(path).ok(),
+/// The path that a program of an agent has in place of a user's name, if its password is the agent's secret. Basic parts the two at
+/// the first colon (RFC 7617 §2), which a path may have; a secret has none.
+fn path_for(secret: Secret, user: &[u8], password: &[u8]) -> Option<Vec<Endpoint>> {
+    let both = [user, b":", password].concat();
+    let (path, digits) = std::str::from_utf8(&both).ok()?.rsplit_once(':')?;
+    if !unhex(digits).is_some_and(|given| secret.is(&given)) {
+        return None;
     }
-}
-
-/// Whether a password is an agent's secret.
-fn is_secret(secret: Secret, password: &[u8]) -> bool {
-    std::str::from_utf8(password).ok().and_then(unhex).is_some_and(|given| secret.is(&given))
+    if path.is_empty() { Some(Vec::new()) } else { Endpoint::parse_path(path).ok() }
 }
 
 /// Reads what the program still sends, within bounds.

@@ -24,6 +24,7 @@ mod cp_strange;
 mod cp_stripe;
 mod cp_via;
 mod demo;
+mod entries;
 mod first_hop;
 mod first_hop_filtered;
 mod gateway_auto;
