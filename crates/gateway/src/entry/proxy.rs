@@ -87,19 +87,11 @@ pub(super) async fn serve(shared: Arc<Shared>, accepted: Accepted, entry: Entry,
     let (user, path, slot) = (None, Vec::new(), Some(slot));
     let shared_by = shared.clone();
     let mut program = Box::new(Program { shared: shared_by, stream, from, settings, entry, proxy, user, path, slot });
-    let request = match Box::pin(program.request(&setup, deadline)).await {
-        Ok(request) => request,
-        Err(why) => {
-            count(&shared.counters.handshakes_failed);
-            return Box::pin(program.part(why)).await;
-        }
-    };
-    // From here on it counts as a session, and not as a pending handshake.
-    program.slot = None;
-    let opening = Box::pin(session::open(&shared, &setup, request, &mut *program)).await;
+    // Boxed, so that an open session reserves no memory for what came before.
+    let ready = Box::pin(program.open(&setup, deadline)).await;
     let stream = program.stream.clone();
     drop(program);
-    if let Opening::Open(ready) = opening {
+    if let Some(ready) = ready {
         Box::pin(ready.carry(&shared, &setup, stream)).await;
     }
     drop((counted, place));
@@ -150,6 +142,25 @@ impl WayIn for Program {
 }
 
 impl Program {
+    /// Reads the request, until `deadline`, and opens the session. `None` if there is none, and the program knows.
+    async fn open(&mut self, setup: &Setup, deadline: Instant) -> Option<Box<Ready>> {
+        let request = match self.request(setup, deadline).await {
+            Ok(request) => request,
+            Err(why) => {
+                count(&self.shared.counters.handshakes_failed);
+                self.part(why).await;
+                return None;
+            }
+        };
+        // From here on it counts as a session, and not as a pending handshake.
+        self.slot = None;
+        let shared = self.shared.clone();
+        match session::open(&shared, setup, request, self).await {
+            Opening::Open(ready) => Some(ready),
+            Opening::Refused | Opening::Ended | Opening::Gone => None,
+        }
+    }
+
     /// Reads the request, until `deadline`.
     async fn request(&mut self, setup: &Setup, deadline: Instant) -> Result<Request, NoRequest> {
         let (shared, stream) = (self.shared.clone(), self.stream.clone());
@@ -246,7 +257,11 @@ impl Program {
             let groups = config.users.get(user).map(|user| user.groups.clone()).unwrap_or_default();
             self.user = Some(Principal { user: user.to_owned(), groups, ..Principal::new(PASSWORD, user) });
         } else {
-            let why = if login == Login::Wrong { "the user or the password is wrong" } else { "too many were wrong" };
+            let (code, why) = match login {
+                Login::Wrong => (Code::AuthFailed, "the user or the password is wrong"),
+                _ => (Code::Limit, "too many were wrong"),
+            };
+            self.shared.counters.refused(code);
             info!(target: REFUSED, from = %self.from, entry = self.entry.name(), user, "authentication failed: {why}");
         }
         self.proxy.login(login);
@@ -324,4 +339,36 @@ async fn drop_rest(stream: &Stream) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<F: Future>(_: impl FnOnce(Arc<Shared>, Accepted, Entry, u8) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_open_session_is_a_small_task() {
+        // Thousands of sessions may be idle.
+        assert!(size(serve) <= 512, "{} bytes", size(serve));
+    }
+
+    #[test]
+    fn programs_of_an_agent_name_their_path_and_its_secret() {
+        let secret = Secret([0xab; 32]);
+        let digits = "ab".repeat(32);
+        let path = |user: &str, password: &str| {
+            let path = path_for(secret, user.as_bytes(), password.as_bytes())?;
+            Some(path.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(path("pg1:5006,[::1]:7", &digits).as_deref(), Some("pg1:5006,[::1]:7"));
+        // As Basic parts them.
+        assert_eq!(path("pg1", &format!("5006,[::1]:7:{digits}")).as_deref(), Some("pg1:5006,[::1]:7"));
+        assert_eq!(path("", &digits).as_deref(), Some(""));
+        for (user, password) in [("pg1", ""), ("pg1", &digits[2..]), ("a b", &digits), ("pg1", "zz"), ("", "")] {
+            assert_eq!(path(user, password), None, "{user}:{password}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Requirements;
 use phoebus_proto::units::Span;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -298,4 +299,50 @@ fn listeners_and_rules_about_certificates_need_credentials() {
     assert!(error.contains("nobody shows a certificate over udt without security = \"encrypt\""), "{error}");
     let error = parse(&format!("{tls}{listen}[[allow]]\nfrom = [\"certificate:a b\"]\nto = [\"*\"]\n"));
     assert!(error.contains("\"certificate:a b\" names no certificates; expected one such as"), "{error}");
+}
+
+#[test]
+fn programs_come_to_an_agent_by_socks_and_http() {
+    let certificates = Certificates::new();
+    let (last, addr) = (address(), address());
+    let tls = certificates.issue_for("pg1", &[addr.ip().to_string()]);
+    let allow = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\"]\n";
+    let last = Pg::start_at(last, "pg2", &format!("{}{allow}", support::peer("pg1", addr, 0)));
+    let peer = support::peer("pg2", last.addr, 0);
+    let listen = "security = \"encrypt\"\nclient_certificate = \"optional\"\n";
+    let gateway = Pg::start_at(addr, "pg1", &format!("{listen}{tls}{peer}{allow}"));
+    let trusting = Credentials::trusting(&files(&tls).authorities).unwrap();
+    let ways = vec![Allowed { transport: "tcp".to_owned(), port: None }];
+    let agent = start(config(&gateway, addr.port(), ways, trusting));
+    let (listener, to) = destination();
+    let secret = "05".repeat(32);
+    // Only the path leads through the second gateway.
+    let path = format!("{},{}", gateway.addr, last.addr);
+    let socks = |path: &str, secret: &str| {
+        let part = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
+        let mut stream = std::net::TcpStream::connect(agent.addr).unwrap();
+        stream.write_all(&[&[5, 1, 2, 1][..], &part(path), &part(secret)].concat()).unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        (answer, stream)
+    };
+    let (answer, mut client) = socks(&path, &secret);
+    assert_eq!(answer, [5, 2, 1, 0]);
+    let SocketAddr::V4(four) = to else { panic!("{to}") };
+    client.write_all(&[&[5, 1, 0, 1][..], &four.ip().octets(), &four.port().to_be_bytes()].concat()).unwrap();
+    let mut reply = [0; 10];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..2], [5, 0]);
+    assert_eq!((agent.status().sessions.len(), &*agent.status().sessions[0].entry), (1, "socks"));
+    assert_eq!(last.status().sessions[0].visited, "agent,pg1");
+    exchange(client, listener.accept().unwrap().0, &pattern(100_000, 1), &pattern(100_000, 2));
+    assert_eq!(agent.quiet(), (1, 0));
+    assert_eq!(socks(&path, &"06".repeat(32)).0, [5, 2, 1, 1]);
+    assert_eq!(socks("no path", &secret).0, [5, 2, 1, 1]);
+    // Without the secret there is no method.
+    let mut stream = std::net::TcpStream::connect(agent.addr).unwrap();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    let mut answer = [0; 2];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, [5, 0xff]);
 }

@@ -145,6 +145,21 @@ fn curl_shows_passwords() {
     assert!(!log.contains("a secret") && log.contains("authentication failed"), "{log}");
 }
 
+#[test]
+fn curl_shows_a_certificate() {
+    let site = Site::new("auth = [\"certificate\", \"scram\"]\n");
+    site.certificates.issue("ada.users.example");
+    let file = |end: &str| site.certificates.file(&format!("ada.users.example.{end}")).display().to_string();
+    let (at, ca) = (format!("https://{}", site.at), site.authority());
+    let own = ["-p", "-x", &at, "--proxy-cacert", &ca, "--proxy-cert", &file("pem"), "--proxy-key", &file("key")];
+    // She is known, and has no rule.
+    assert_eq!(site.curl(&own).status.code(), Some(22));
+    site.gateway.wait_for_log("ada.users.example (certificate)");
+    assert!(site.gateway.log().contains("is not allowed to"), "{}", site.gateway.log());
+    // Without a certificate, there is the password.
+    site.got(&site.curl(&["-p", "-x", &at, "--proxy-cacert", &ca, "-U", "ada:a secret"]));
+}
+
 /// Runs a gateway on an address that is not loopback, and curl beside it, in a network namespace.
 const ELSEWHERE: &str = r#"
 ip link set lo up
