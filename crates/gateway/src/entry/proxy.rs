@@ -20,6 +20,7 @@ use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::entry::{self, Access, Entry, Login, Proxy, Step};
 use phoebus_proto::hex::unhex;
+use phoebus_proto::session::auth::scram::Verifier;
 use phoebus_proto::session::message::Requirements;
 use phoebus_proto::session::{Code, Mode, Principal, SessionId};
 use std::io;
@@ -49,8 +50,8 @@ struct Program {
     settings: Arc<ListenerSettings>,
     entry: Entry,
     proxy: Proxy,
-    /// Who has shown a password.
-    user: Option<Principal>,
+    /// Who has shown a password, and its verifier at that time.
+    user: Option<(Principal, Verifier)>,
     /// The gateways to visit, which programs of an agent name.
     path: Vec<Endpoint>,
     /// Held before the request, and after it was refused.
@@ -76,9 +77,8 @@ impl From<io::Error> for NoRequest {
 /// Serves a connection by `entry`, whose first byte has been read.
 pub(super) async fn serve(shared: Arc<Shared>, accepted: Accepted, entry: Entry, first: u8) {
     let Accepted { stream, from, settings, counted, place, slot, deadline } = accepted;
-    let setup = shared.setup();
     let access = access(&settings, &stream, from);
-    let Some(mut proxy) = Proxy::new(entry, &setup.config.name, access) else { return };
+    let Some(mut proxy) = Proxy::new(entry, &shared.setup().config.name, access) else { return };
     if let Some(room) = proxy.space().first_mut() {
         *room = first;
         proxy.received(1);
@@ -88,10 +88,10 @@ pub(super) async fn serve(shared: Arc<Shared>, accepted: Accepted, entry: Entry,
     let shared_by = shared.clone();
     let mut program = Box::new(Program { shared: shared_by, stream, from, settings, entry, proxy, user, path, slot });
     // Boxed, so that an open session reserves no memory for what came before.
-    let ready = Box::pin(program.open(&setup, deadline)).await;
+    let opened = Box::pin(program.open(deadline)).await;
     let stream = program.stream.clone();
     drop(program);
-    if let Some(ready) = ready {
+    if let Some((ready, setup)) = opened {
         Box::pin(ready.carry(&shared, &setup, stream)).await;
     }
     drop((counted, place));
@@ -143,8 +143,8 @@ impl WayIn for Program {
 
 impl Program {
     /// Reads the request, until `deadline`, and opens the session. `None` if there is none, and the program knows.
-    async fn open(&mut self, setup: &Setup, deadline: Instant) -> Option<Box<Ready>> {
-        let request = match self.request(setup, deadline).await {
+    async fn open(&mut self, deadline: Instant) -> Option<(Box<Ready>, Arc<Setup>)> {
+        let (request, setup) = match self.request(deadline).await {
             Ok(request) => request,
             Err(why) => {
                 count(&self.shared.counters.handshakes_failed);
@@ -155,21 +155,21 @@ impl Program {
         // From here on it counts as a session, and not as a pending handshake.
         self.slot = None;
         let shared = self.shared.clone();
-        match session::open(&shared, setup, request, self).await {
-            Opening::Open(ready) => Some(ready),
+        match session::open(&shared, &setup, request, self).await {
+            Opening::Open(ready) => Some((ready, setup)),
             Opening::Refused | Opening::Ended | Opening::Gone => None,
         }
     }
 
     /// Reads the request, until `deadline`.
-    async fn request(&mut self, setup: &Setup, deadline: Instant) -> Result<Request, NoRequest> {
+    async fn request(&mut self, deadline: Instant) -> Result<(Request, Arc<Setup>), NoRequest> {
         let (shared, stream) = (self.shared.clone(), self.stream.clone());
         if !stream.is_current() {
             return Err(NoRequest::Failed);
         }
         let to = tokio::select! {
             biased;
-            to = timeout_at(deadline.into(), self.destination(setup)) => {
+            to = timeout_at(deadline.into(), self.destination()) => {
                 let late = NoRequest::Refuse(Code::HandshakeTimeout, "no request arrived in time");
                 to.map_err(|_| late)??
             }
@@ -178,18 +178,26 @@ impl Program {
             }
             () = stream.lapsed() => return Err(NoRequest::Failed),
         };
+        let setup = self.shared.setup();
+        let user = match self.user.take() {
+            // A reload has taken the user away meanwhile.
+            Some((principal, verifier)) if setup.config.users.verifier(&principal.user) != verifier => {
+                return Err(NoRequest::Refuse(Code::AuthFailed, "the user or the password is wrong"));
+            }
+            user => user.map(|(principal, _)| principal),
+        };
         let mut session = [0; 16];
         let no_random = |_| NoRequest::Refuse(Code::Internal, "the gateway has no random numbers");
         getrandom::fill(&mut session).map_err(no_random)?;
         let proved = self.stream.identity().map_or_else(Vec::new, |identity| identity.names.clone());
         let certificate = || proved.first().map(|name| Principal::new(CERTIFICATE, name));
-        Ok(Request {
+        let request = Request {
             session: SessionId(session),
             destination: to,
             path: std::mem::take(&mut self.path),
             visited: Vec::new(),
             origin: self.from.into(),
-            principal: self.user.take().or_else(certificate).unwrap_or_default(),
+            principal: user.or_else(certificate).unwrap_or_default(),
             mode: Mode::Raw,
             requirements: Requirements::default(),
             resumable: false,
@@ -202,11 +210,12 @@ impl Program {
             peer: None,
             proved,
             instance: 0,
-        })
+        };
+        Ok((request, setup))
     }
 
     /// Converses until the program has asked for a session.
-    async fn destination(&mut self, setup: &Setup) -> Result<Endpoint, NoRequest> {
+    async fn destination(&mut self) -> Result<Endpoint, NoRequest> {
         let mut reads: u32 = 0;
         loop {
             match self.proxy.step() {
@@ -215,7 +224,7 @@ impl Program {
                 Step::Open(to) => return Ok(to.clone()),
                 Step::Read => {}
                 Step::Login { .. } => {
-                    self.log_in(setup).await;
+                    self.log_in().await;
                     continue;
                 }
             }
@@ -235,7 +244,7 @@ impl Program {
     }
 
     /// Checks the password that the program has sent.
-    async fn log_in(&mut self, setup: &Setup) {
+    async fn log_in(&mut self) {
         let Step::Login { user, password } = self.proxy.step() else { return };
         let secret = self.settings.auth.iter().find_map(|way| match way {
             Mechanism::Agent(secret) => Some(*secret),
@@ -249,13 +258,15 @@ impl Program {
         }
         // Others are nobody's, and cost as much.
         let user = std::str::from_utf8(user).ok().filter(|user| is_name(user)).unwrap_or_default();
+        let setup = self.shared.setup();
         let config = &setup.config;
         let claim = Claim { from: self.from.ip(), user, password };
         let (passwords, guesses) = (&self.shared.passwords, &self.shared.guesses);
         let login = passwords.check(&config.users, guesses, config.limits.password_checks, claim).await;
         if login == Login::Right {
             let groups = config.users.get(user).map(|user| user.groups.clone()).unwrap_or_default();
-            self.user = Some(Principal { user: user.to_owned(), groups, ..Principal::new(PASSWORD, user) });
+            let principal = Principal { user: user.to_owned(), groups, ..Principal::new(PASSWORD, user) };
+            self.user = Some((principal, config.users.verifier(user)));
         } else {
             let (code, why) = match login {
                 Login::Wrong => (Code::AuthFailed, "the user or the password is wrong"),

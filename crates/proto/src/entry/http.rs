@@ -192,7 +192,7 @@ fn judge(connect: Connect<'_>, access: Access) -> Result<State, Bad> {
         Access::Open => Ok(State::Opening(to)),
         Access::Closed => Err((
             FORBIDDEN,
-            "this listener wants a password, and takes it only over loopback and inside TLS (an https:// proxy)",
+            "this listener wants a certificate or a password, and takes either only where nobody can read it: by an https:// proxy",
         )),
         Access::Password => {
             let wanted = "this listener wants a user's name and password";
