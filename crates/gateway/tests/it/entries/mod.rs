@@ -243,7 +243,8 @@ fn listener_takes_what_its_entries_say() {
         let answers = begun.map(|bytes| {
             let mut stream = connect(&pg);
             stream.write_all(bytes).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
+            // What is not taken may be reset before.
+            let _ = stream.shutdown(Shutdown::Write);
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
             !answer.is_empty()
