@@ -31,7 +31,7 @@ type Tag = [u8; 32];
 /// The passwords that are being checked, and those that were right.
 #[derive(Default)]
 pub(crate) struct Passwords {
-    known: Mutex<HashMap<Tag, Instant>>,
+    known: Arc<Known>,
     /// Of the tags; random. `None`: the system has no random numbers.
     key: OnceLock<Option<[u8; 32]>>,
     turns: Arc<Turns>,
@@ -39,7 +39,7 @@ pub(crate) struct Passwords {
 
 impl fmt::Debug for Passwords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Passwords({} known)", lock(&self.known).len())
+        write!(f, "Passwords({} known)", lock(&self.known.0).len())
     }
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Passwords {
-    /// Checks a password, at most `at_a_time` of them at once. Cancel safe.
+    /// Checks a password, at most `at_a_time` of them at once. A check that has begun counts, even if nobody waits for it.
     pub(crate) async fn check(
         &self,
         users: &Users,
-        guesses: &Guesses,
+        guesses: &Arc<Guesses>,
         at_a_time: NonZeroU32,
         claim: Claim<'_>,
     ) -> Login {
@@ -71,7 +71,7 @@ impl Passwords {
         if must_wait() {
             return Login::Unchecked;
         }
-        if self.is_known(tag) {
+        if self.known.has(tag) {
             return succeeded();
         }
         let turn = Turns::take(&self.turns, at_a_time).await;
@@ -79,19 +79,29 @@ impl Passwords {
         if must_wait() {
             return Login::Unchecked;
         }
-        if self.is_known(tag) {
+        if self.known.has(tag) {
             return succeeded();
         }
-        match hash(verifier, password.to_vec(), turn).await {
-            None => Login::Unchecked,
-            Some(true) => {
-                self.remember(tag);
-                succeeded()
+        let (password, known, guesses) = (password.to_vec(), self.known.clone(), guesses.clone());
+        let (found, answer) = oneshot::channel();
+        let work = move || {
+            // Without it, relays only have to share.
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+            let is_right = PasswordHash::from(verifier).is_of(&password);
+            // Before the next one begins, and also if nobody waits any more.
+            match (is_right, tag) {
+                (false, _) => guesses.failed(Instant::now(), from),
+                (true, Some(tag)) => known.add(tag),
+                (true, None) => {}
             }
-            Some(false) => {
-                guesses.failed(Instant::now(), from);
-                Login::Wrong
-            }
+            drop(turn);
+            let _ = found.send(is_right);
+        };
+        let thread = std::thread::Builder::new().name("password".to_owned()).spawn(work);
+        match thread.is_ok().then_some(answer.await) {
+            Some(Ok(true)) => succeeded(),
+            Some(Ok(false)) => Login::Wrong,
+            Some(Err(_)) | None => Login::Unchecked,
         }
     }
 
@@ -107,34 +117,26 @@ impl Passwords {
         }
         Some(mac.finalize().into_bytes().into())
     }
-
-    fn is_known(&self, tag: Option<Tag>) -> bool {
-        tag.is_some_and(|tag| lock(&self.known).get(&tag).is_some_and(|since| since.elapsed() < KNOWN))
-    }
-
-    fn remember(&self, tag: Option<Tag>) {
-        let (Some(tag), mut known) = (tag, lock(&self.known)) else { return };
-        if known.len() >= KNOWN_MAX {
-            known.retain(|_, since| since.elapsed() < KNOWN);
-        }
-        if known.len() < KNOWN_MAX {
-            known.insert(tag, Instant::now());
-        }
-    }
 }
 
-/// Whether the password has this verifier, found out by a thread that keeps the turn to its end. `None` if there is no thread.
-async fn hash(verifier: Verifier, password: Vec<u8>, turn: Turn) -> Option<bool> {
-    let (found, answer) = oneshot::channel();
-    let work = move || {
-        // Without it, relays only have to share.
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-        let is_right = PasswordHash::from(verifier).is_of(&password);
-        drop(turn);
-        let _ = found.send(is_right);
-    };
-    std::thread::Builder::new().name("password".to_owned()).spawn(work).ok()?;
-    answer.await.ok()
+/// The passwords that were right, and since when that is known.
+#[derive(Default)]
+struct Known(Mutex<HashMap<Tag, Instant>>);
+
+impl Known {
+    fn has(&self, tag: Option<Tag>) -> bool {
+        tag.is_some_and(|tag| lock(&self.0).get(&tag).is_some_and(|since| since.elapsed() < KNOWN))
+    }
+
+    fn add(&self, tag: Tag) {
+        let mut all = lock(&self.0);
+        if all.len() >= KNOWN_MAX {
+            all.retain(|_, since| since.elapsed() < KNOWN);
+        }
+        if all.len() < KNOWN_MAX {
+            all.insert(tag, Instant::now());
+        }
+    }
 }
 
 /// The threads that work.
@@ -172,4 +174,74 @@ impl Drop for Turn {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_accounts::password::scram_keys;
+    use phoebus_proto::session::auth::scram::Salting;
+    use std::net::Ipv4Addr;
+    use tokio::runtime::Builder;
+
+    fn users(password: &str) -> Users {
+        let verifier = scram_keys(password.as_bytes(), Salting::new(b"salt", 4096).unwrap()).verifier();
+        Users::parse(&format!("ada {verifier}\n"), "users").unwrap()
+    }
+
+    /// Checks all at once: each by a host, of a user, and the password.
+    fn check(
+        passwords: &Arc<Passwords>,
+        guesses: &Arc<Guesses>,
+        users: &Users,
+        all: &[(u8, &'static str)],
+    ) -> Vec<Login> {
+        let one = |(host, password): &(u8, &'static str)| {
+            let (passwords, guesses, users) = (passwords.clone(), guesses.clone(), users.clone());
+            let (from, password) = (Ipv4Addr::new(192, 0, 2, *host).into(), password.as_bytes());
+            async move {
+                let claim = Claim { from, user: "ada", password };
+                passwords.check(&users, &guesses, NonZeroU32::new(2).unwrap(), claim).await
+            }
+        };
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let begun: Vec<_> = all.iter().map(|claim| runtime.spawn(one(claim))).collect();
+        runtime.block_on(async {
+            let mut found = Vec::new();
+            for check in begun {
+                found.push(check.await.unwrap());
+            }
+            found
+        })
+    }
+
+    #[test]
+    fn one_source_gets_few_guesses_however_many_it_makes_at_once() {
+        let (passwords, guesses, users) = (Arc::default(), Arc::default(), users("secret"));
+        let found = check(&passwords, &guesses, &users, &[(1, "wrong"); 100]);
+        let wrong = found.iter().filter(|login| **login == Login::Wrong).count();
+        // Six, and what was begun beside the sixth.
+        assert!((6..=7).contains(&wrong), "{wrong}");
+        assert!(!found.contains(&Login::Right));
+        assert_eq!(
+            check(&passwords, &guesses, &users, &[(1, "secret"), (2, "secret")]),
+            [Login::Unchecked, Login::Right]
+        );
+    }
+
+    #[test]
+    fn right_passwords_are_known_by_user_and_verifier() {
+        let (passwords, guesses) = (Arc::<Passwords>::default(), Arc::default());
+        let before = users("secret");
+        assert_eq!(check(&passwords, &guesses, &before, &[(1, "secret"); 8]), [Login::Right; 8]);
+        assert_eq!(lock(&passwords.known.0).len(), 1);
+        let known = |users: &Users, user: &str, password: &str| {
+            passwords.known.has(passwords.tag(&users.verifier(user), user, password.as_bytes()))
+        };
+        assert!(known(&before, "ada", "secret"));
+        assert!(
+            !known(&before, "ada", "secre") && !known(&before, "adas", "ecret") && !known(&before, "eve", "secret")
+        );
+        assert!(!known(&users("another"), "ada", "secret"));
+    }
 }

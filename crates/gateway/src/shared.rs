@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     /// What users, groups, sources and peers use.
     pub(crate) accounts: Arc<Accounts>,
     /// Wrong passwords.
-    pub(crate) guesses: Guesses,
+    pub(crate) guesses: Arc<Guesses>,
     /// Checks of passwords that are not proved by SCRAM.
     pub(crate) passwords: Passwords,
     pub(crate) phase: watch::Sender<Phase>,
@@ -177,7 +177,7 @@ impl Shared {
             counters: Counters::default(),
             audit: Audit::default(),
             accounts: Arc::default(),
-            guesses: Guesses::default(),
+            guesses: Arc::default(),
             passwords: Passwords::default(),
             phase: watch::Sender::new(Phase::Open),
         })

@@ -271,4 +271,44 @@ proptest! {
         proxy.refused(Refusal { code: Code::Refused, hop: "pg2", reason: "" });
         prop_assert!(matches!(proxy.step(), Step::Close(_)));
     }
+
+    #[test]
+    fn how_bytes_are_parted_changes_nothing(
+        pieces in proptest::collection::vec(0..PIECES.len(), 0..12),
+        part in 1usize..9,
+        is_http: bool,
+        has_password: bool,
+    ) {
+        let input = pieces.iter().flat_map(|piece| PIECES[*piece]).copied().collect::<Vec<u8>>();
+        let access = if has_password { Access::Password } else { Access::Open };
+        let entry = if is_http { Entry::Http } else { Entry::Socks };
+        let outcome = |part| {
+            let mut proxy = Proxy::new(entry, "pg1", access).unwrap();
+            let rest = go_on(&mut proxy, &input, part);
+            proxy.login(Login::Right);
+            let rest = go_on(&mut proxy, &rest, part);
+            (rest, format!("{:?}", proxy.step()), proxy.outgoing().to_vec())
+        };
+        prop_assert_eq!(outcome(part), outcome(usize::MAX));
+    }
 }
+
+/// Parts of requests, right and wrong.
+const PIECES: [&[u8]; 16] = [
+    b"CONNECT a:1 HTTP/1.1\r\n",
+    b"CONNECT [::1]:1 HTTP/1.0\r\n",
+    b"GET / HTTP/1.1\r\n",
+    b"Host: a:1\r\n",
+    b"Proxy-Authorization: Basic YTpi\r\n",
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b" : ",
+    b"\x05\x01\x00",
+    b"\x05\x02\x00\x02",
+    b"\x05\x01\x00\x03\x01a\x00\x50",
+    b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
+    b"\x05\x03\x00\x04",
+    b"\x01\x01a\x01b",
+    b"\x00",
+];
