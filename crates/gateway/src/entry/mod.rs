@@ -1,6 +1,7 @@
 //! The ways into a gateway: the session protocol, SOCKS5 and HTTP CONNECT, told apart by the first byte of a connection, also inside
 //! TLS. Each yields a request, and is told whether the session is open.
 
+mod access;
 mod proxy;
 
 use crate::connection::{self, Accepted};

@@ -3,6 +3,7 @@
 //! It costs what a stranger costs until its request is complete: a slot among the pending handshakes, and some kilobytes until the
 //! deadline. The session is raw, on the program's own connection. No byte beyond the request is read before it is open.
 
+use super::access::{access, path_for};
 use crate::config::Mechanism;
 use crate::connection::Accepted;
 use crate::counters::count;
@@ -13,13 +14,10 @@ use crate::request::Request;
 use crate::session::{self, Opening, REFUSED, Ready, WayIn};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
-use phoebus_config::agent::Secret;
 use phoebus_config::users::is_name;
 use phoebus_net::Stream;
-use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
-use phoebus_proto::entry::{self, Access, Entry, Login, Proxy, Step};
-use phoebus_proto::hex::unhex;
+use phoebus_proto::entry::{self, Entry, Login, Proxy, Step};
 use phoebus_proto::session::auth::scram::Verifier;
 use phoebus_proto::session::message::Requirements;
 use phoebus_proto::session::{Code, Mode, Principal, SessionId};
@@ -95,20 +93,6 @@ pub(super) async fn serve(shared: Arc<Shared>, accepted: Accepted, entry: Entry,
         Box::pin(ready.carry(&shared, &setup, stream)).await;
     }
     drop((counted, place));
-}
-
-/// What a program has to show on this connection.
-fn access(settings: &ListenerSettings, stream: &Stream, from: SocketAddr) -> Access {
-    let has_certificate = stream.identity().is_some_and(|identity| !identity.names.is_empty());
-    let is_private = stream.security() == Security::Encrypt || from.ip().to_canonical().is_loopback();
-    let is_password = |way: &Mechanism| matches!(way, Mechanism::Scram { .. } | Mechanism::Agent(_));
-    match &*settings.auth {
-        [] => Access::Open,
-        auth if has_certificate && auth.contains(&Mechanism::Certificate) => Access::Open,
-        // Anyone on the path could read it.
-        auth if is_private && auth.iter().any(is_password) => Access::Password,
-        _ => Access::Closed,
-    }
 }
 
 impl WayIn for Program {
@@ -327,17 +311,6 @@ impl Program {
     }
 }
 
-/// The path that a program of an agent has in place of a user's name, if its password is the agent's secret. Basic parts the two at
-/// the first colon (RFC 7617 §2), which a path may have; a secret has none.
-fn path_for(secret: Secret, user: &[u8], password: &[u8]) -> Option<Vec<Endpoint>> {
-    let both = [user, b":", password].concat();
-    let (path, digits) = std::str::from_utf8(&both).ok()?.rsplit_once(':')?;
-    if !unhex(digits).is_some_and(|given| secret.is(&given)) {
-        return None;
-    }
-    if path.is_empty() { Some(Vec::new()) } else { Endpoint::parse_path(path).ok() }
-}
-
 /// Reads what the program still sends, within bounds.
 async fn drop_rest(stream: &Stream) -> io::Result<()> {
     let (mut room, mut dropped) = (vec![0; 4096], 0);
@@ -364,22 +337,5 @@ mod tests {
     fn an_open_session_is_a_small_task() {
         // Thousands of sessions may be idle.
         assert!(size(serve) <= 512, "{} bytes", size(serve));
-    }
-
-    #[test]
-    fn programs_of_an_agent_name_their_path_and_its_secret() {
-        let secret = Secret([0xab; 32]);
-        let digits = "ab".repeat(32);
-        let path = |user: &str, password: &str| {
-            let path = path_for(secret, user.as_bytes(), password.as_bytes())?;
-            Some(path.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-        };
-        assert_eq!(path("pg1:5006,[::1]:7", &digits).as_deref(), Some("pg1:5006,[::1]:7"));
-        // As Basic parts them.
-        assert_eq!(path("pg1", &format!("5006,[::1]:7:{digits}")).as_deref(), Some("pg1:5006,[::1]:7"));
-        assert_eq!(path("", &digits).as_deref(), Some(""));
-        for (user, password) in [("pg1", ""), ("pg1", &digits[2..]), ("a b", &digits), ("pg1", "zz"), ("", "")] {
-            assert_eq!(path(user, password), None, "{user}:{password}");
-        }
     }
 }

@@ -66,8 +66,8 @@ pub enum Access {
     Closed,
 }
 
-/// What is to be done next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is to be done next. Debug output hides the password.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Step<'a> {
     /// Read into [`Proxy::space`].
     Read,
@@ -106,14 +106,29 @@ pub struct Refusal<'a> {
     pub reason: &'a str,
 }
 
-/// The gateway's side of a connection by SOCKS or HTTP.
-#[derive(Debug)]
+/// The gateway's side of a connection by SOCKS or HTTP. Debug output hides what it has read.
 pub struct Proxy(Protocol);
 
-#[derive(Debug)]
 enum Protocol {
     Socks(Box<Socks>),
     Http(Box<Http>),
+}
+
+impl fmt::Debug for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read => f.write_str("Read"),
+            Self::Login { .. } => f.write_str("Login"),
+            Self::Open(to) => write!(f, "Open({to})"),
+            Self::Close(why) => write!(f, "Close({why})"),
+        }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({:?})", self.step())
+    }
 }
 
 impl Proxy {

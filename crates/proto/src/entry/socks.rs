@@ -38,7 +38,6 @@ mod reply {
 }
 
 /// The state of a connection.
-#[derive(Debug)]
 pub(super) struct Socks {
     access: Access,
     state: State,
@@ -49,7 +48,7 @@ pub(super) struct Socks {
     pending: std::ops::Range<usize>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 enum State {
     /// Reads which methods the client has.
     Methods,
