@@ -1,6 +1,5 @@
 //! Opens a session: carries out what an [`Opening`] asks for (P8, P18, P38).
 
-use crate::bypass;
 use crate::error::Error;
 use crate::opening::{FirstHop, Opening, Step};
 use crate::options::Options;
@@ -36,9 +35,7 @@ pub async fn open(mut opening: Opening) -> Result<Session, Error> {
             && let Some(mut report) = opening.report().map(std::mem::take)
         {
             report.describe(measured(&stream));
-            if !opening.is_direct() {
-                bypass::remember(opening.options(), opening.destination(), report.rtt_us);
-            }
+            opening.remember(report.rtt_us);
             let route = opening
                 .datagrams()
                 .zip(stream.peer_addr().ok())

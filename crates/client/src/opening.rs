@@ -269,6 +269,13 @@ impl Opening {
         if let Stage::Done(report) = &mut self.stage { Some(report) } else { None }
     }
 
+    /// Remembers the round trip of the session's whole path, so that later connections may bypass gateways.
+    pub fn remember(&self, rtt_us: u64) {
+        if !self.direct {
+            bypass::remember(&self.options, &self.destination.host, rtt_us);
+        }
+    }
+
     /// What the first hop has granted for datagrams beside the session.
     pub fn datagrams(&self) -> Option<DatagramGrant> {
         self.datagrams

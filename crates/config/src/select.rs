@@ -76,6 +76,21 @@ impl Selection {
     }
 }
 
+impl Selection {
+    /// The host names that it has, without domains.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|rule| match &rule.host {
+            Hosts::Name(name) => Some(&name[..]),
+            _ => None,
+        })
+    }
+
+    /// Whether it has a domain such as `.example.org`, which only names match.
+    pub fn has_domains(&self) -> bool {
+        self.0.iter().any(|rule| matches!(rule.host, Hosts::Domain(_)))
+    }
+}
+
 impl Hosts {
     fn matches<'a>(&self, ip: IpAddr, mut names: impl Iterator<Item = &'a str>) -> bool {
         match self {

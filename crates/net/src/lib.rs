@@ -74,3 +74,4 @@ pub use profile::{Buffer, Profile};
 pub use registry::Registry;
 pub use stats::Stats;
 pub use stream::{DatagramRoute, Stream};
+pub use sys::watch;

@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -168,6 +169,15 @@ pub(crate) fn watch_listener(listener: TcpListener) -> io::Result<AsyncFd<TcpLis
 pub(crate) fn watch_timer(timer: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the `OwnedFd` keeps the same descriptor for its whole life, and the `AsyncFd` owns it.
     unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// Registers a descriptor that others hold too, such as another process's socket, with the caller's runtime.
+///
+/// # Errors
+/// When the runtime cannot register it.
+pub fn watch(file: Arc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    // SAFETY: the `OwnedFd` keeps the same descriptor for its whole life, and lives as long as the `AsyncFd` holds it.
+    unsafe { AsyncFd::register_with_interest(file, interest) }.map_err(io::Error::from)
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -4,6 +4,7 @@
 //! a plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
 mod agent;
+mod catch;
 mod cert;
 mod connect;
 mod cp;

@@ -1,16 +1,19 @@
-//! `phoebus run`: runs a program whose connections go through gateways (P29–P33), by the preload shim.
+//! `phoebus run`: runs a program whose connections go through gateways (P29–P33), by the preload shim, or by seccomp if
+//! the shim cannot reach it ([`crate::catch`]).
 //!
-//! It checks settings and program, sets variables, and executes the program. It warns about programs that the shim
-//! cannot reach, because they would silently connect directly.
+//! It checks settings and program, sets variables, and executes the program. It says which programs the shim cannot
+//! reach, and what follows.
 
 use crate::agent;
+use crate::catch;
 use crate::exit::{self, Exit};
-use crate::options::{self, Route, Variable};
+use crate::options::{self, Route};
 use crate::program::{self, Trouble, find_library};
 use crate::proxy;
 use crate::standard;
 use anyhow::Result;
-use phoebus_config::settings::Key;
+use phoebus_config::select::Selection;
+use phoebus_config::settings::{Key, Settings};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +27,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 ///
 /// Options override the environment, which overrides ~/.config/phoebus/client.conf and /etc/phoebus/client.conf.
 /// Without --only, all connections go through gateways except those to this host itself. The program needs no change. A
-/// message on standard error names programs that this cannot reach (static, Go and setuid programs).
+/// library that is loaded into the program catches its connections. Where that cannot reach (static and Go programs),
+/// seccomp catches them, and a message on standard error says so.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exits as the program does; 2 wrong options, variables or configuration; 125 the program could not be prepared; \
@@ -35,6 +39,7 @@ Examples:
   phoebus run --gateway pg1.example --first-hop quic --ca ca.pem -- curl -O https://data.example/run7.tar
   phoebus run --gateway pg1.example --proxy -- ./a-go-program https://data.example/run7.tar
   phoebus run --path pg1.example,pg2.example --only .example.org -- scp run7.tar dtn.example.org:
+  phoebus run --gateway pg1.example --catch seccomp -- ./job.sh
 ")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -51,14 +56,28 @@ pub(crate) struct Args {
     /// Tell the program to use an agent as its proxy, by ALL_PROXY, HTTPS_PROXY and the like: for programs that know them
     #[arg(long)]
     proxy: bool,
+    /// What catches the program's connections
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = Catch::Auto, conflicts_with = "proxy")]
+    catch: Catch,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only on failure.
+/// Ways to catch the connections of a program.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Catch {
+    /// The preload library, or seccomp if that cannot reach the program
+    Auto,
+    /// The preload library
+    Preload,
+    /// Seccomp: reaches all programs that the program starts, but takes the privileges of setuid programs
+    Seccomp,
+}
+
+/// Becomes the program, or stands for it until it ends.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let Args { route, only, except, proxy, command } = args;
+    let Args { route, only, except, proxy, catch, command } = args;
     let mut variables = route.variables();
     for (key, value) in [(Key::Only, only), (Key::Except, except)] {
         variables.extend(value.map(|value| (key, Some(value))));
@@ -76,9 +95,25 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         if proxy {
             proxy::set(&mut program, settings, variables)?.pass_on()?;
         } else {
+            let by_seccomp = match catch {
+                Catch::Seccomp => {
+                    tell_of_privileges(name, &file);
+                    true
+                }
+                Catch::Auto | Catch::Preload => !preload(&mut program, name, &file, catch)?,
+            };
             let agent = agent::ensure(&settings, &variables, exit::PREPARE)?;
-            preload(&mut program, name, &file, &variables)?;
+            for (key, value) in &variables {
+                match value {
+                    Some(value) => program.env(key.name(), value),
+                    None => program.env_remove(key.name()),
+                };
+            }
             agent.map(agent::AgentHandle::pass_on).transpose()?;
+            if by_seccomp {
+                tell_of_domains(&settings);
+                return catch::run(&mut program, &settings);
+            }
         }
     }
     standard::pass_on();
@@ -87,14 +122,24 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Err(Exit::with(code, format!("cannot run {}: {}", file.display(), phoebus_client::reason(&error))))
 }
 
-fn preload(program: &mut Command, name: &OsStr, file: &Path, variables: &[Variable]) -> Result<()> {
+/// Sets the variables for the preload library. Returns whether it is to be used: seccomp is, where the library cannot
+/// reach the program.
+fn preload(program: &mut Command, name: &OsStr, file: &Path, catch: Catch) -> Result<bool> {
     let library = find_library()?;
     match program::inspect(file, &library) {
         Ok(()) => {}
-        Err(trouble @ Trouble::Unloadable { .. }) => {
-            return Err(Exit::with(exit::PREPARE, trouble.sentence(name)));
+        // By seccomp it would run without its privileges, and hardly work.
+        Err(trouble @ Trouble::Privileged { .. }) => {
+            eprintln!("phoebus: {}: {}", trouble.reason(name), trouble.consequence());
         }
-        Err(trouble) => eprintln!("phoebus: {}", trouble.sentence(name)),
+        Err(trouble) if catch == Catch::Auto => {
+            eprintln!("phoebus: {}: seccomp catches its connections", trouble.reason(name));
+            return Ok(false);
+        }
+        Err(trouble @ Trouble::Unloadable { .. }) => {
+            return Err(Exit::with(exit::PREPARE, trouble.reason(name)));
+        }
+        Err(trouble) => eprintln!("phoebus: {}: {}", trouble.reason(name), trouble.consequence()),
     }
     let mut preload = library.file.into_os_string();
     // The dynamic loader parts names by colons and blanks, and has no way to quote them.
@@ -108,13 +153,25 @@ fn preload(program: &mut Command, name: &OsStr, file: &Path, variables: &[Variab
         preload.push(others);
     }
     program.env(PRELOAD, preload);
-    for (key, value) in variables {
-        match value {
-            Some(value) => program.env(key.name(), value),
-            None => program.env_remove(key.name()),
-        };
+    Ok(true)
+}
+
+/// Says that a setuid program runs without its privileges under the filter.
+fn tell_of_privileges(name: &OsStr, file: &Path) {
+    if let Err(Trouble::Privileged { how }) = program::inspect_privileges(file) {
+        eprintln!("phoebus: \"{}\" {how}: caught by seccomp, it runs without that privilege", name.display());
     }
-    Ok(())
+}
+
+/// Says that domains in the lists match nothing: under the filter, only addresses are seen.
+fn tell_of_domains(settings: &Settings) {
+    let lists = [(Key::Only, &settings.only), (Key::Except, &settings.except)];
+    for (key, _) in lists.into_iter().filter(|(_, list)| list.as_ref().is_some_and(Selection::has_domains)) {
+        eprintln!(
+            "phoebus: {key}: domains such as .example.org match no connection that seccomp catches, because only its address \
+             is known; expected names or address ranges"
+        );
+    }
 }
 
 /// The file that will be executed, as execvp(3) looks for it.

@@ -67,21 +67,23 @@ impl Library {
 }
 
 impl Trouble {
-    /// One sentence about the program `name` that the user asked for.
-    pub fn sentence(&self, name: &OsStr) -> String {
+    /// The trouble with the program `name` that the user asked for, as the first part of a sentence.
+    pub fn reason(&self, name: &OsStr) -> String {
         let name = name.display();
         match self {
             Self::Unloadable { what } => format!("cannot preload into \"{name}\": {what}"),
-            Self::Static => format!(
-                "\"{name}\" is statically linked, so preloading does not reach it: its own connections go direct \
-                 (those of programs that it starts do not)"
-            ),
-            Self::Go => format!(
-                "\"{name}\" is a Go program, which makes system calls past the C library: its connections go direct"
-            ),
-            Self::Privileged { how } => {
-                format!("\"{name}\" {how}, so the dynamic loader ignores LD_PRELOAD: its connections go direct")
-            }
+            Self::Static => format!("\"{name}\" is statically linked, so preloading does not reach it"),
+            Self::Go => format!("\"{name}\" is a Go program, which makes system calls past the C library"),
+            Self::Privileged { how } => format!("\"{name}\" {how}, so the dynamic loader ignores LD_PRELOAD"),
+        }
+    }
+
+    /// What follows for its connections if it is run with the shim alone, as the rest of the sentence.
+    pub fn consequence(&self) -> &'static str {
+        match self {
+            Self::Unloadable { .. } => "it is not run",
+            Self::Static => "its own connections go direct (those of programs that it starts do not)",
+            Self::Go | Self::Privileged { .. } => "its connections go direct",
         }
     }
 }
@@ -92,23 +94,33 @@ impl Trouble {
 /// # Errors
 /// The reason why the shim would not work.
 pub fn inspect(file: &Path, library: &Library) -> Result<(), Trouble> {
+    let Some(program) = executed(file) else { return Ok(()) };
+    privileges(&program)?;
+    Image::of(program).map_or(Ok(()), |program| program.takes(&library.image))
+}
+
+/// Checks whether the program in `file`, or its interpreter if it is a script, gains privileges when it starts.
+///
+/// # Errors
+/// [`Trouble::Privileged`].
+pub fn inspect_privileges(file: &Path) -> Result<(), Trouble> {
+    executed(file).map_or(Ok(()), |program| privileges(&program))
+}
+
+/// The file with the machine code that Linux executes for `file`: its own, or its interpreter's. `None` if it cannot be
+/// read.
+fn executed(file: &Path) -> Option<File> {
     let mut file = file.to_owned();
     for _ in 0..DEPTH_MAX {
-        let Ok(mut opened) = File::open(&file) else { return Ok(()) };
+        let mut opened = File::open(&file).ok()?;
         let mut start = [0; 2];
-        if opened.read_exact(&mut start).is_err() {
-            return Ok(());
-        }
+        opened.read_exact(&mut start).ok()?;
         if &start != b"#!" {
-            privileges(&opened)?;
-            return Image::of(opened).map_or(Ok(()), |program| program.takes(&library.image));
+            return Some(opened);
         }
-        match interpreter(opened) {
-            Some(next) => file = next,
-            None => return Ok(()),
-        }
+        file = interpreter(opened)?;
     }
-    Ok(())
+    None
 }
 
 /// The first executable file of this name in `PATH`.

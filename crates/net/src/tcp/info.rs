@@ -5,8 +5,11 @@ use crate::sys;
 use std::io;
 use std::os::fd::AsFd;
 
-/// The statistics of `socket`; fields that an older kernel does not report are 0.
-pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
+/// The statistics of a TCP socket, whoever has opened it; fields that an older kernel does not report are 0.
+///
+/// # Errors
+/// It is no TCP socket.
+pub fn stats(socket: &impl AsFd) -> io::Result<Stats> {
     let fd = socket.as_fd();
     let mut bytes = [0; 256];
     let len = sys::tcp_info(fd, &mut bytes)?;

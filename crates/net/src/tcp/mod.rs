@@ -12,6 +12,7 @@ mod plain;
 mod socket;
 mod unsent;
 
+pub use info::stats;
 pub use listener::{Accepted, Listener, listen};
 pub use plain::Plain;
 pub use socket::has_congestion_control;

@@ -1,0 +1,231 @@
+//! Answers one caught connect(2).
+//!
+//! The caller's address is read once, and this process connects the caller's socket with that copy. So it does not
+//! matter what another thread of the caller writes there, or which socket gets the descriptor's number. The kernel
+//! carries out the call itself (`Continue`) only for sockets of other families and protocols, and to wait for a direct
+//! connection that has begun on a blocking socket.
+
+use super::address;
+use super::attempts::{Attempt, Outcome};
+use super::lead;
+use super::report;
+use super::shared::Shared;
+use phoebus_seccomp::{Answer, Call, Caller, socket};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, socket_cookie, socket_domain, socket_protocol, socket_timeout, socket_type};
+use rustix::net::{AddressFamily, SocketType, connect_unspec, ipproto};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest wait of a caller with a non-blocking socket, whose other connections wait meanwhile. A gateway says sooner
+/// that a destination does not answer, unless packets vanish.
+const NONBLOCKING_LIMIT: Duration = Duration::from_secs(30);
+/// IPPROTO_MPTCP.
+const MPTCP: u32 = 262;
+
+/// A call that gets an answer in any case: without one its caller would wait for ever.
+struct Waiting {
+    shared: Arc<Shared>,
+    call: Call,
+    is_answered: bool,
+}
+
+impl Waiting {
+    fn answer(mut self, answer: Answer) -> bool {
+        self.is_answered = true;
+        self.shared.listener().answer(&self.call, answer)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.shared.listener().answer(&self.call, Answer::Failed(Errno::CONNABORTED.raw_os_error()));
+        }
+    }
+}
+
+/// A socket whose connect needs a decision.
+struct Stream {
+    caller: Caller,
+    socket: Arc<OwnedFd>,
+    domain: AddressFamily,
+    /// The address as the caller gave it.
+    address: Vec<u8>,
+}
+
+/// Answers a call.
+pub(super) async fn answer(shared: Arc<Shared>, call: Call) {
+    let waiting = Waiting { shared: shared.clone(), call, is_answered: false };
+    let stream = match look(&shared, &call) {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(answer)) => {
+            waiting.answer(answer);
+            return;
+        }
+        Err(errno) => {
+            waiting.answer(Answer::Failed(errno.raw_os_error()));
+            return;
+        }
+    };
+    match decide(&shared, &stream).await {
+        Err(answer) => {
+            waiting.answer(answer);
+        }
+        Ok(attempt) => wait(waiting, &stream, attempt).await,
+    }
+}
+
+/// Fetches what the call is about: a TCP socket with an address, or the answer.
+fn look(shared: &Shared, call: &Call) -> Result<Result<Stream, Answer>, Errno> {
+    let not_permitted = |errno: Errno| {
+        if matches!(errno, Errno::PERM | Errno::ACCESS) {
+            report::out_of_reach(shared, call);
+            return Errno::ACCESS;
+        }
+        errno
+    };
+    let caller = Caller::of(call).map_err(not_permitted)?;
+    let socket = caller.file(call).map_err(not_permitted)?;
+    let domain = socket_domain(&socket)?;
+    if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
+        // Its path, for example, is the caller's to look up.
+        return Ok(Err(Answer::Continue));
+    }
+    let address = caller.address(call).map_err(not_permitted)?;
+    // What was fetched is the caller's only if the caller still waits: its number may be another's by now.
+    if !shared.listener().is_waiting(call) {
+        return Err(Errno::SRCH);
+    }
+    let kind = socket_type(&socket)?;
+    let protocol = socket_protocol(&socket)?;
+    if kind != SocketType::STREAM {
+        // Connects of datagram sockets do not wait.
+        let is_datagram = kind == SocketType::DGRAM || kind == SocketType::RAW;
+        return Ok(Err(if is_datagram { begun(&socket, &address) } else { Answer::Continue }));
+    }
+    if !protocol.is_some_and(|protocol| protocol == ipproto::TCP || protocol.as_raw().get() == MPTCP) {
+        return Ok(Err(Answer::Continue));
+    }
+    Ok(Ok(Stream { caller, socket: Arc::new(socket), domain, address }))
+}
+
+/// Joins or begins an attempt, or returns the answer for a connection that is direct or fails.
+async fn decide(shared: &Arc<Shared>, stream: &Stream) -> Result<Attempt, Answer> {
+    let Stream { socket, domain, address, .. } = stream;
+    let cookie = socket_cookie(socket).map_err(failed)?;
+    if address::family(address) == Some(AddressFamily::UNSPEC) {
+        shared.attempts.give_up(cookie);
+        return Err(begun(socket, address));
+    }
+    if let Some(attempt) = shared.attempts.find(cookie) {
+        return Ok(attempt);
+    }
+    let Some(destination) = address::parse(address, *domain) else { return Err(direct(stream)) };
+    let is_closed = phoebus_net::tcp::stats(socket).is_ok_and(|stats| stats.closed);
+    let ip = destination.ip().to_canonical();
+    // These, and sockets that are in use, are the kernel's to refuse.
+    if !is_closed || destination.port() == 0 || ip.is_multicast() || ip == Ipv4Addr::BROADCAST {
+        return Err(direct(stream));
+    }
+    if !shared.selects(destination).await {
+        report::not_selected(shared, destination);
+        return Err(direct(stream));
+    }
+    if shared.is_first_hop(destination).await {
+        return Err(direct(stream));
+    }
+    // The end of an earlier direct connection comes first.
+    match socket::begin(socket, &of_other_family(*domain)) {
+        Err(Errno::AFNOSUPPORT | Errno::INVAL) | Ok(()) => {}
+        Err(errno) => return Err(failed(errno)),
+    }
+    // Another caller may have begun during the look-ups.
+    if let Some(attempt) = shared.attempts.find(cookie) {
+        return Ok(attempt);
+    }
+    if !shared.attempts.has_room() {
+        return Err(failed(Errno::NOBUFS));
+    }
+    let caller = stream.caller.clone();
+    Ok(shared.attempts.enter(cookie, |outcome| {
+        let (shared, socket, domain) = (shared.clone(), socket.clone(), *domain);
+        let task = tokio::spawn(async move {
+            let ended = lead::open(&shared, &socket, domain, caller, destination).await;
+            shared.attempts.remove(cookie);
+            let _ = outcome.send(Some(ended));
+        });
+        task.abort_handle()
+    }))
+}
+
+/// Waits for an attempt as long as the caller's connect would, and answers.
+async fn wait(waiting: Waiting, stream: &Stream, mut attempt: Attempt) {
+    let socket = &stream.socket;
+    let waits = !socket::is_nonblocking(socket).unwrap_or(false);
+    let limit = match waits {
+        true => socket_timeout(socket, Timeout::Send).ok().flatten().unwrap_or(Duration::MAX),
+        false => NONBLOCKING_LIMIT,
+    };
+    let outcome = timeout(limit, attempt.outcome()).await;
+    match outcome {
+        Ok(Some(Outcome::Open)) => {
+            if waiting.answer(Answer::Done) {
+                // The kernel learns that the caller knows: the next connect gets EISCONN.
+                let _ = socket::begin(socket, &stream.address);
+            }
+        }
+        Ok(Some(Outcome::Direct)) => {
+            waiting.answer(direct(stream));
+        }
+        Ok(Some(Outcome::Failed(errno))) => {
+            waiting.answer(Answer::Failed(errno));
+        }
+        Ok(None) => drop(waiting),
+        // The attempt goes on, as the kernel's would (SO_SNDTIMEO).
+        Err(_) if waits => {
+            waiting.answer(failed(Errno::INPROGRESS));
+        }
+        Err(_) => {
+            if socket_cookie(socket).is_ok_and(|cookie| waiting.shared.attempts.give_up(cookie)) {
+                let _ = connect_unspec(socket);
+            }
+            report::too_slow(&waiting.shared, &stream.caller, &stream.address, stream.domain, NONBLOCKING_LIMIT);
+            waiting.answer(failed(Errno::TIMEDOUT));
+        }
+    }
+}
+
+/// Connects directly. The kernel lets a blocking caller wait for what has begun here, whatever its memory holds.
+fn direct(stream: &Stream) -> Answer {
+    let waits = !socket::is_nonblocking(&stream.socket).unwrap_or(false);
+    match begun(&stream.socket, &stream.address) {
+        Answer::Failed(errno) if waits && is_under_way(errno) => Answer::Continue,
+        answer => answer,
+    }
+}
+
+fn is_under_way(errno: i32) -> bool {
+    [Errno::INPROGRESS, Errno::ALREADY].map(Errno::raw_os_error).contains(&errno)
+}
+
+/// Begins the caller's connect, and returns the kernel's answer.
+fn begun(socket: &OwnedFd, address: &[u8]) -> Answer {
+    socket::begin(&socket, address).map_or_else(failed, |()| Answer::Done)
+}
+
+fn failed(errno: Errno) -> Answer {
+    Answer::Failed(errno.raw_os_error())
+}
+
+/// An address to which a socket of this family connects only if it is not unconnected: it then ignores the address.
+fn of_other_family(domain: AddressFamily) -> Vec<u8> {
+    let (ip, other): (IpAddr, _) = match domain {
+        AddressFamily::INET => (Ipv6Addr::UNSPECIFIED.into(), AddressFamily::INET6),
+        _ => (Ipv4Addr::BROADCAST.into(), AddressFamily::INET),
+    };
+    address::bytes(SocketAddr::new(ip, 1), other)
+}
