@@ -19,14 +19,18 @@ pub(super) fn stand_for(supervisor: &End, held: &Held, process: Pid) -> Result<E
     let mut program: Option<OwnedFd> = None;
     loop {
         let mut waits = [PollFd::new(supervisor, PollFlags::IN), PollFd::new(held, PollFlags::IN)];
-        match poll(&mut waits, None) {
+        // Signals wait until there is a program to pass them on to.
+        let count = if program.is_some() { 2 } else { 1 };
+        match poll(&mut waits[..count], None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for the program"),
         }
-        while let Some(signal) = held.take() {
-            // The terminal sends its signals to the program, too.
-            if let Some(program) = program.as_ref().filter(|_| signal.is_sent || is_continue(signal.number)) {
-                let _ = signals::send(program.as_fd(), signal.number);
+        if let Some(program) = &program {
+            while let Some(signal) = held.take() {
+                // The terminal sends its signals to the program, too.
+                if signal.is_sent || is_continue(signal.number) {
+                    let _ = signals::send(program.as_fd(), signal.number);
+                }
             }
         }
         let mut is_stopped = false;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -238,6 +239,23 @@ static void signals(int flags)
     pthread_join(thread, 0);
 }
 
+/* A socket of IPv6 alone, to this host. */
+static void six(void)
+{
+    struct sockaddr_in6 own = {.sin6_family = AF_INET6, .sin6_port = to.sin_port, .sin6_addr = in6addr_loopback};
+    int fd = socket(AF_INET6, SOCK_STREAM, 0), on = 1;
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    say("connect", connect(fd, (struct sockaddr *)&own, sizeof own));
+    say("it answers", answers(fd));
+}
+
+/* Does not let others of its user have its sockets. */
+static void closed_to_others(void)
+{
+    prctl(PR_SET_DUMPABLE, 0);
+    say("connect", go(stream()));
+}
+
 /* Tells who supervises it, and connects, whatever happens. */
 static void orphaned(void)
 {
@@ -272,6 +290,10 @@ int main(int count, char **words)
         signals(0);
     else if (!strcmp(wanted, "orphaned"))
         orphaned();
+    else if (!strcmp(wanted, "six"))
+        six();
+    else if (!strcmp(wanted, "closed"))
+        closed_to_others();
     else
         return 2;
     return 0;

@@ -50,6 +50,7 @@ mod gridftp_more;
 mod guide;
 mod logins;
 mod mv;
+mod run_seccomp;
 mod serve;
 mod serve_gateways;
 mod serve_nodes;
