@@ -438,7 +438,7 @@ fn real_programs_of_an_ordinary_user_go_through_gateways() {
     let (bytes, said, count) = by_user("auto", &["busybox", "wget", "-q", "-O", "-", &url]);
     assert_eq!((bytes.len(), count), (BODY, 1));
     assert!(said.ends_with(told) && said.contains("is statically linked"), "{said}");
-    let (bytes, said, count) = by_user("auto", &["rclone", "--http-url", &url, "cat", ":http:file"]);
+    let (bytes, said, count) = by_user("auto", &["rclone", "copyurl", "--stdout", &url]);
     assert_eq!(bytes.len(), BODY, "{said}");
     assert!(said.contains(told) && count >= 1, "{said}");
     for program in [["python3", "-c", ASYNCIO], ["node", "-e", NODE]] {
