@@ -132,12 +132,14 @@ fn preload(program: &mut Command, name: &OsStr, file: &Path, catch: Catch) -> Re
         Err(trouble @ Trouble::Privileged { .. }) => {
             eprintln!("phoebus: {}: {}", trouble.reason(name), trouble.consequence());
         }
+        // The library may be the wrong one, so this is for the user to decide.
+        Err(trouble @ Trouble::Unloadable { .. }) => {
+            let why = format!("{}; --catch seccomp needs no library", trouble.reason(name));
+            return Err(Exit::with(exit::PREPARE, why));
+        }
         Err(trouble) if catch == Catch::Auto => {
             eprintln!("phoebus: {}: seccomp catches its connections", trouble.reason(name));
             return Ok(false);
-        }
-        Err(trouble @ Trouble::Unloadable { .. }) => {
-            return Err(Exit::with(exit::PREPARE, trouble.reason(name)));
         }
         Err(trouble) => eprintln!("phoebus: {}: {}", trouble.reason(name), trouble.consequence()),
     }

@@ -239,6 +239,37 @@ static void signals(int flags)
     pthread_join(thread, 0);
 }
 
+static struct sockaddr_in flipping;
+static int is_over;
+
+static void *flip(void *other)
+{
+    while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
+        flipping.sin_addr.s_addr = to.sin_addr.s_addr;
+        flipping.sin_addr.s_addr = ((struct in_addr *)other)->s_addr;
+    }
+    return 0;
+}
+
+/* Another thread changes the address amid the calls, between `to` and `other`. Prints how many connects succeeded. */
+static void flips(const char *other)
+{
+    pthread_t thread;
+    struct in_addr address;
+    int good = 0;
+    inet_pton(AF_INET, other, &address);
+    flipping = to;
+    pthread_create(&thread, 0, flip, &address);
+    for (int i = 0; i < 1000; i++) {
+        int fd = stream();
+        good += connect(fd, (struct sockaddr *)&flipping, sizeof flipping) == 0 && answers(fd) == 0;
+        close(fd);
+    }
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, 0);
+    printf("%d\n", good);
+}
+
 /* A socket of IPv6 alone, to this host. */
 static void six(void)
 {
@@ -290,6 +321,8 @@ int main(int count, char **words)
         signals(0);
     else if (!strcmp(wanted, "orphaned"))
         orphaned();
+    else if (!strcmp(wanted, "flips"))
+        flips(more);
     else if (!strcmp(wanted, "six"))
         six();
     else if (!strcmp(wanted, "closed"))

@@ -175,7 +175,7 @@ fn command_that_cannot_run_is_reported_as_by_env() {
 }
 
 #[test]
-fn programs_beyond_preloading_cause_a_warning() {
+fn programs_beyond_preloading_are_named() {
     let home = Home::new();
     home.write("main.c", "int main(void) { return 7; }\n");
     home.cc(&["-static", "-o", "static", "main.c"]);
@@ -183,17 +183,27 @@ fn programs_beyond_preloading_cause_a_warning() {
     run_tool(Command::new("objcopy").args(["--add-section", ".go.buildinfo=main.c", "go"]).current_dir(home.0.path()));
     home.script("script", &format!("#!{}\n", home.path("static").display()));
     home.script("plain", "#!/usr/bin/env sh\nexit 7\n");
+    home.cc(&["-o", "setuid", "main.c"]);
+    run_tool(Command::new("chown").arg("65534").arg(home.path("setuid")));
+    run_tool(Command::new("chmod").arg("4755").arg(home.path("setuid")));
     let cases = [
-        ("./static", "phoebus: \"./static\" is statically linked, so preloading does not reach it"),
-        ("./script", "phoebus: \"./script\" is statically linked, so preloading does not reach it"),
-        ("./go", "phoebus: \"./go\" is a Go program, which makes system calls past the C library"),
-        ("./plain", ""),
+        ("auto", "./static", "\"./static\" is statically linked, so preloading does not reach it: seccomp catches its"),
+        ("auto", "./script", "\"./script\" is statically linked, so preloading does not reach it: seccomp catches its"),
+        ("auto", "./go", "\"./go\" is a Go program, which makes system calls past the C library: seccomp catches its"),
+        ("auto", "./setuid", "\"./setuid\" is setuid, so the dynamic loader ignores LD_PRELOAD: its connections go direct"),
+        ("auto", "./plain", ""),
+        ("preload", "./static", "\"./static\" is statically linked, so preloading does not reach it: its own connections go"),
+        ("preload", "./go", "\"./go\" is a Go program, which makes system calls past the C library: its connections go direct"),
+        ("seccomp", "./static", ""),
+        ("seccomp", "./plain", ""),
+        ("seccomp", "./setuid", "\"./setuid\" is setuid: caught by seccomp, it runs without that privilege"),
     ];
-    for (program, expected) in cases {
-        let output = home.phoebus(&["run", "-g", "pg1", program]).output().unwrap();
+    for (catch, program, expected) in cases {
+        let expected = if expected.is_empty() { String::new() } else { format!("phoebus: {expected}") };
+        let output = home.phoebus(&["run", "-g", "pg1", "--catch", catch, program]).output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(7), "{program}: {said}");
-        assert!(said.starts_with(expected) && said.lines().count() <= 1, "{program}: {said}");
+        assert!(said.starts_with(&expected) && said.lines().count() <= 1, "{program}: {said}");
         assert_eq!(said.is_empty(), expected.is_empty(), "{program}: {said}");
     }
 }

@@ -206,6 +206,23 @@ fn socket_that_is_closed_amid_the_call_leaves_the_next_one_alone() {
     assert_eq!(echo.connections(), 0);
 }
 
+/// The address is judged and used as one, whatever the caller's memory holds before and after.
+#[test]
+fn address_that_changes_amid_the_call_leads_nothing_past_the_gateway() {
+    let (place, gateway) = (Place::new(), Gateway::start("pg1", ""));
+    let selected = Echo::start();
+    let port = selected.addr.port();
+    let direct = Echo::start_at(SocketAddr::from((address(), port)));
+    let mut command = run(gateway.addr);
+    command.arg("--except").arg(direct.addr.ip().to_string()).arg("--").arg(place.path("connects"));
+    let ip = selected.addr.ip().to_string();
+    command.args(["flips", &ip, &port.to_string(), &direct.addr.ip().to_string()]);
+    assert_eq!(output(command), "1000\n");
+    assert_eq!(sessions(&gateway) as usize, selected.connections(), "all that it leads to the one, and nothing else");
+    assert_eq!(selected.connections() + direct.connections(), 1000);
+    assert!(selected.connections() > 0 && direct.connections() > 0);
+}
+
 #[test]
 fn signals_interrupt_a_connect_and_do_not_begin_it_anew() {
     let (place, gateway, echo, barrier) = (Place::new(), Gateway::start("pg1", ""), Echo::start(), barrier());

@@ -189,6 +189,23 @@ fn every_first_hop_carries_programs_and_says_so() {
 }
 
 #[test]
+fn static_program_is_led_to_the_agent() {
+    let place = Place::new();
+    let bytes = payload(&place.file("data"), MEGABYTE);
+    let (_server, url) = web(&place);
+    let mut wget = place.run("quic");
+    wget.arg(program("busybox")).args(["wget", "-q", "-O"]).arg(place.file("copy")).arg(format!("{url}/data"));
+    let ended = run(&mut wget);
+    assert!(ended.status.success() && ended.err.contains("seccomp catches its connections"), "{ended:?}");
+    assert!(fs::read(place.file("copy")).unwrap() == bytes);
+    let report = place.reports().remove(0);
+    let (from, by) = way(&report);
+    assert_eq!(from, ["client", "agent", "pg1", "pg2"], "{report:#}");
+    assert_eq!((&by[1][..], &report["caught_by"]), ("quic encrypt", &"seccomp".into()), "{report:#}");
+    place.until_agents(0);
+}
+
+#[test]
 fn auto_chooses_what_can_be_had_and_says_so() {
     let place = Place::new();
     payload(&place.file("data"), MEGABYTE);
