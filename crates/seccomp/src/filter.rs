@@ -157,7 +157,7 @@ mod tests {
 
     /// Runs the filter on a call, as the kernel does.
     fn verdict(architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
-        let mut data = vec![0; 64];
+        let mut data = [0; 64];
         data[..4].copy_from_slice(&number.to_le_bytes());
         data[4..8].copy_from_slice(&architecture.to_le_bytes());
         for (place, argument) in data[16..].chunks_exact_mut(8).zip(arguments) {

@@ -10,6 +10,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::thread::CapabilitySet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -24,6 +25,9 @@ pub enum StartError {
     /// The kernel, or a filter that is in force already, does not permit it.
     #[error("{}", refusal(.0))]
     Filter(io::Error),
+    /// Yama does not permit it, by this value.
+    #[error("kernel.yama.ptrace_scope is {0}, and expected is 0 or 1")]
+    Yama(u8),
     /// The program cannot be executed.
     #[error("{0}")]
     Exec(io::Error),
@@ -56,8 +60,26 @@ pub fn usable() -> Result<(), StartError> {
     let number = ForeignRawFd::from(nothing.as_raw_fd());
     pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty()))
-        .map(drop)
-        .map_err(|errno| StartError::Filter(errno.into()))
+        .map_err(|errno| StartError::Filter(errno.into()))?;
+    match yama() {
+        NOBODY => Err(StartError::Yama(NOBODY)),
+        PRIVILEGED if !may_trace_all() => Err(StartError::Yama(PRIVILEGED)),
+        _ => Ok(()),
+    }
+}
+
+/// Values of Yama's ptrace_scope: only privileged processes have others' sockets, or nobody does.
+const PRIVILEGED: u8 = 2;
+const NOBODY: u8 = 3;
+
+/// Yama's ptrace_scope, 0 without Yama.
+fn yama() -> u8 {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    scope.trim().parse().unwrap_or(0)
+}
+
+fn may_trace_all() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 /// Starts the program under the filter, without new privileges (PR_SET_NO_NEW_PRIVS).
@@ -104,7 +126,8 @@ fn refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY) => "another process catches connections of this one already".to_owned(),
         Some(libc::EPERM | libc::EACCES) => {
-            "this host does not let a process have another one's sockets (pidfd_getfd), as in some containers".to_owned()
+            "this host does not let a process have another one's sockets (pidfd_getfd), as in some containers"
+                .to_owned()
         }
         Some(libc::EINVAL | libc::ENOSYS) => {
             "the kernel has no seccomp user notification or no pidfd_getfd; expected Linux 5.6 or later".to_owned()

@@ -61,6 +61,23 @@ pub(crate) fn connect(socket: BorrowedFd, address: &[u8]) -> io::Result<()> {
     checked(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), len) }).map(drop)
 }
 
+/// The first byte of TCP_INFO: the connection's state.
+pub(crate) fn tcp_state(socket: BorrowedFd) -> io::Result<u8> {
+    let (mut state, mut len) = (0u8, 1);
+    let (level, option, at) = (libc::IPPROTO_TCP, libc::TCP_INFO, &raw mut state);
+    // SAFETY: the kernel writes one byte, as `len` says.
+    checked(unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, at.cast(), &raw mut len) })?;
+    Ok(state)
+}
+
+/// Clears TCP_FASTOPEN_CONNECT.
+pub(crate) fn no_fast_open(socket: BorrowedFd) -> io::Result<()> {
+    let off: c_int = 0;
+    let (level, option, len) = (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, size_of::<c_int>() as u32);
+    // SAFETY: the kernel reads one `c_int`.
+    checked(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const off).cast(), len) }).map(drop)
+}
+
 /// fork(2): `None` in the child. The process must have one thread.
 pub(crate) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: in a process of one thread, nothing is locked or half done in the child. This is checked.

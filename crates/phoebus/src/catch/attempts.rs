@@ -61,13 +61,13 @@ impl Attempts {
         self.lock().remove(&cookie);
     }
 
-    /// Gives an attempt up. Returns whether there was one.
-    pub(super) fn give_up(&self, cookie: u64) -> bool {
+    /// Gives an attempt up, if there is one. When this returns, it has let go of the socket.
+    pub(super) async fn give_up(&self, cookie: u64) {
         let given_up = self.lock().remove(&cookie);
-        if let Some(attempt) = &given_up {
+        if let Some(mut attempt) = given_up {
             attempt.task.abort();
+            while attempt.outcome.changed().await.is_ok() {}
         }
-        given_up.is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Attempt>> {

@@ -10,11 +10,12 @@ use super::attempts::{Attempt, Outcome};
 use super::lead;
 use super::report;
 use super::shared::Shared;
-use phoebus_seccomp::{Answer, Call, Caller, socket};
+use phoebus_seccomp::socket::{self, State};
+use phoebus_seccomp::{Answer, Call, Caller};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_cookie, socket_domain, socket_protocol, socket_timeout, socket_type};
-use rustix::net::{AddressFamily, SocketType, connect_unspec, ipproto};
+use rustix::net::{AddressFamily, SocketType, ipproto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +106,7 @@ fn look(shared: &Shared, call: &Call) -> Result<Result<Stream, Answer>, Errno> {
     if kind != SocketType::STREAM {
         // Connects of datagram sockets do not wait.
         let is_datagram = kind == SocketType::DGRAM || kind == SocketType::RAW;
-        return Ok(Err(if is_datagram { begun(&socket, &address) } else { Answer::Continue }));
+        return Ok(Err(if is_datagram { result(socket::connect(&socket, &address)) } else { Answer::Continue }));
     }
     if !protocol.is_some_and(|protocol| protocol == ipproto::TCP || protocol.as_raw().get() == MPTCP) {
         return Ok(Err(Answer::Continue));
@@ -118,17 +119,21 @@ async fn decide(shared: &Arc<Shared>, stream: &Stream) -> Result<Attempt, Answer
     let Stream { socket, domain, address, .. } = stream;
     let cookie = socket_cookie(socket).map_err(failed)?;
     if address::family(address) == Some(AddressFamily::UNSPEC) {
-        shared.attempts.give_up(cookie);
-        return Err(begun(socket, address));
+        shared.attempts.give_up(cookie).await;
+        return Err(result(socket::connect(socket, address)));
     }
     if let Some(attempt) = shared.attempts.find(cookie) {
         return Ok(attempt);
     }
     let Some(destination) = address::parse(address, *domain) else { return Err(direct(stream)) };
-    let is_closed = phoebus_net::tcp::stats(socket).is_ok_and(|stats| stats.closed);
+    let state = socket::state(socket);
     let ip = destination.ip().to_canonical();
     // These, and sockets that are in use, are the kernel's to refuse.
-    if !is_closed || destination.port() == 0 || ip.is_multicast() || ip == Ipv4Addr::BROADCAST {
+    if state.is_ok_and(|state| state != State::Closed)
+        || destination.port() == 0
+        || ip.is_multicast()
+        || ip == Ipv4Addr::BROADCAST
+    {
         return Err(direct(stream));
     }
     if !shared.selects(destination).await {
@@ -138,8 +143,12 @@ async fn decide(shared: &Arc<Shared>, stream: &Stream) -> Result<Attempt, Answer
     if shared.is_first_hop(destination).await {
         return Err(direct(stream));
     }
+    if state.is_err() {
+        report::state_unknown(shared, stream.caller.process(), destination);
+        return Err(failed(Errno::OPNOTSUPP));
+    }
     // The end of an earlier direct connection comes first.
-    match socket::begin(socket, &of_other_family(*domain)) {
+    match socket::connect(socket, &of_other_family(*domain)) {
         Err(Errno::AFNOSUPPORT | Errno::INVAL) | Ok(()) => {}
         Err(errno) => return Err(failed(errno)),
     }
@@ -174,8 +183,8 @@ async fn wait(waiting: Waiting, stream: &Stream, mut attempt: Attempt) {
     match outcome {
         Ok(Some(Outcome::Open)) => {
             if waiting.answer(Answer::Done) {
-                // The kernel learns that the caller knows: the next connect gets EISCONN.
-                let _ = socket::begin(socket, &stream.address);
+                // The kernel learns that the caller knows: the next connect gets EISCONN. No other call is answered before.
+                let _ = socket::connect(socket, &of_other_family(stream.domain));
             }
         }
         Ok(Some(Outcome::Direct)) => {
@@ -190,8 +199,8 @@ async fn wait(waiting: Waiting, stream: &Stream, mut attempt: Attempt) {
             waiting.answer(failed(Errno::INPROGRESS));
         }
         Err(_) => {
-            if socket_cookie(socket).is_ok_and(|cookie| waiting.shared.attempts.give_up(cookie)) {
-                let _ = connect_unspec(socket);
+            if let Ok(cookie) = socket_cookie(socket) {
+                waiting.shared.attempts.give_up(cookie).await;
             }
             report::too_slow(&waiting.shared, &stream.caller, &stream.address, stream.domain, NONBLOCKING_LIMIT);
             waiting.answer(failed(Errno::TIMEDOUT));
@@ -201,20 +210,20 @@ async fn wait(waiting: Waiting, stream: &Stream, mut attempt: Attempt) {
 
 /// Connects directly. The kernel lets a blocking caller wait for what has begun here, whatever its memory holds.
 fn direct(stream: &Stream) -> Answer {
-    let waits = !socket::is_nonblocking(&stream.socket).unwrap_or(false);
-    match begun(&stream.socket, &stream.address) {
-        Answer::Failed(errno) if waits && is_under_way(errno) => Answer::Continue,
-        answer => answer,
+    let Stream { socket, address, .. } = stream;
+    let waits = !socket::is_nonblocking(socket).unwrap_or(false);
+    match socket::state(socket) {
+        Ok(State::Connecting) if waits => Answer::Continue,
+        Ok(State::Connecting | State::InUse) => result(socket::connect(socket, address)),
+        Ok(State::Closed) | Err(_) => match socket::begin(socket, address) {
+            Err(Errno::INPROGRESS | Errno::ALREADY) if waits => Answer::Continue,
+            begun => result(begun),
+        },
     }
 }
 
-fn is_under_way(errno: i32) -> bool {
-    [Errno::INPROGRESS, Errno::ALREADY].map(Errno::raw_os_error).contains(&errno)
-}
-
-/// Begins the caller's connect, and returns the kernel's answer.
-fn begun(socket: &OwnedFd, address: &[u8]) -> Answer {
-    socket::begin(&socket, address).map_or_else(failed, |()| Answer::Done)
+fn result(connected: Result<(), Errno>) -> Answer {
+    connected.map_or_else(failed, |()| Answer::Done)
 }
 
 fn failed(errno: Errno) -> Answer {

@@ -1,9 +1,9 @@
 //! Connects a caller's socket to a gateway or agent, and takes that back.
 
 use super::address;
-use phoebus_net::{Error, tcp, watch};
+use phoebus_net::{Error, watch};
 use phoebus_proto::units::Span;
-use phoebus_seccomp::socket;
+use phoebus_seccomp::socket::{self, State};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{ipv6_v6only, set_ipv6_v6only, set_tcp_congestion, socket_error, tcp_congestion};
@@ -19,54 +19,110 @@ use tokio::time::timeout;
 /// The connected socket, watched for readiness.
 pub(super) type Watched = AsyncFd<Arc<OwnedFd>>;
 
-/// What was changed on a socket for the way to a gateway.
-#[derive(Debug, Default)]
-pub(super) struct Changes {
-    congestion_control: Option<String>,
-    is_widened: bool,
-}
-
-/// Connects the socket to one of `addresses`, each within `limit`.
-///
-/// # Errors
-/// That of the last address.
-pub(super) async fn dial(
-    socket: &Arc<OwnedFd>,
+/// A caller's socket, until a session is open on it. Without one, it becomes again what it was.
+#[derive(Debug)]
+pub(super) struct Borrowed {
+    socket: Arc<OwnedFd>,
     domain: AddressFamily,
-    addresses: &[SocketAddr],
-    changes: &mut Changes,
-    limit: Duration,
-) -> Result<(Watched, SocketAddr), Error> {
-    let mut last = None;
-    // Those of the socket's own family first.
-    let is_other = |address: &&SocketAddr| address.is_ipv6() != (domain == AddressFamily::INET6);
-    let (others, own): (Vec<_>, Vec<_>) = addresses.iter().partition(is_other);
-    for to in own.into_iter().chain(others).copied() {
-        let connected = match fit(socket, domain, to, changes) {
-            Ok(()) => timeout(limit, connect(socket, &address::bytes(to, domain))).await,
-            Err(errno) => Ok(Err(errno)),
-        };
-        last = Some(match connected {
-            Ok(Ok(watched)) => return Ok((watched, to)),
-            Ok(Err(errno)) => Error::Connect { to, source: errno.into() },
-            Err(_) => Error::Timeout { to: to.to_string(), limit: Span(limit) },
-        });
-        let _ = connect_unspec(socket);
-    }
-    let nowhere = SocketAddr::from(([0; 4], 0));
-    Err(last.unwrap_or_else(|| Error::Connect { to: nowhere, source: io::ErrorKind::AddrNotAvailable.into() }))
+    /// The congestion control that it had.
+    congestion_control: Option<String>,
+    /// Whether it was made to reach IPv4, too.
+    is_widened: bool,
+    is_kept: bool,
 }
 
-/// Whether the socket reaches addresses of this family; an IPv6 socket is made to reach IPv4.
-fn fit(socket: &OwnedFd, domain: AddressFamily, to: SocketAddr, changes: &mut Changes) -> Result<(), Errno> {
-    match (domain == AddressFamily::INET6, to) {
-        (false, SocketAddr::V6(_)) => Err(Errno::AFNOSUPPORT),
-        (true, SocketAddr::V4(_)) if ipv6_v6only(socket)? => {
-            set_ipv6_v6only(socket, false)?;
-            changes.is_widened = true;
-            Ok(())
+impl Borrowed {
+    /// Borrows a socket of this family.
+    pub(super) fn new(socket: Arc<OwnedFd>, domain: AddressFamily) -> Self {
+        Self { socket, domain, congestion_control: None, is_widened: false, is_kept: false }
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Connects it to one of `addresses`, each within `limit`.
+    ///
+    /// # Errors
+    /// That of the last address.
+    pub(super) async fn dial(
+        &mut self,
+        addresses: &[SocketAddr],
+        limit: Duration,
+    ) -> Result<(Watched, SocketAddr), Error> {
+        let mut last = None;
+        // Those of the socket's own family first.
+        let is_other = |address: &&SocketAddr| address.is_ipv6() != (self.domain == AddressFamily::INET6);
+        let (others, own): (Vec<_>, Vec<_>) = addresses.iter().partition(is_other);
+        for to in own.into_iter().chain(others).copied() {
+            let connected = match self.fit(to) {
+                Ok(()) => timeout(limit, connect(&self.socket, &address::bytes(to, self.domain))).await,
+                Err(errno) => Ok(Err(errno)),
+            };
+            last = Some(match connected {
+                Ok(Ok(watched)) => return Ok((watched, to)),
+                Ok(Err(errno)) => Error::Connect { to, source: errno.into() },
+                Err(_) => Error::Timeout { to: to.to_string(), limit: Span(limit) },
+            });
+            let _ = connect_unspec(&self.socket);
         }
-        _ => Ok(()),
+        let nowhere = SocketAddr::from(([0; 4], 0));
+        Err(last.unwrap_or_else(|| Error::Connect { to: nowhere, source: io::ErrorKind::AddrNotAvailable.into() }))
+    }
+
+    /// Prepares it for an address of this family: an IPv6 socket is made to reach IPv4.
+    fn fit(&mut self, to: SocketAddr) -> Result<(), Errno> {
+        // The SYN would wait for bytes of the program, whose connect has to wait for the session.
+        socket::connect_at_once(&self.socket)?;
+        match (self.domain == AddressFamily::INET6, to) {
+            (false, SocketAddr::V6(_)) => Err(Errno::AFNOSUPPORT),
+            (true, SocketAddr::V4(_)) if ipv6_v6only(&self.socket)? => {
+                set_ipv6_v6only(&self.socket, false)?;
+                self.is_widened = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for a congestion control, unless the program seems to have chosen one. Returns a note if it is not in force.
+    pub(super) fn tune(&mut self, wanted: Option<&str>) -> String {
+        let has = tcp_congestion(&self.socket).unwrap_or_default();
+        let usual = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+        let Some(wanted) = wanted.filter(|wanted| *wanted != has && has == usual.trim()) else {
+            return String::new();
+        };
+        match set_tcp_congestion(&self.socket, wanted) {
+            Ok(()) => {
+                self.congestion_control.get_or_insert(has);
+                String::new()
+            }
+            Err(_) => format!("asked for {wanted}, in force is {has}"),
+        }
+    }
+
+    /// Leaves it as it is, with its session.
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
+
+    /// Makes it unconnected, and as it was before.
+    pub(super) fn take_back(&mut self) {
+        let _ = connect_unspec(&self.socket);
+        if let Some(had) = self.congestion_control.take() {
+            let _ = set_tcp_congestion(&self.socket, &had);
+        }
+        if std::mem::take(&mut self.is_widened) {
+            let _ = set_ipv6_v6only(&self.socket, true);
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.take_back();
+        }
     }
 }
 
@@ -81,33 +137,8 @@ async fn connect(socket: &Arc<OwnedFd>, address: &[u8]) -> Result<Watched, Errno
     watched.writable().await.map_err(errno)?.retain_ready();
     socket_error(socket)??;
     // Another thread may have consumed the error.
-    if tcp::stats(socket).map_err(errno)?.closed {
+    if socket::state(socket)? == State::Closed {
         return Err(Errno::CONNABORTED);
     }
     Ok(watched)
-}
-
-/// Asks for a congestion control, unless the program seems to have chosen one. Returns a note if it is not in force.
-pub(super) fn tune(socket: &OwnedFd, wanted: Option<&str>, changes: &mut Changes) -> String {
-    let has = tcp_congestion(socket).unwrap_or_default();
-    let usual = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    let Some(wanted) = wanted.filter(|wanted| *wanted != has && has == usual.trim()) else { return String::new() };
-    match set_tcp_congestion(socket, wanted) {
-        Ok(()) => {
-            changes.congestion_control.get_or_insert(has);
-            String::new()
-        }
-        Err(_) => format!("asked for {wanted}, in force is {has}"),
-    }
-}
-
-/// Makes the socket as it was before, and unconnected.
-pub(super) fn take_back(socket: &OwnedFd, changes: &Changes) {
-    let _ = connect_unspec(socket);
-    if let Some(had) = &changes.congestion_control {
-        let _ = set_tcp_congestion(socket, had);
-    }
-    if changes.is_widened {
-        let _ = set_ipv6_v6only(socket, true);
-    }
 }

@@ -78,5 +78,8 @@ fn without(supervisor: Pid, program: Option<&OwnedFd>) -> Result<ExitCode> {
         eprintln!("phoebus: {why}");
         while poll(&mut [PollFd::new(program, PollFlags::IN)], None) == Err(Errno::INTR) {}
     }
-    Err(Exit::with(exit::PREPARE, "the program's exit code is unknown: the process that catches connections was killed"))
+    Err(Exit::with(
+        exit::PREPARE,
+        "the program's exit code is unknown: the process that catches connections was killed",
+    ))
 }

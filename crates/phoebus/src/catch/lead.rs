@@ -2,7 +2,7 @@
 //! sockets of its own.
 
 use super::attempts::Outcome;
-use super::dial::{self, Changes, Watched};
+use super::dial::{Borrowed, Watched};
 use super::report;
 use super::shared::Shared;
 use phoebus_client::{Error, FirstHop, Hop, Opening, Step};
@@ -31,16 +31,12 @@ pub(super) async fn open(
     caller: Caller,
     destination: SocketAddr,
 ) -> Outcome {
-    let mut changes = Changes::default();
     let process = caller.process();
-    let outcome = tokio::select! {
-        outcome = lead(shared, socket, domain, &mut changes, process, destination) => outcome,
+    let borrowed = Borrowed::new(socket.clone(), domain);
+    tokio::select! {
+        outcome = lead(shared, borrowed, process, destination) => outcome,
         () = ended(&caller) => Outcome::Failed(Errno::CONNABORTED.raw_os_error()),
-    };
-    if outcome != Outcome::Open {
-        dial::take_back(socket, &changes);
     }
-    outcome
 }
 
 /// Waits until the caller has ended.
@@ -51,14 +47,7 @@ async fn ended(caller: &Caller) {
     }
 }
 
-async fn lead(
-    shared: &Shared,
-    socket: &Arc<OwnedFd>,
-    domain: AddressFamily,
-    changes: &mut Changes,
-    process: i32,
-    destination: SocketAddr,
-) -> Outcome {
+async fn lead(shared: &Shared, mut socket: Borrowed, process: i32, destination: SocketAddr) -> Outcome {
     let canonical = SocketAddr::new(destination.ip().to_canonical(), destination.port());
     let mut opening = Opening::new(shared.options.clone(), Endpoint::from(canonical));
     let clock = Instant::now();
@@ -72,17 +61,18 @@ async fn lead(
             }
             Some(hop) => {
                 let is_gateway = matches!(hop, FirstHop::Gateway(_));
-                match connect(socket, domain, &hop, changes, opening.time_limit()).await {
+                match connect(&mut socket, &hop, opening.time_limit()).await {
                     Ok((watched, at)) => {
                         let wanted = shared.settings.congestion_control.as_deref().filter(|_| is_gateway);
-                        let note = dial::tune(socket, wanted, changes);
+                        let note = socket.tune(wanted);
                         if exchange(&watched, at, &mut opening, clock).await
                             && let Some(report) = opening.report()
                         {
-                            report.describe(measured(socket, note));
+                            report.describe(measured(socket.socket(), note));
                             report::opened(shared, process, report);
                             let rtt = report.rtt_us;
                             opening.remember(rtt);
+                            socket.keep();
                             return Outcome::Open;
                         }
                     }
@@ -96,7 +86,7 @@ async fn lead(
                         opening.failed(Error::Gateway { gateway, source });
                     }
                 }
-                dial::take_back(socket, changes);
+                socket.take_back();
             }
             None => {}
         }
@@ -109,10 +99,8 @@ async fn lead(
 }
 
 async fn connect(
-    socket: &Arc<OwnedFd>,
-    domain: AddressFamily,
+    socket: &mut Borrowed,
     to: &FirstHop,
-    changes: &mut Changes,
     limit: Duration,
 ) -> Result<(Watched, SocketAddr), phoebus_net::Error> {
     let addresses = match to {
@@ -122,7 +110,7 @@ async fn connect(
             Host::Name(name) => resolve(name, endpoint.port, limit).await?,
         },
     };
-    dial::dial(socket, domain, &addresses, changes, limit).await
+    socket.dial(&addresses, limit).await
 }
 
 /// Moves the opening's bytes until it ends. Returns whether there is a session.

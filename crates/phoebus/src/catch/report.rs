@@ -58,6 +58,13 @@ pub(super) fn failed(shared: &Shared, pid: i32, destination: SocketAddr, error: 
     }
 }
 
+/// Reports that the kernel does not tell the state of a socket, so that it is unknown whether a session may use it.
+pub(super) fn state_unknown(shared: &Shared, pid: i32, destination: SocketAddr) {
+    let note = "the kernel does not tell the state of the socket (TCP_INFO)";
+    plain(shared, pid, destination, rustix::io::Errno::OPNOTSUPP.raw_os_error(), note.to_owned());
+    once(shared, format_args!("{destination}: {note}"));
+}
+
 /// Reports that a caller with a non-blocking socket was not kept waiting any longer.
 pub(super) fn too_slow(shared: &Shared, caller: &Caller, address: &[u8], domain: AddressFamily, limit: Duration) {
     let Some(destination) = address::parse(address, domain) else { return };

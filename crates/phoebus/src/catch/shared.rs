@@ -70,8 +70,11 @@ impl Shared {
             }
         }
         destination.ip().is_loopback()
-            && self.options.agents.as_ref().and_then(phoebus_client::Agents::find).is_some_and(|agent| {
-                agent.addresses.into_iter().flatten().any(|own| own == destination)
-            })
+            && self
+                .options
+                .agents
+                .as_ref()
+                .and_then(phoebus_client::Agents::find)
+                .is_some_and(|agent| agent.addresses.into_iter().flatten().any(|own| own == destination))
     }
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -117,6 +118,19 @@ static void kinds(const char *unix_socket)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second);
     say("with a time limit", go(fd));
     say("it answers", answers(fd));
+    for (int i = 0; i < 2; i++) {
+        int on = 1;
+        fd = stream();
+        setsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &on, sizeof on);
+        say("with fast open", go(fd));
+        say("it answers", answers(fd));
+    }
+    fd = socket(AF_INET, SOCK_STREAM, 262);
+    if (fd >= 0) {
+        say("multipath", go(fd));
+        say("it answers", answers(fd));
+        say("it is connected", go(fd));
+    }
     fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     struct pollfd writable = {fd, POLLOUT, 0};
     int result = go(fd);
@@ -166,7 +180,10 @@ static void children(int count)
     for (int i = 0; i < count; i++)
         if (fork() == 0) {
             int fd = stream();
-            _exit(go(fd) == 0 && answers(fd) == 0 ? 0 : 1);
+            if (go(fd) == 0 && answers(fd) == 0)
+                _exit(0);
+            say("child", -1);
+            _exit(1);
         }
     while (wait(&status) > 0)
         good += status == 0;

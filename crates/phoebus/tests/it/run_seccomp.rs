@@ -1,6 +1,7 @@
 //! `phoebus run` where the preload library cannot reach: connects that seccomp catches behave as they do without
 //! gateways, and nothing goes direct, whatever a program or its signals do. The program is `tests/c/connects.c`.
 
+use crate::support::works::works;
 use crate::support::{Gateway, PATIENCE, address, wait_until};
 use socket2::{Domain, Socket, Type};
 use std::fs;
@@ -270,7 +271,9 @@ fn command_behaves_as_its_program() {
         command.args(["children", &echo.addr.ip().to_string(), &echo.addr.port().to_string(), "3"]);
         command
     };
-    for (script, code, signal) in [("exit 7", Some(7), None), ("kill -9 $$", None, Some(9)), ("kill $$", None, Some(15))] {
+    for (script, code, signal) in
+        [("exit 7", Some(7), None), ("kill -9 $$", None, Some(9)), ("kill $$", None, Some(15))]
+    {
         let status = shell(script).status().unwrap();
         assert_eq!((status.code(), status.signal()), (code, signal), "{script}");
     }
@@ -461,6 +464,16 @@ fn real_programs_of_an_ordinary_user_go_through_gateways() {
     for program in [["python3", "-c", ASYNCIO], ["node", "-e", NODE]] {
         let (bytes, said, count) = by_user("seccomp", &[&program[..], &[&host, &port, "100"]].concat());
         assert_eq!((text(&bytes), &said[..], count), (format!("{}\n", 100 * BODY), "", 100), "{program:?}");
+    }
+    let seen = [
+        ("Go (net/http, without cgo)", "bytes many"),
+        ("Node (with io_uring)", "bytes many"),
+        ("Python (asyncio)", "bytes many"),
+        ("busybox wget", "bytes"),
+        ("rclone", "bytes"),
+    ];
+    for (program, features) in seen {
+        works(program, "the test itself", "seccomp", features);
     }
     // A dynamic shell with a static child.
     let script = format!("busybox wget -q -O - {url} | wc -c");
