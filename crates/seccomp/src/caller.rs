@@ -3,6 +3,7 @@
 //! The kernel lets this process have them only if it may trace the caller (ptrace(2), "ptrace access mode checking"):
 //! the same user, no higher privileges, and with Yama's `ptrace_scope` of 1 a descendant.
 
+use crate::filter::{FAST_OPEN, SOCKETCALL_SENDS};
 use crate::listener::Call;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -15,6 +16,15 @@ use std::sync::Arc;
 const ADDRESS_MAX: usize = 128;
 /// PIDFD_THREAD, of Linux 6.9: the descriptor is of a thread, which may have descriptors of its own.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
+
+/// What a caught call asks for.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked {
+    /// connect(2).
+    Connect(Call),
+    /// To send, and to connect first if this is so (MSG_FASTOPEN).
+    Send(bool),
+}
 
 /// A process that waits in a caught call.
 #[derive(Debug, Clone)]
@@ -48,6 +58,29 @@ impl Caller {
         self.process.clone()
     }
 
+    /// What the call asks for, with its arguments from the caller's memory if they are there.
+    ///
+    /// # Errors
+    /// EFAULT: they are not in its memory. EACCES: this process may not read it.
+    pub fn asked(&self, call: &Call) -> Result<Asked, Errno> {
+        let Some(which) = call.socketcall else { return Ok(Asked::Connect(*call)) };
+        let mut arguments = [0; 4];
+        // No more are read than the call has.
+        let flags = SOCKETCALL_SENDS.into_iter().find(|(send, _)| *send == which).map(|(_, index)| index);
+        let count = flags.map_or(3, |flags| flags + 1);
+        let mut bytes = [0; 16];
+        self.read(call.address, &mut bytes[..4 * count])?;
+        for (argument, bytes) in arguments.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *argument = u32::from_ne_bytes(*bytes);
+        }
+        if let Some(flags) = flags {
+            return Ok(Asked::Send(arguments[flags] & FAST_OPEN != 0));
+        }
+        let [descriptor, address, len, _] = arguments;
+        let (descriptor, len) = (descriptor as i32, len as i32);
+        Ok(Asked::Connect(Call { descriptor, address: address.into(), len, socketcall: None, ..*call }))
+    }
+
     /// The very open file behind the caller's descriptor: what happens to it, happens to the caller's.
     ///
     /// # Errors
@@ -68,11 +101,15 @@ impl Caller {
         let len = usize::try_from(call.len).ok().filter(|len| *len <= ADDRESS_MAX).ok_or(Errno::INVAL)?;
         let mut address = vec![0; len];
         if len > 0 {
-            let memory = File::open(format!("/proc/{}/mem", self.thread.as_raw_pid()));
-            let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::ACCESS))?;
-            memory.read_exact_at(&mut address, call.address).map_err(|_| Errno::FAULT)?;
+            self.read(call.address, &mut address)?;
         }
         Ok(address)
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let memory = File::open(format!("/proc/{}/mem", self.thread.as_raw_pid()));
+        let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::ACCESS))?;
+        memory.read_exact_at(bytes, address).map_err(|_| Errno::FAULT)
     }
 }
 

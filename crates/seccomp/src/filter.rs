@@ -5,7 +5,7 @@
 //! | connect | the listener's |
 //! | sendto, sendmsg, sendmmsg with MSG_FASTOPEN | EOPNOTSUPP, as where fast open is off: programs then connect |
 //! | io_uring_setup, io_uring_enter | ENOSYS: rings make connections without system calls |
-//! | socketcall of 32-bit programs | ENOSYS: its arguments are in memory, and C libraries then make the real calls |
+//! | socketcall of 32-bit programs for connect, sendto, sendmsg, sendmmsg | the listener's, since its arguments are in memory |
 //! | all calls of x32, whose numbers are others | ENOSYS |
 //!
 //! A program may run programs of the other word size, so the filter knows both architectures of the host's kernel.
@@ -46,19 +46,28 @@ const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
 /// MSG_FASTOPEN.
-const FAST_OPEN: u32 = 0x2000_0000;
+pub(crate) const FAST_OPEN: u32 = 0x2000_0000;
 
 /// The system calls of an architecture that matter.
 struct Calls {
     /// AUDIT_ARCH_… of linux/audit.h.
     architecture: u32,
     connect: u32,
+    /// socketcall(2), which does what its first argument says.
+    socketcall: Option<u32>,
     refused: &'static [u32],
     /// Calls with the index of their argument of flags.
     sends: [(u32, u32); 3],
     /// From here on numbers belong to another table.
     end: Option<u32>,
 }
+
+/// The number of socketcall(2) for 32-bit programs of x86.
+pub(crate) const SOCKETCALL: u32 = 102;
+/// What its first argument asks for (linux/net.h).
+pub(crate) const SOCKETCALL_CONNECT: u32 = 3;
+/// The same for the calls with flags, with the index of these among the arguments in memory.
+pub(crate) const SOCKETCALL_SENDS: [(u32, usize); 3] = [(11, 3), (16, 2), (20, 3)];
 
 /// Has its flags as 4th argument, sendmsg as 3rd, sendmmsg as 4th.
 const fn sends(sendto: u32, sendmsg: u32, sendmmsg: u32) -> [(u32, u32); 3] {
@@ -71,6 +80,7 @@ const CALLS: &[Calls] = &[
     Calls {
         architecture: 0xc000_003e,
         connect: 42,
+        socketcall: None,
         refused: &[425, 426],
         sends: sends(44, 46, 307),
         end: Some(0x4000_0000),
@@ -78,18 +88,27 @@ const CALLS: &[Calls] = &[
     Calls {
         architecture: 0x4000_0003,
         connect: 362,
-        refused: &[425, 426, 102],
+        socketcall: Some(SOCKETCALL),
+        refused: &[425, 426],
         sends: sends(369, 370, 345),
         end: None,
     },
 ];
 #[cfg(target_arch = "aarch64")]
 const CALLS: &[Calls] = &[
-    Calls { architecture: 0xc000_00b7, connect: 203, refused: &[425, 426], sends: sends(206, 211, 269), end: None },
+    Calls {
+        architecture: 0xc000_00b7,
+        connect: 203,
+        socketcall: None,
+        refused: &[425, 426],
+        sends: sends(206, 211, 269),
+        end: None,
+    },
     Calls {
         architecture: 0x4000_0028,
         connect: 283,
-        refused: &[425, 426, 102],
+        socketcall: None,
+        refused: &[425, 426],
         sends: sends(290, 296, 374),
         end: None,
     },
@@ -123,6 +142,16 @@ impl Calls {
         block.extend([unless(IF_EQUAL, self.connect), end(CATCH)]);
         for number in self.refused {
             block.extend([unless(IF_EQUAL, *number), refuse(libc::ENOSYS)]);
+        }
+        if let Some(number) = self.socketcall {
+            let caught = [SOCKETCALL_CONNECT].into_iter().chain(SOCKETCALL_SENDS.map(|(which, _)| which));
+            let caught: Vec<_> = caught.flat_map(|which| [unless(IF_EQUAL, which), end(CATCH)]).collect();
+            // Past the two instructions around them.
+            let jf = caught.len() as u8 + 2;
+            block.push(Instruction { code: IF_EQUAL, jt: 0, jf, k: number });
+            block.push(load(ARGUMENTS));
+            block.extend(caught);
+            block.push(end(ALLOW));
         }
         for (number, argument) in self.sends {
             block.extend([
@@ -198,6 +227,13 @@ mod tests {
                 assert_eq!(of(number, arguments), ALLOW, "all other flags");
                 arguments[argument as usize] = u64::from(FAST_OPEN);
                 assert_eq!(of(number, arguments), refused(libc::EOPNOTSUPP));
+            }
+            if let Some(number) = calls.socketcall {
+                for which in 1..=20 {
+                    let is_caught = [3, 11, 16, 20].contains(&which);
+                    let expected = if is_caught { CATCH } else { ALLOW };
+                    assert_eq!(of(number, [which, 0, 0, 0, 0, 0]), expected, "socketcall {which}");
+                }
             }
             // exit_group and friends.
             for number in [0, 1, 59, 231, 231 + 200] {

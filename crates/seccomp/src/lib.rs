@@ -22,6 +22,6 @@ mod start;
 #[allow(unsafe_code, reason = "the system calls that no safe library has")]
 mod sys;
 
-pub use caller::Caller;
+pub use caller::{Asked, Caller};
 pub use listener::{Answer, Call, Listener};
 pub use start::{Fork, StartError, fork, start, usable};

@@ -1,5 +1,6 @@
 //! The listener of a filter: caught calls, and their answers.
 
+use crate::filter::SOCKETCALL;
 use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-/// A caught connect(2), whose caller waits.
+/// A caught call, whose caller waits: connect(2), or socketcall(2) ([`Caller::asked`](crate::Caller::asked)).
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     /// Identifies it until it is answered.
@@ -27,6 +28,8 @@ pub struct Call {
     pub address: u64,
     /// How long the caller says that it is, in bytes.
     pub len: i32,
+    /// What a socketcall(2) asks for. Its arguments are at `address`.
+    pub(crate) socketcall: Option<u32>,
 }
 
 /// What a caller gets.
@@ -57,7 +60,10 @@ impl Listener {
                     // The kernel takes both as `int`.
                     let (descriptor, len) = (descriptor as i32, len as i32);
                     let thread = Pid::from_raw(call.pid as i32);
-                    return Ok(Call { id: call.id, thread, descriptor, address, len });
+                    // The architecture that has it does not use the number for another caught call.
+                    let is_socketcall = call.data.nr as u32 == SOCKETCALL;
+                    let socketcall = is_socketcall.then_some(descriptor as u32);
+                    return Ok(Call { id: call.id, thread, descriptor, address, len, socketcall });
                 }
                 Err(error) => match Errno::from_io_error(&error) {
                     // The caller has gone, or was interrupted.

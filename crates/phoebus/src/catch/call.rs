@@ -11,7 +11,7 @@ use super::lead;
 use super::report;
 use super::shared::Shared;
 use phoebus_seccomp::socket::{self, State};
-use phoebus_seccomp::{Answer, Call, Caller};
+use phoebus_seccomp::{Answer, Asked, Call, Caller};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_cookie, socket_domain, socket_protocol, socket_timeout, socket_type};
@@ -90,6 +90,11 @@ fn look(shared: &Shared, call: &Call) -> Result<Result<Stream, Answer>, Errno> {
         errno
     };
     let caller = Caller::of(call).map_err(not_permitted)?;
+    let call = &match caller.asked(call).map_err(not_permitted)? {
+        Asked::Connect(call) => call,
+        Asked::Send(true) => return Err(Errno::OPNOTSUPP),
+        Asked::Send(false) => return Ok(Err(Answer::Continue)),
+    };
     let socket = caller.file(call).map_err(not_permitted)?;
     let domain = socket_domain(&socket)?;
     if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
