@@ -98,6 +98,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             let by_seccomp = match catch {
                 Catch::Seccomp => {
                     tell_of_privileges(name, &file);
+                    if settings.verbose {
+                        eprintln!("phoebus: seccomp catches the connections of \"{}\"", name.display());
+                    }
                     true
                 }
                 Catch::Auto | Catch::Preload => !preload(&mut program, name, &file, catch)?,

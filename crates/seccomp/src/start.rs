@@ -124,7 +124,9 @@ fn received(from: &OwnedFd) -> Option<OwnedFd> {
 
 fn refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::EBUSY) => "another process catches connections of this one already".to_owned(),
+        Some(libc::EBUSY) => {
+            "another process catches calls of this one already, such as a phoebus run that has started it".to_owned()
+        }
         Some(libc::EPERM | libc::EACCES) => {
             "this host does not let a process have another one's sockets (pidfd_getfd), as in some containers"
                 .to_owned()

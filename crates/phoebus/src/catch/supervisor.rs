@@ -33,9 +33,8 @@ pub(super) fn run(
     settings: &Settings,
     cannot: &dyn Fn(&dyn std::fmt::Display) -> anyhow::Error,
 ) -> Result<ExitCode> {
-    // The terminal's signals are for the program. A message must not stop this process.
+    // The terminal's signals are for the program.
     setpgid(None, None).context("cannot leave the process group")?;
-    signals::ignore(Signal::TTOU.as_raw());
     set_child_subreaper(Pid::from_raw(1)).context("cannot adopt the program's orphans")?;
     standard::pass_on();
     std::os::unix::process::CommandExt::process_group(program, group.as_raw_pid());
@@ -49,6 +48,8 @@ pub(super) fn run(
     })?;
     let pid = Pid::from_child(&child);
     front.say(Message::Started(pid.as_raw_pid()));
+    // A message must not stop this process. (The program would inherit this.)
+    signals::ignore(Signal::TTOU.as_raw());
     let_go();
     let shared = Arc::new(Shared::new(settings.clone(), listener));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -277,6 +277,11 @@ fn command_behaves_as_its_program() {
         let status = shell(script).status().unwrap();
         assert_eq!((status.code(), status.signal()), (code, signal), "{script}");
     }
+    // It gives the program what it has itself: signals, descriptors, limits, process group.
+    let own = "grep -E '^Sig|^Shd' /proc/self/status; ls /proc/self/fd | wc -l; ulimit -n; pwd; cut -d' ' -f5 /proc/self/stat";
+    let mut alone = Command::new("sh");
+    alone.args(["-c", own]).stdin(Stdio::null());
+    assert_eq!(output(shell(own)), output(alone));
     // A signal to the command reaches the program.
     let mut program = Running::start(shell("trap 'echo told; exit 3' USR1; echo ready; while :; do sleep 0.05; done"));
     assert_eq!(program.line(), "ready");
@@ -324,12 +329,32 @@ fn destinations_are_selected_by_address_and_by_name() {
         assert_eq!(text(&stdout), "1\n");
         text(&stderr)
     };
-    assert!(with(&[]).contains(" pg1 "));
+    let said = with(&[]);
+    assert!(said.contains("phoebus: seccomp catches the connections of ") && said.contains(" pg1 "), "{said}");
     let said = with(&["--except", "localhost"]);
     assert!(said.contains(": direct: ") && said.contains("--except"), "{said}");
     let said = with(&["--except", ".example.org"]);
     assert!(said.contains("PHOEBUS_EXCEPT: domains such as .example.org match no connection"), "{said}");
     assert_eq!((sessions(&gateway), echo.connections()), (2, 3));
+}
+
+#[test]
+fn gateway_that_does_not_answer_is_told_or_gone_around() {
+    let (place, echo) = (Place::new(), Echo::start());
+    let closed = SocketAddr::from((address(), 1));
+    let with = |options: &[&str]| {
+        let mut command = run(closed);
+        command.args(options).arg("--").arg(place.path("connects"));
+        command.args(["children", &echo.addr.ip().to_string(), &echo.addr.port().to_string(), "2"]);
+        let Output { stdout, stderr, .. } = command.output().unwrap();
+        (text(&stdout), text(&stderr))
+    };
+    let (lines, said) = with(&[]);
+    assert_eq!((&lines[..], echo.connections()), ("child: ECONNREFUSED\nchild: ECONNREFUSED\n0\n", 0));
+    assert!(said.contains("cannot connect to ") && said.lines().count() == 1, "{said}");
+    let (lines, said) = with(&["--fallback", "--verbose"]);
+    assert_eq!((&lines[..], echo.connections()), ("2\n", 2));
+    assert!(said.matches(": direct: gateway ").count() == 2, "{said}");
 }
 
 #[test]
@@ -362,7 +387,7 @@ fn two_supervisors_do_not_catch_the_same_program() {
     let Output { status, stderr, .. } = command.output().unwrap();
     let said = text(&stderr);
     assert_eq!(status.code(), Some(125), "{said}");
-    assert!(said.contains("another process catches connections of this one already"), "{said}");
+    assert!(said.contains("another process catches calls of this one already"), "{said}");
 }
 
 /// A server of HTTP with one resource.
