@@ -8,10 +8,12 @@ use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_config::settings::Settings;
 use phoebus_seccomp::{StartError, signals, start};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitOptions, getppid, getrlimit, kill_process, set_child_subreaper, setpgid,
-    setrlimit, wait,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getppid, getrlimit, kill_process, pidfd_open,
+    set_child_subreaper, setpgid, setrlimit, wait,
 };
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -53,6 +55,11 @@ pub(super) fn run(
     let_go();
     let shared = Arc::new(Shared::new(settings.clone(), listener));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let front = Arc::new(front);
+    let watched = front.clone();
+    if let Ok(program) = pidfd_open(pid, PidfdFlags::empty()) {
+        std::thread::spawn(move || follow(&watched, &program));
+    }
     std::thread::spawn(move || reap(pid, &front));
     let (sender, mut calls) = mpsc::channel(QUEUE);
     let listening = shared.clone();
@@ -83,6 +90,14 @@ fn let_go() {
     let _ = std::env::set_current_dir("/");
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// Waits for the front's end. A front that was killed takes the program with it, as if both were one process. Otherwise
+/// the program has ended before.
+fn follow(front: &End, program: &OwnedFd) {
+    // The other end's close is always reported.
+    while poll(&mut [PollFd::new(front, PollFlags::empty())], None) == Err(Errno::INTR) {}
+    let _ = signals::send(program.as_fd(), Signal::KILL.as_raw());
 }
 
 /// Reaps the program and its orphans, and tells the front about the program. Ends this process after the last of them.

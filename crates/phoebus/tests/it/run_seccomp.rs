@@ -263,6 +263,21 @@ fn nothing_goes_direct_after_the_supervisor_was_killed() {
 }
 
 #[test]
+fn command_that_is_killed_takes_the_program_and_its_connect_along() {
+    let (place, barrier, echo) = (Place::new(), barrier(), Echo::start());
+    let mut program = Running::start(place.caught(barrier.local_addr().unwrap(), "orphaned", echo.addr, ""));
+    program.line();
+    let (mut client, _) = barrier.accept().unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    program.0.kill().unwrap();
+    let end = io::copy(&mut client, &mut io::sink());
+    assert!(end.is_ok() || end.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset));
+    let (rest, status, _) = program.end();
+    assert_eq!((&rest[..], status.signal(), echo.connections()), ("", Some(9), 0));
+}
+
+#[test]
 fn command_behaves_as_its_program() {
     let (place, gateway, echo) = (Place::new(), Gateway::start("pg1", ""), Echo::start());
     let shell = |script: &str| {
