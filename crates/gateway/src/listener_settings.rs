@@ -3,8 +3,8 @@
 use crate::config::{Config, Listen, Mechanism};
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, Security};
-use std::net::SocketAddr;
 use phoebus_proto::entry::Entry;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
