@@ -10,7 +10,7 @@ use crate::counters::count;
 use crate::listener_settings::ListenerSettings;
 use crate::passwords::Claim;
 use crate::refusal::Refusal;
-use crate::request::Request;
+use crate::request::{Arrival, Request};
 use crate::session::{self, Opening, REFUSED, Ready, WayIn};
 use crate::shared::{Phase, Setup, Shared};
 use crate::slots::Slot;
@@ -194,6 +194,7 @@ impl Program {
             peer: None,
             proved,
             instance: 0,
+            arrival: Arrival::of(&self.settings, &self.stream),
         };
         Ok((request, setup))
     }
