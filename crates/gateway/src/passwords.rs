@@ -60,11 +60,14 @@ impl Passwords {
         claim: Claim<'_>,
     ) -> Login {
         let Claim { from, user, password } = claim;
-        let must_wait = || guesses.wait(Instant::now(), from).is_some();
+        let must_wait = || {
+            let now = Instant::now();
+            guesses.wait(now, from).or_else(|| guesses.user_wait(now, from, user)).is_some()
+        };
         let verifier = users.verifier(user);
         let tag = self.tag(&verifier, user, password);
         let succeeded = || {
-            guesses.succeeded(from);
+            guesses.succeeded(Instant::now(), from, user);
             Login::Right
         };
         // Before known ones too: a guesser must not try passwords on these.
@@ -83,6 +86,7 @@ impl Passwords {
             return succeeded();
         }
         let (password, known, guesses) = (password.to_vec(), self.known.clone(), guesses.clone());
+        let name = user.to_owned();
         let (found, answer) = oneshot::channel();
         let work = move || {
             // Without it, relays only have to share.
@@ -90,7 +94,7 @@ impl Passwords {
             let is_right = PasswordHash::from(verifier).is_of(&password);
             // Before the next one begins, and also if nobody waits any more.
             match (is_right, tag) {
-                (false, _) => guesses.failed(Instant::now(), from),
+                (false, _) => guesses.failed(Instant::now(), from, &name),
                 (true, Some(tag)) => known.add(tag),
                 (true, None) => {}
             }

@@ -21,7 +21,7 @@ use phoebus_proto::session::message::{Challenge, Open};
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::info;
 
 /// The method of a principal who has shown a certificate.
@@ -169,12 +169,13 @@ impl Connection {
         let is_password = [scram::PLAIN, scram::PLUS].contains(&auth.mechanism);
         let can_be_guessed = is_password || auth.mechanism == token::NAME;
         let exchange = match begun {
-            Some(begun) => Ok(Some(begun)),
-            None if can_be_guessed && let Some(wait) = self.shared.guesses.wait(Instant::now(), self.from.ip()) => {
+            // Before each message: many exchanges may have begun at once.
+            _ if can_be_guessed && let Some(wait) = self.guesses_wait(begun.as_ref()) => {
                 let reason =
                     format!("too many wrong passwords or tokens; the next one counts in {} s", wait.as_secs() + 1);
                 return Asked::Refuse(Refusal::new(Code::Limit, reason));
             }
+            Some(begun) => Ok(Some(begun)),
             None => self.begin(setup, auth.mechanism),
         };
         let mut exchange = match exchange {
@@ -192,7 +193,7 @@ impl Connection {
                 match UserLogin::new(setup, &exchange, subject, vouched) {
                     Some(login) => {
                         if is_password {
-                            self.shared.guesses.succeeded(self.from.ip());
+                            self.shared.guesses.succeeded(Instant::now(), self.from.ip(), &login.principal.user);
                         }
                         if let Some(note) = self.stream.connection_note() {
                             note.set(login.clone());
@@ -206,7 +207,7 @@ impl Connection {
             }
             Verdict::Declined { reason, is_guess } => {
                 if is_guess {
-                    self.shared.guesses.failed(Instant::now(), self.from.ip());
+                    self.shared.guesses.failed(Instant::now(), self.from.ip(), "");
                 }
                 let mechanism = exchange.mechanism;
                 info!(target: REFUSED, from = %self.from, mechanism, "authentication failed: {reason}");
@@ -214,7 +215,7 @@ impl Connection {
             }
             Verdict::Refused(error) => {
                 if error == AuthError::Wrong && is_password {
-                    self.shared.guesses.failed(Instant::now(), self.from.ip());
+                    self.shared.guesses.failed(Instant::now(), self.from.ip(), exchange.check.claimed());
                 }
                 let (mechanism, user) = (exchange.mechanism, exchange.check.claimed());
                 info!(target: REFUSED, from = %self.from, mechanism, user, "authentication failed: {error}");
@@ -231,6 +232,14 @@ impl Connection {
             Ok(()) => Asked::Again,
             Err(error) => Asked::Refuse(Refusal::new(Code::Internal, error.to_string())),
         }
+    }
+
+    /// For how long nobody may prove themselves here: too much was wrong that came from this source, or for this user.
+    fn guesses_wait(&self, begun: Option<&Exchange>) -> Option<Duration> {
+        let (now, from) = (Instant::now(), self.from.ip());
+        let user = begun.map(|begun| begun.check.claimed()).filter(|user| !user.is_empty());
+        let guesses = &self.shared.guesses;
+        guesses.wait(now, from).or_else(|| guesses.user_wait(now, from, user?))
     }
 
     /// Begins an exchange of the mechanism with this name, if the listener takes it on this connection.
