@@ -1,7 +1,7 @@
 //! Accepts connections. A stranger gets one task, and must complete its transport's handshake in time.
 //!
 //! A stranger costs one task, one descriptor and a few hundred bytes, for at most the handshake time-out and within the
-//! limits on pending handshakes.
+//! limits on pending handshakes. If there are too many, those that wait longest give way.
 
 use crate::connection::Accepted;
 use crate::counters::count;
@@ -15,6 +15,7 @@ use phoebus_net::transport::Pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::Notify;
 use tokio::time::timeout_at;
 use tracing::debug;
 
@@ -27,7 +28,8 @@ pub(crate) fn take_in(
 ) {
     count(&shared.counters.connections);
     let setup = shared.setup();
-    let slot = match setup.handshake_slot(shared, from) {
+    let gives_way = Arc::new(Notify::new());
+    let slot = match setup.handshake_slot(shared, from, Some(gives_way.clone())) {
         Ok(slot) => slot,
         Err(full) => {
             count(&shared.counters.handshakes_shed);
@@ -38,9 +40,10 @@ pub(crate) fn take_in(
     };
     let Some(counted) = shared.admission.connection(from.ip()) else { return };
     let place = shared.data.workers.place();
+    let shedding = shared.clone();
     let (shared, deadline) = (shared.clone(), Instant::now() + setup.config.limits.handshake_timeout.0);
     // The handshake runs on the thread that will serve the connection, so that this thread's poller watches it.
-    let start = move |place| async move {
+    let serve = move |place| async move {
         let stream = match timeout_at(deadline.into(), pending.handshake()).await {
             Ok(Ok(stream)) => stream,
             failed => {
@@ -53,7 +56,17 @@ pub(crate) fn take_in(
                 return;
             }
         };
-        entry::serve(shared, Accepted { stream, from, settings, counted, place, slot, deadline }).await;
+        Box::pin(entry::serve(shared, Accepted { stream, from, settings, counted, place, slot, deadline })).await;
+    };
+    let start = move |place| async move {
+        tokio::select! {
+            biased;
+            () = gives_way.notified() => {
+                count(&shedding.counters.handshakes_shed);
+                debug!(%from, "turned away: limits.handshakes is reached, and it has waited longest");
+            }
+            () = serve(place) => {}
+        }
     };
     WorkerSlot::spawn(place, start);
 }

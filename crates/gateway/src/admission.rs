@@ -1,10 +1,12 @@
 //! Limits on concurrent connections and sessions, and detection of duplicate sessions (P25, invariant 7).
 
 use crate::config::Limits;
+use crate::handshake_slots::{HandshakeSlot, HandshakeSlots};
 use crate::replay::ReplayFilter;
 use crate::slots::{Full, Slot, SlotCounter};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// The counters for the admission of connections and sessions.
 #[derive(Debug, Default)]
@@ -12,7 +14,7 @@ pub(crate) struct Admission {
     /// All accepted connections.
     pub(crate) connections: Arc<SlotCounter>,
     /// Connections that have not requested a session yet.
-    pub(crate) handshakes: Arc<SlotCounter>,
+    pub(crate) handshakes: Arc<HandshakeSlots>,
     /// Clients' connections that are kept between sessions.
     clients: Arc<SlotCounter>,
     /// Sessions, from their request on.
@@ -30,10 +32,16 @@ impl Admission {
     }
 
     /// A slot for a connection that has not requested a session yet. A peer opens many, so there is no limit for its
-    /// address.
-    pub(crate) fn handshake(&self, limits: &Limits, from: IpAddr, is_peer: bool) -> Result<Slot, Full> {
+    /// address. If there is no room, one that waits and `gives_way` does.
+    pub(crate) fn handshake(
+        &self,
+        limits: &Limits,
+        from: IpAddr,
+        is_peer: bool,
+        gives_way: Option<Arc<Notify>>,
+    ) -> Result<HandshakeSlot, Full> {
         let per_source = if is_peer { u32::MAX } else { limits.handshakes_per_source.get() };
-        self.handshakes.take(from, limits.handshakes.get(), per_source)
+        self.handshakes.take(from, (limits.handshakes.get(), per_source), gives_way)
     }
 
     /// A slot for a client's connection that is kept between sessions, if there is room.

@@ -67,6 +67,7 @@ mod failure;
 mod gateway;
 mod guesses;
 mod handshake;
+mod handshake_slots;
 mod issuers;
 mod listener_settings;
 mod listening;

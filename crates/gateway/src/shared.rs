@@ -8,6 +8,7 @@ use crate::config::{Config, Peer};
 use crate::counters::Counters;
 use crate::data_plane::DataPlane;
 use crate::guesses::Guesses;
+use crate::handshake_slots::HandshakeSlot;
 use crate::issuers::Issuers;
 use crate::passwords::Passwords;
 use crate::pool::{LocalIdentity, Pool, Timeouts};
@@ -26,7 +27,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// The phase of a gateway's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,9 +153,15 @@ impl Setup {
     }
 
     /// A slot for a connection from `from` that has not requested a session yet.
-    pub(crate) fn handshake_slot(&self, shared: &Shared, from: SocketAddr) -> Result<Slot, Full> {
+    /// `gives_way` is told when it has to make room for another; without, it does not.
+    pub(crate) fn handshake_slot(
+        &self,
+        shared: &Shared,
+        from: SocketAddr,
+        gives_way: Option<Arc<Notify>>,
+    ) -> Result<HandshakeSlot, Full> {
         let is_peer = self.peers.values().any(|pool| pool.is_at(from.ip()));
-        shared.admission.handshake(&self.config.limits, from.ip(), is_peer)
+        shared.admission.handshake(&self.config.limits, from.ip(), is_peer, gives_way)
     }
 }
 

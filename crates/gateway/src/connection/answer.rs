@@ -95,7 +95,7 @@ impl Connection {
     /// After a refusal, the peer counts as a stranger again, if there is room.
     fn wait_again(&mut self, setup: &Setup) -> bool {
         if self.slot.is_none() {
-            self.slot = setup.handshake_slot(&self.shared, self.from).ok();
+            self.slot = setup.handshake_slot(&self.shared, self.from, None).ok();
             self.deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
         }
         self.slot.is_some()

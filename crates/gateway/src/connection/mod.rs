@@ -9,6 +9,7 @@ mod reuse;
 
 use crate::audit::Line;
 use crate::handshake::{HandshakeError, greeting, next_request};
+use crate::handshake_slots::HandshakeSlot;
 use crate::listener_settings::ListenerSettings;
 use crate::mechanisms::Exchange;
 use crate::refusal::Refusal;
@@ -44,7 +45,7 @@ pub(crate) struct Accepted {
     /// The worker that serves it.
     pub(crate) place: WorkerSlot,
     /// Held until the first request.
-    pub(crate) slot: Slot,
+    pub(crate) slot: HandshakeSlot,
     /// Deadline of the first request.
     pub(crate) deadline: Instant,
 }
@@ -96,7 +97,7 @@ struct Connection {
     /// Held while it is active.
     place: Option<WorkerSlot>,
     /// Held before the first request, and after a refused one.
-    slot: Option<Slot>,
+    slot: Option<HandshakeSlot>,
     /// Held by a client whose connection stays between sessions.
     kept: Option<Slot>,
     /// Deadline of a stranger's request.

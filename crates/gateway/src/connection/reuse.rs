@@ -67,7 +67,7 @@ impl ReusableConnection {
             stream.disarm();
             return None;
         }
-        let (Ok(()), Ok(slot)) = (acceptor.next_session(), setup.handshake_slot(&shared, from)) else {
+        let (Ok(()), Ok(slot)) = (acceptor.next_session(), setup.handshake_slot(&shared, from, None)) else {
             // The last session has ended well: its final acknowledgement is still delivered.
             stream.disarm();
             return None;

@@ -7,13 +7,13 @@ use super::access::{access, path_for};
 use crate::config::Mechanism;
 use crate::connection::Accepted;
 use crate::counters::count;
+use crate::handshake_slots::HandshakeSlot;
 use crate::listener_settings::ListenerSettings;
 use crate::passwords::Claim;
 use crate::refusal::Refusal;
 use crate::request::{Arrival, Request};
 use crate::session::{self, Opening, REFUSED, Ready, WayIn};
 use crate::shared::{Phase, Setup, Shared};
-use crate::slots::Slot;
 use phoebus_config::users::is_name;
 use phoebus_net::Stream;
 use phoebus_proto::endpoint::Endpoint;
@@ -53,7 +53,7 @@ struct Program {
     /// The gateways to visit, which programs of an agent name.
     path: Vec<Endpoint>,
     /// Held before the request, and after it was refused.
-    slot: Option<Slot>,
+    slot: Option<HandshakeSlot>,
 }
 
 /// Why there is no request.
@@ -119,7 +119,7 @@ impl WayIn for Program {
         debug!(from = %self.from, code = refusal.code.number(), hop = refusal.hop, "refused: {}", refusal.reason);
         let hop = if refusal.hop.is_empty() { &setup.config.name } else { &refusal.hop };
         self.proxy.refused(entry::Refusal { code: refusal.code, hop, reason: &refusal.reason });
-        self.slot = setup.handshake_slot(&self.shared, self.from).ok();
+        self.slot = setup.handshake_slot(&self.shared, self.from, None).ok();
         self.close().await;
         false
     }
