@@ -5,6 +5,7 @@
 //! user, who must not receive what was meant for the agent.
 
 use phoebus_config::agent::{AgentFileNames, FILE_MAX, Running, directory};
+use phoebus_config::bearer::BearerPlaces;
 use phoebus_config::first_hop::{By, FirstHop};
 use phoebus_config::settings::Settings;
 use rustix::fs::{FlockOperation, flock};
@@ -34,7 +35,7 @@ impl Agents {
             return None;
         }
         let demanded = settings.first_hop;
-        let place = AgentFileNames::of(settings, namespace())?;
+        let place = AgentFileNames::of(settings, namespace(), &BearerPlaces::source(&lookup))?;
         let directory = directory(lookup, rustix::process::geteuid().as_raw());
         Some(Self { directory, place, demanded })
     }

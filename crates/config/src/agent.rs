@@ -100,14 +100,18 @@ pub struct AgentFileNames {
 impl AgentFileNames {
     /// The names for the first gateway of `settings`, in the network namespace with this number: loopback differs between
     /// namespaces. `None` without a gateway.
-    pub fn of(settings: &Settings, namespace: u64) -> Option<Self> {
+    /// `token` tells where the user's token is ([`BearerPlaces::source`](crate::bearer::BearerPlaces::source)).
+    pub fn of(settings: &Settings, namespace: u64, token: &str) -> Option<Self> {
         let gateway = settings.path.first()?;
         let text = |file: &Option<PathBuf>| file.as_deref().map_or(Vec::new(), bytes_of);
         let mut hash = Hash::new();
-        // Programs with different users or congestion controls do not share an agent.
+        // Programs with different users, tokens or congestion controls do not share an agent.
         hash.add(gateway.to_string().as_bytes());
         hash.add(settings.user.as_deref().unwrap_or_default().as_bytes());
         hash.add(settings.congestion_control.as_deref().unwrap_or_default().as_bytes());
+        if !token.is_empty() {
+            hash.add(token.as_bytes());
+        }
         let any = format!("{namespace:x}-{:016x}", hash.0);
         hash.add(settings.first_hop.map(|hop| hop.to_string()).unwrap_or_default().as_bytes());
         for file in [&settings.certificate, &settings.key, &settings.authorities] {
@@ -188,16 +192,17 @@ mod tests {
     #[test]
     fn agents_are_told_apart_by_what_matters() {
         let base = Settings { path: Endpoint::parse_path("pg1,pg2").unwrap(), ..Settings::default() };
-        let place = |settings: &Settings| AgentFileNames::of(settings, 7).unwrap();
+        let place = |settings: &Settings| AgentFileNames::of(settings, 7, "").unwrap();
         let same = Settings { path: Endpoint::parse_path("pg1,pg3").unwrap(), verbose: true, ..base.clone() };
         assert_eq!(place(&base), place(&same));
-        assert_ne!(place(&base).any, AgentFileNames::of(&base, 8).unwrap().any);
+        assert_ne!(place(&base).any, AgentFileNames::of(&base, 8, "").unwrap().any);
+        assert_ne!(place(&base).any, AgentFileNames::of(&base, 7, "file /t").unwrap().any);
         let user = Settings { user: Some("ada@example.org".into()), ..base.clone() };
         assert_ne!(place(&base).any, place(&user).any);
         let quic = Settings { first_hop: Some("quic".parse().unwrap()), ..base.clone() };
         assert_eq!(place(&base).any, place(&quic).any);
         assert_ne!(place(&base).own, place(&quic).own);
-        assert_eq!(AgentFileNames::of(&Settings::default(), 7), None);
+        assert_eq!(AgentFileNames::of(&Settings::default(), 7, ""), None);
     }
 
     #[test]

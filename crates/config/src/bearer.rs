@@ -8,6 +8,7 @@
 //! The files of 3 and 4 may be missing. Files are read anew each time, since tokens live for an hour or less.
 
 use crate::private_file;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -72,13 +73,27 @@ impl BearerPlaces {
             return Self { value: Some(value), files: Vec::new() };
         }
         if let Some(file) = given(FILE) {
-            return Self { value: None, files: vec![(file.into(), true)] };
+            // A process may change its directory later.
+            let file = std::path::absolute(&file).unwrap_or_else(|_| file.into());
+            return Self { value: None, files: vec![(file, true)] };
         }
         // What this process owns, whoever that is, tells its user.
         let Ok(own) = fs::metadata("/proc/self") else { return Self { value: None, files: Vec::new() } };
         let name = format!("bt_u{}", own.uid());
         let directories = given("XDG_RUNTIME_DIR").map(PathBuf::from).into_iter().chain([PathBuf::from("/tmp")]);
         Self { value: None, files: directories.map(|directory| (directory.join(&name), false)).collect() }
+    }
+
+    /// What tells apart processes that look at different places, without anything of a token.
+    pub fn source(lookup: impl Fn(&str) -> Option<String>) -> String {
+        let given = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        match (given(VALUE), given(FILE)) {
+            (Some(value), _) => format!("value {:016x}", hash_of(&value)),
+            (None, Some(file)) => {
+                format!("file {}", std::path::absolute(&file).unwrap_or_else(|_| file.into()).display())
+            }
+            (None, None) => String::new(),
+        }
     }
 
     /// Reads the token that is there now. `None` if there is none.
@@ -104,7 +119,9 @@ impl BearerPlaces {
 
     fn read_file(path: &Path) -> Result<Option<String>, BearerError> {
         let file = || path.display().to_string();
-        let found = private_file::read(path).map_err(|source| BearerError::Io { file: file(), source })?;
+        // Where everybody can write, somebody may have put a link.
+        let read = if path.starts_with("/tmp") { private_file::read_no_link } else { private_file::read };
+        let found = read(path).map_err(|source| BearerError::Io { file: file(), source })?;
         let Some(found) = found else { return Ok(None) };
         let own = fs::metadata("/proc/self").map(|own| own.uid());
         if own.is_ok_and(|own| own != found.owner && found.owner != 0) {
@@ -115,6 +132,12 @@ impl BearerPlaces {
         }
         token(&found.text, file).map(Some)
     }
+}
+
+fn hash_of(value: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The token in a text, which may have white space around it (RFC 6750 §2.1).

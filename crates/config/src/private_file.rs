@@ -11,6 +11,8 @@ const MAX: u64 = 16 << 20;
 
 /// Linux's flag for an open that waits for nobody, on all processors that Rust runs on but MIPS, SPARC, Alpha and HP's.
 const O_NONBLOCK: i32 = 0o4000;
+/// Linux's flag for an open that follows no link, on the same processors.
+const O_NOFOLLOW: i32 = 0o400_000;
 /// Longest wait for another program.
 const LOCK: Duration = Duration::from_secs(10);
 
@@ -28,8 +30,24 @@ pub(crate) struct PrivateText {
 /// # Errors
 /// The system's; `InvalidData` for one that is too long.
 pub(crate) fn read(path: &Path) -> io::Result<Option<PrivateText>> {
+    read_by(path, 0)
+}
+
+/// The same; a symbolic link is an error.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_no_link(path: &Path) -> io::Result<Option<PrivateText>> {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    if is_link {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a symbolic link"));
+    }
+    read_by(path, O_NOFOLLOW)
+}
+
+fn read_by(path: &Path, flags: i32) -> io::Result<Option<PrivateText>> {
     // Opening a pipe would wait for somebody who writes to it.
-    let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
+    let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK | flags).open(path) {
         // Some accounts have /dev/null as their home.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);

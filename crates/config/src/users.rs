@@ -198,6 +198,11 @@ impl Users {
         self.by_name.len()
     }
 
+    /// Their names, in any order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(|name| &**name)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()

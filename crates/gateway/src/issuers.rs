@@ -120,7 +120,12 @@ impl Fetcher {
             state.schedule.attempted(now, fetched.is_ok());
             match fetched {
                 Ok(keys) => {
-                    if state.keys.is_none() || state.failure.is_some() {
+                    if keys.is_empty() {
+                        warn!(
+                            issuer = self.url,
+                            "the issuer has no key that verifies signatures: its tokens are refused"
+                        );
+                    } else if state.keys.is_none() || state.failure.is_some() {
                         info!(issuer = self.url, "the issuer's keys are known");
                     }
                     (state.keys, state.failure) = (Some(Arc::new(keys)), None);
@@ -131,6 +136,13 @@ impl Fetcher {
                         warn!(issuer = self.url, has_keys, "the issuer's keys cannot be fetched: {reason}");
                     }
                     state.failure = Some(reason);
+                    if state.keys.is_some() && !state.schedule.counts(now) {
+                        warn!(
+                            issuer = self.url,
+                            "the issuer's keys are too old: its tokens are refused until they can be fetched"
+                        );
+                        state.keys = None;
+                    }
                 }
             }
         }
@@ -185,7 +197,7 @@ impl Check for TokenCheck {
                 *self.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(issuer);
                 Verdict::Proven(Proven { subject, vouched: Some(Vouched { user, groups, expires }), last: None })
             }
-            Err(error) => Verdict::Declined { reason: error.to_string(), is_guess: error.is_forgery() },
+            Err(error) => Verdict::Declined(error.to_string()),
         }
     }
 }

@@ -50,6 +50,9 @@ impl Https {
             Some(file) => credentials::certificates(file)?,
             None => rustls_native_certs::load_native_certs().certs,
         };
+        if found.is_empty() {
+            return Err(CredentialsError::NoAuthorities);
+        }
         let roots = found.iter().map(|der| Certificate::from_der(der).to_owned());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = TlsConfig::builder()
@@ -59,6 +62,8 @@ impl Https {
             .build();
         let config = Agent::config_builder()
             .https_only(true)
+            // What a gateway fetches does not depend on the shell that it was started from.
+            .proxy(None)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)

@@ -6,6 +6,7 @@
 
 use crate::sys::{self, Errno};
 use phoebus_config::agent::{AgentFileNames, FILE_MAX, Running, directory};
+use phoebus_config::bearer::BearerPlaces;
 use phoebus_config::environment::variable;
 use phoebus_config::first_hop::{By, FirstHop};
 use phoebus_config::settings::Settings;
@@ -28,7 +29,7 @@ impl AgentLocator {
             return None;
         }
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());
-        let place = AgentFileNames::of(settings, namespace)?;
+        let place = AgentFileNames::of(settings, namespace, &BearerPlaces::source(variable))?;
         let directory = directory(variable, sys::geteuid());
         let file = |name: String| CString::new(directory.join(name).as_os_str().as_bytes()).ok();
         let strict = demanded.is_some_and(FirstHop::is_strict);

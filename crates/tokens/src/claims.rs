@@ -1,8 +1,12 @@
 //! What a token says: its claims (RFC 7519 §4).
 
 use crate::error::TokenError;
+use phoebus_proto::text::is_unprintable;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+/// Longest name in a claim, in bytes: with a realm or an issuer's URL, it fits into a text of the session protocol.
+const NAME_MAX: usize = 256;
 
 /// The claims of a token, by name.
 #[derive(Debug, Deserialize)]
@@ -50,7 +54,7 @@ impl Claims {
     /// A text that has to be there.
     pub(crate) fn text(&self, name: &str) -> Result<&str, TokenError> {
         let text = self.get(name).and_then(Value::as_str).filter(|text| is_name(text));
-        text.ok_or_else(|| TokenError::Claim(name.to_owned(), "a text of 1 to 256 characters"))
+        text.ok_or_else(|| TokenError::Claim(name.to_owned(), "a text of 1 to 256 bytes"))
     }
 
     /// A text that may be there.
@@ -69,7 +73,7 @@ impl Claims {
 
     /// Texts that may be there: a list, or a single one.
     pub(crate) fn texts(&self, name: &str) -> Result<Vec<&str>, TokenError> {
-        let malformed = || TokenError::Claim(name.to_owned(), "texts of 1 to 256 characters");
+        let malformed = || TokenError::Claim(name.to_owned(), "texts of 1 to 256 bytes");
         let texts = match self.get(name) {
             None => Vec::new(),
             Some(Value::String(text)) => vec![text.as_str()],
@@ -90,7 +94,7 @@ impl Claims {
     }
 }
 
-/// Whether a text can be a name in rules and logs: short, and without control characters.
+/// Whether a text can be a name in rules and logs: short, and without characters that change how a line looks.
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.chars().count() <= 256 && !text.chars().any(char::is_control)
+    !text.is_empty() && text.len() <= NAME_MAX && !text.chars().any(is_unprintable)
 }

@@ -40,10 +40,3 @@ pub enum TokenError {
     #[error("the token names {0} groups; expected at most {1}")]
     Groups(usize, usize),
 }
-
-impl TokenError {
-    /// Whether only somebody who guesses or forges shows such a token.
-    pub fn is_forgery(&self) -> bool {
-        matches!(self, Self::Malformed(_) | Self::Signature | Self::Algorithm(_))
-    }
-}

@@ -31,13 +31,11 @@ pub enum KeysError {
     /// It has too many keys.
     #[error("it has {0} keys; expected at most {KEYS_MAX}")]
     TooMany(usize),
-    /// No key can be used: each is for encryption, symmetric, too short, or of an unknown kind.
-    #[error("none of its {0} keys verifies signatures of a known algorithm")]
-    None(usize),
 }
 
 impl KeySet {
-    /// Reads a JSON Web Key Set. Keys that are for encryption, symmetric, or of an unknown kind are left out (RFC 7517 §5).
+    /// Reads a JSON Web Key Set. Keys that are for encryption, symmetric, or of an unknown kind are left out (RFC 7517 §5). An issuer may
+    /// have withdrawn all: then none is left.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -51,8 +49,12 @@ impl KeySet {
         if count > KEYS_MAX {
             return Err(KeysError::TooMany(count));
         }
-        let keys: Vec<Key> = keys.into_iter().filter_map(Key::read).collect();
-        if keys.is_empty() { Err(KeysError::None(count)) } else { Ok(Self(keys)) }
+        Ok(Self(keys.into_iter().filter_map(Key::read).collect()))
+    }
+
+    /// Whether no key is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The key that a token of this algorithm and key identifier is signed with. A token without an identifier means the only key that

@@ -6,7 +6,7 @@ use crate::error::TokenError;
 use jsonwebtoken::Algorithm;
 use std::fmt;
 
-/// Longest token, in bytes: a message of the session protocol has 16 KiB, and a WLCG token one or two.
+/// Longest token, in bytes. A WLCG token has one or two KiB.
 pub const TOKEN_MAX: usize = 12 << 10;
 
 /// Types of tokens that may be shown (RFC 8725 §3.11): access tokens, and what old issuers write.

@@ -2,11 +2,14 @@
 
 use super::reader::Reader;
 use super::{ConfigError, raw};
+use phoebus_config::users::Users;
 use phoebus_net::https::Https;
 use phoebus_tokens::{ALGORITHMS, Algorithm, Claim, Issuer};
 use std::sync::Arc;
 use toml::Spanned;
 
+/// Longest URL of an issuer, in bytes: with a user's name, it fits into a text of the session protocol.
+const URL_MAX: usize = 512;
 /// Most issuers. Each has a thread.
 const ISSUERS_MAX: usize = 64;
 
@@ -29,16 +32,32 @@ impl PartialEq for TokenIssuer {
 impl Eq for TokenIssuer {}
 
 impl Reader<'_> {
-    pub(super) fn issuers(&self, all: &[raw::Issuer]) -> Result<Vec<Arc<TokenIssuer>>, ConfigError> {
+    pub(super) fn issuers(&self, all: &[raw::Issuer], users: &Users) -> Result<Vec<Arc<TokenIssuer>>, ConfigError> {
         let mut issuers: Vec<Arc<TokenIssuer>> = Vec::new();
         for raw in all {
             if issuers.len() == ISSUERS_MAX {
                 return Err(self.at(&raw.url, format!("there are more than {ISSUERS_MAX} issuers")));
             }
             let issuer = self.issuer(raw)?;
-            let has = |other: &Arc<TokenIssuer>| other.issuer.url == issuer.issuer.url;
-            if issuers.iter().any(has) {
+            let other = |is_same: fn(&Issuer, &Issuer) -> bool| {
+                issuers.iter().find(|other| is_same(&other.issuer, &issuer.issuer))
+            };
+            if other(|other, own| other.url == own.url).is_some() {
                 return Err(self.at(&raw.url, format!("the issuer {} stands here twice", issuer.issuer.url)));
+            }
+            if let Some(other) = other(|other, own| other.realm == own.realm) {
+                let (other, realm) = (&other.issuer.url, &issuer.issuer.realm);
+                let message = format!(
+                    "it could name the users of {other}, which has the realm \"{realm}\" too; expected realm = \"NAME\", with another name"
+                );
+                return Err(self.at(raw.realm.as_ref().unwrap_or(&raw.url), message));
+            }
+            let suffix = format!("@{}", issuer.issuer.realm);
+            if let Some(name) = users.names().find(|name| suffix.len() > 1 && name.ends_with(&suffix)) {
+                let message = format!(
+                    "it could name \"{name}\" of the users file; expected another realm, or another name there"
+                );
+                return Err(self.at(raw.realm.as_ref().unwrap_or(&raw.url), message));
             }
             issuers.push(Arc::new(issuer));
         }
@@ -49,7 +68,7 @@ impl Reader<'_> {
         let url = raw.url.get_ref();
         let rest = url.strip_prefix("https://").filter(|rest| !rest.is_empty() && !rest.starts_with('/'));
         let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '?' | '#' | '@' | '"' | '\\');
-        if !rest.is_some_and(|rest| rest.chars().all(is_plain)) {
+        if url.len() > URL_MAX || !rest.is_some_and(|rest| rest.chars().all(is_plain)) {
             let expected = "expected an https:// URL without a query, exactly as tokens have it in \"iss\"";
             return Err(self.at(&raw.url, format!("\"{url}\" is no issuer; {expected}")));
         }

@@ -64,7 +64,8 @@ impl Reader<'_> {
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
         let drivers = self.drivers(&raw.driver)?;
         let carriage = Carriage::of(credentials.is_some(), drivers.iter().map(|driver| driver.name.clone()));
-        let issuers = self.issuers(&raw.issuer)?;
+        let users = raw.users.as_ref().map(|users| self.users(&users.file)).transpose()?.unwrap_or_default();
+        let issuers = self.issuers(&raw.issuer, &users)?;
         let may_be = MayBe { has_users: raw.users.is_some(), has_issuers: !issuers.is_empty() };
         let listeners = self.listeners(&raw.listen, &profiles, &carriage, may_be)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
@@ -96,7 +97,6 @@ impl Reader<'_> {
             },
         };
         let datagrams = self.datagrams(raw.datagrams, &listeners)?;
-        let users = raw.users.as_ref().map(|users| self.users(&users.file)).transpose()?.unwrap_or_default();
         let audit = raw.audit.map(|audit| Audit { file: self.folder().join(audit.file.get_ref()), queue: audit.queue });
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
@@ -315,6 +315,12 @@ impl Reader<'_> {
                 speaks_for: self.spoken_for(peer, security)?,
                 pool,
             };
+            let is_same = |other: &&Peer| valid.fingerprint.is_some() && other.fingerprint == valid.fingerprint;
+            if let (Some(other), Some(given)) = (peers.values().find(is_same), &peer.fingerprint) {
+                let message =
+                    format!("peer \"{}\" has the same fingerprint; each would pass for the other", other.name);
+                return Err(self.at(given, message));
+            }
             if peers.insert(name.clone(), valid).is_some() {
                 return Err(self.at(&peer.name, format!("peer \"{name}\" is configured twice")));
             }

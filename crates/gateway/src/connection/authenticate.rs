@@ -16,7 +16,7 @@ use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::acceptor;
 use phoebus_proto::session::auth::scram::Verifier;
-use phoebus_proto::session::auth::{AuthError, Proven, Verdict, Vouched, anonymous, scram, token};
+use phoebus_proto::session::auth::{AuthError, Proven, Verdict, Vouched, anonymous, scram};
 use phoebus_proto::session::message::{Challenge, Open};
 use phoebus_proto::session::{Code, List, Principal, ProtocolError, SessionId};
 use std::io;
@@ -167,12 +167,10 @@ impl Connection {
         };
         let begun = self.exchange.take().filter(|begun| begun.mechanism == auth.mechanism);
         let is_password = [scram::PLAIN, scram::PLUS].contains(&auth.mechanism);
-        let can_be_guessed = is_password || auth.mechanism == token::NAME;
         let exchange = match begun {
             // Before each message: many exchanges may have begun at once.
-            _ if can_be_guessed && let Some(wait) = self.guesses_wait(begun.as_ref()) => {
-                let reason =
-                    format!("too many wrong passwords or tokens; the next one counts in {} s", wait.as_secs() + 1);
+            _ if is_password && let Some(wait) = self.guesses_wait(begun.as_ref()) => {
+                let reason = format!("too many wrong passwords; the next one counts in {} s", wait.as_secs() + 1);
                 return Asked::Refuse(Refusal::new(Code::Limit, reason));
             }
             Some(begun) => Ok(Some(begun)),
@@ -205,10 +203,7 @@ impl Connection {
                     None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
                 }
             }
-            Verdict::Declined { reason, is_guess } => {
-                if is_guess {
-                    self.shared.guesses.failed(Instant::now(), self.from.ip(), "");
-                }
+            Verdict::Declined(reason) => {
                 let mechanism = exchange.mechanism;
                 info!(target: REFUSED, from = %self.from, mechanism, "authentication failed: {reason}");
                 return Asked::Refuse(Refusal::new(Code::AuthFailed, reason));

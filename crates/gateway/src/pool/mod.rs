@@ -30,9 +30,8 @@ use death::Death;
 use demand::Demand;
 use dial::Unheard;
 use knock::silence;
-use own_login::OwnLogin;
+use own_login::{Kept, OwnLogin};
 use phoebus_config::bearer::BearerPlaces;
-use phoebus_config::logins::Login;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
@@ -82,7 +81,7 @@ pub(crate) struct Pool {
     /// In the order in which they became idle.
     idle: Mutex<Vec<PooledConnection>>,
     /// The login that the last session has found, and how often it has changed.
-    last_login: Mutex<Option<Option<Login>>>,
+    last_login: Mutex<Option<Kept>>,
     logins: AtomicU64,
     demand: Arc<Demand>,
     /// How many times `pool.max` connections may be idle for a moment.
@@ -368,10 +367,10 @@ impl Pool {
 
     /// Closes connections on which the agent's user has logged in as somebody else than now, or not at all, or has logged out since.
     async fn heed_login(&self) -> std::io::Result<()> {
-        if self.own.logins.is_none() {
+        if self.own.logins.is_none() && self.own.bearer.is_none() {
             return Ok(());
         }
-        let now = own_login::kept(&self.own).await?;
+        let now = Kept::now(&self.own).await?;
         let has_changed = {
             let mut last = lock(&self.last_login);
             let has_changed = last.as_ref().is_some_and(|last| *last != now);

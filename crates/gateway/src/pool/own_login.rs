@@ -13,6 +13,7 @@ use phoebus_proto::session::auth::scram::{self, Binding};
 use phoebus_proto::session::auth::{Credential, Exchange, token};
 use phoebus_proto::session::login::{self, LoginError, Random};
 use phoebus_proto::session::message::{Hello, Open};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,11 +60,32 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The login that the user keeps for the peer now: it may have changed since the agent has started.
-///
-/// # Errors
-/// The file cannot be used.
-pub(super) async fn kept(own: &LocalIdentity) -> io::Result<Option<Login>> {
+/// As whom the user would log in now: it may have changed since the agent has started.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    password: Option<Login>,
+    /// The hash of the token.
+    token: Option<u64>,
+}
+
+impl Kept {
+    /// # Errors
+    /// The file with the user's passwords cannot be used.
+    pub(super) async fn now(own: &LocalIdentity) -> io::Result<Self> {
+        let token = match bearer(own).await? {
+            Token::Found(token) => {
+                let mut hasher = DefaultHasher::new();
+                token.hash(&mut hasher);
+                Some(hasher.finish())
+            }
+            Token::None | Token::Unusable(_) => None,
+        };
+        Ok(Self { password: kept(own).await?, token })
+    }
+}
+
+/// The login that the user keeps for the peer now.
+async fn kept(own: &LocalIdentity) -> io::Result<Option<Login>> {
     let Some((file, gateway)) = own.logins.clone() else { return Ok(None) };
     let read = move || Logins::read(&file).map(|logins| logins.at(gateway.as_ref()).cloned());
     let read = tokio::task::spawn_blocking(read).await.map_err(|error| io::Error::other(error.to_string()))?;
@@ -168,14 +190,7 @@ impl OwnLogin {
         let wants_token = wanted.is_some_and(|wanted| wanted.mechanisms.iter().any(|name| name == token::NAME));
         // Whoever has to prove that it knows a password does not get anything else instead.
         if wanted.is_some() && !self.exchange.as_ref().is_some_and(Exchange::awaits_proof) {
-            let begun = self.begin_next(asking, open)?;
-            if !begun
-                && wants_token
-                && let Token::Unusable(error) = std::mem::replace(&mut self.token, Token::None)
-            {
-                return Err(error.into());
-            }
-            return Ok(begun);
+            return self.begin_next(asking, open, wants_token);
         }
         let mut exchange = self.exchange.take();
         let password = self.credential(Kind::Password);
@@ -188,10 +203,23 @@ impl OwnLogin {
     }
 
     /// Begins with what the peer takes and has not got yet. False if there is nothing.
-    fn begin_next(&mut self, asking: &mut Asking, open: Option<&Open<'_>>) -> Result<bool, LoginError> {
+    fn begin_next(
+        &mut self,
+        asking: &mut Asking,
+        open: Option<&Open<'_>>,
+        wants_token: bool,
+    ) -> Result<bool, OwnLoginError> {
         for kind in [Kind::Password, Kind::Token, Kind::Contact] {
             if self.sent.contains(&kind) {
                 continue;
+            }
+            // An address does not stand for a token that the user means to show.
+            if kind == Kind::Token
+                && wants_token
+                && matches!(self.token, Token::Unusable(_))
+                && let Token::Unusable(error) = std::mem::replace(&mut self.token, Token::None)
+            {
+                return Err(error.into());
             }
             let Some(credential) = self.credential(kind) else { continue };
             let Some(exchange) = login::begin(asking, (&credential, self.random), open)? else { continue };
@@ -222,7 +250,9 @@ impl OwnLogin {
             (None, Token::Found(_), _) if self.is_asked_for_token.load(Ordering::Relaxed) => {
                 (shown != Some(&Shown::Token)).then_some(Kind::Token)
             }
-            (None, _, contact) => contact.is_some().then_some(Kind::Contact),
+            // The peer may take both, and has to ask for the token.
+            (None, Token::Found(_) | Token::Unusable(_), _) => None,
+            (None, Token::None, contact) => contact.is_some().then_some(Kind::Contact),
         }
     }
 

@@ -292,6 +292,10 @@ fn errors_name_file_line_and_column() {
             "pg.toml:7:1: unknown field `secret`",
         ),
         (
+            "[[issuer]]\nurl = \"https://a.example/1\"\naudiences = [\"x\"]\n[[issuer]]\nurl = \"https://a.example/2\"\naudiences = [\"x\"]",
+            "pg.toml:8:7: it could name the users of https://a.example/1, which has the realm \"a.example\" too; expected realm",
+        ),
+        (
             "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\n[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]",
             "pg.toml:8:7: the issuer https://a.example stands here twice",
         ),

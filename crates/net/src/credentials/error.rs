@@ -73,6 +73,11 @@ pub enum CredentialsError {
         /// The file.
         file: PathBuf,
     },
+    /// The system has no authorities of web servers.
+    #[error(
+        "this system has no certificates of authorities (Debian: apt install ca-certificates); expected them, or authorities = \"FILE\""
+    )]
+    NoAuthorities,
     /// A certificate or key is well-formed but cannot be used.
     #[error("{file}: {problem}")]
     Unusable {

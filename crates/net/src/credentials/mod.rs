@@ -193,17 +193,12 @@ impl Credentials {
         let in_force = self.holder.get();
         let authorities = || self.files.trust.authorities.as_deref().unwrap_or(Path::new(""));
         let file = self.files.own.as_ref().map_or_else(authorities, |(certificate, _)| certificate).display();
-        if let Some(warning) = in_force.trust_warning(now) {
-            return Some(warning);
-        }
-        if let Some(starts) = in_force.certificate().map(|own| own.not_before).filter(|starts| now < *starts) {
-            return Some(format!(
-                "the certificate in {file} is not valid before {}: is the clock right?",
-                date(starts)
-            ));
-        }
+        let starts = in_force.certificate().map(|own| own.not_before).filter(|starts| now < *starts);
+        let starts = starts.map(|starts| {
+            format!("the certificate in {file} is not valid before {}: is the clock right?", date(starts))
+        });
         let expires = self.expires();
-        match expires.duration_since(now) {
+        let expires = || match expires.duration_since(now) {
             Ok(left) if left > EXPIRY_WARNING => None,
             Ok(left) => {
                 let days = left.as_secs() / (24 * 3600);
@@ -213,6 +208,10 @@ impl Credentials {
                 "the certificate in {file} or its authority expired on {}: peers refuse it",
                 date(expires)
             )),
+        };
+        match (starts.or_else(expires), in_force.trust_warning(now)) {
+            (Some(own), Some(trust)) => Some(format!("{own}; {trust}")),
+            (own, trust) => own.or(trust),
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use x509_parser::x509::X509Version;
 
 /// How long before a list of revoked certificates is too old the warnings start: authorities issue new ones some days before.
-const STALE_WARNING: Duration = Duration::from_secs(24 * 3600);
+const STALE_WARNING: Duration = Duration::from_secs(48 * 3600);
 
 /// Whom to trust, by files and fingerprints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,13 +50,13 @@ struct RevocationList {
 
 impl Trusted {
     pub(super) fn load(trust: &Trust) -> Result<Self, CredentialsError> {
+        let authorities = trust.authorities.as_deref().map(pem::certificates).transpose()?.unwrap_or_default();
         let mut lists = Vec::new();
         for file in &trust.revoked {
             for (index, der) in pem::revocation_lists(file)?.into_iter().enumerate() {
-                lists.push(RevocationList::read(file, index, der)?);
+                lists.push(RevocationList::read(file, index, der, &authorities)?);
             }
         }
-        let authorities = trust.authorities.as_deref().map(pem::certificates).transpose()?.unwrap_or_default();
         let ders = || lists.iter().map(|list| list.der.clone()).collect::<Vec<_>>();
         let anchored = trust.authorities.as_deref().map(|file| Anchored::new(file, &authorities, &ders));
         Ok(Self { anchored: anchored.transpose()?, authorities, lists, pins: trust.pins.clone() })
@@ -103,7 +103,12 @@ impl Trusted {
 }
 
 impl RevocationList {
-    fn read(file: &Path, index: usize, der: CertificateRevocationListDer<'static>) -> Result<Self, CredentialsError> {
+    fn read(
+        file: &Path,
+        index: usize,
+        der: CertificateRevocationListDer<'static>,
+        authorities: &[CertificateDer<'_>],
+    ) -> Result<Self, CredentialsError> {
         let unusable = |problem: &str| CredentialsError::Unusable {
             file: file.into(),
             problem: format!("the list of revoked certificates number {} {problem}", index + 1),
@@ -114,6 +119,13 @@ impl RevocationList {
         }
         if read.next_update().is_none() {
             return Err(unusable("does not say when the next one is due; expected a date in nextUpdate"));
+        }
+        let is_issuer = |authority: &CertificateDer<'_>| {
+            let parsed = x509_parser::parse_x509_certificate(authority);
+            parsed.is_ok_and(|(_, authority)| authority.subject().as_raw() == read.issuer().as_raw())
+        };
+        if !authorities.iter().any(is_issuer) {
+            return Err(unusable(&format!("is of {}, which is none of the authorities", read.issuer())));
         }
         let next_update = read.next_update().map(instant).transpose().map_err(unusable)?;
         Ok(Self { file: file.into(), next_update, der })

@@ -210,6 +210,7 @@ fn requests_that_are_no_connect_are_refused() {
         (format!("CONNECT a:1 HTTP/1.1{host}\r\nX : a"), 400),
         (format!("CONNECT a:1 HTTP/1.1{host}\r\nno colon"), 400),
         (format!("CONNECT a:1 HTTP/1.1{host}\r\nContent-Length: 5"), 400),
+        (format!("CONNECT a:1 HTTP/1.1{host}\r\nContent-Length: 0\r\nContent-Length: 0"), 400),
         (format!("CONNECT a:1 HTTP/1.1{host}\r\ntransfer-encoding: chunked"), 400),
     ] {
         let (proxy, out) = connect(&head);

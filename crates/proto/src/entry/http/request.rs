@@ -32,7 +32,7 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect<'_>, Bad> {
     };
     let first = line()?.unwrap_or_default();
     let (target, version) = request_line(first)?;
-    let (mut hosts, mut authorization) = (0, None);
+    let (mut hosts, mut authorization, mut has_length) = (0, None, false);
     while let Some(line) = line()? {
         let (name, value) = field(line).ok_or((BAD_REQUEST, "a header field is malformed"))?;
         if name.eq_ignore_ascii_case(b"host") {
@@ -41,6 +41,9 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect<'_>, Bad> {
             if authorization.replace(value).is_some() {
                 return Err((BAD_REQUEST, "there are two fields Proxy-Authorization"));
             }
+        } else if name.eq_ignore_ascii_case(b"content-length") && value == b"0" && !has_length {
+            // Some clients say that there is none.
+            has_length = true;
         } else if name.eq_ignore_ascii_case(b"content-length") || name.eq_ignore_ascii_case(b"transfer-encoding") {
             return Err((BAD_REQUEST, "CONNECT has no content (RFC 9110, section 9.3.6)"));
         }

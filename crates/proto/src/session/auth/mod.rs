@@ -42,12 +42,9 @@ pub enum Verdict {
     /// It has not.
     Refused(AuthError),
     /// It has not, for a reason that only the mechanism can tell.
-    Declined {
-        /// The reason, for the initiator and the log. It tells nothing that the initiator does not know.
-        reason: String,
-        /// Whether only somebody who guesses or forges sends such a proof.
-        is_guess: bool,
-    },
+    ///
+    /// The reason is for the initiator and the log. It tells nothing that the initiator does not know.
+    Declined(String),
 }
 
 /// Who an initiator has proved to be.
