@@ -112,6 +112,10 @@ impl Site {
     }
 
     fn connect_from(&self, home: &TempDir, over: &str, token: Option<&str>) -> Output {
+        given(&mut self.command(home, over, token), b"hello\n")
+    }
+
+    fn command(&self, home: &TempDir, over: &str, token: Option<&str>) -> Command {
         let mut command = phoebus();
         let home = home.path();
         command.args(["connect", "--gateway", &self.at.to_string(), "--first-hop", over, "--ca", &self.authority]);
@@ -120,7 +124,7 @@ impl Site {
         if let Some(token) = token {
             command.env("BEARER_TOKEN_FILE", self.file(token));
         }
-        given(&mut command, b"hello\n")
+        command
     }
 }
 
@@ -216,8 +220,7 @@ fn verdicts_are_those_of_scitokens_verify() {
     }
 }
 
-/// A user's agent goes on without a further round trip, reads the file again for each connection, and asks for nothing once the token
-/// is gone from the file.
+/// A user's agent reads the file again, and what it has shown does not outlive the token.
 #[test]
 fn agent_reads_the_token_again() {
     let site = Site::new();
@@ -233,6 +236,35 @@ fn agent_reads_the_token_again() {
     let fresh = site.sign(("ES256", "ec"), &json!({"sub": "bob"}));
     says(&site.connect_from(&home, "tls", Some(&fresh)), 0, "hello");
     site.gateway.wait_for_log("bob@site (token ");
+}
+
+/// Whose token is in the file now is who asks, whatever connections an agent has from before.
+fn agent_asks_as_whose_token_is_there(over: &str) {
+    let site = Site::new();
+    let home = tempfile::tempdir().unwrap();
+    let ada = site.sign(("ES256", "ec"), &json!({}));
+    let mut long = site.command(&home, over, Some(&ada)).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let open = || site.gateway.status()["sessions"].as_array().unwrap().len();
+    support::wait_until(|| open() == 1, || site.gateway.log());
+    // The agent stays as long as this session.
+    says(&site.connect_from(&home, over, Some(&ada)), 0, "hello");
+    says(&site.connect_from(&home, over, Some(&site.sign(("ES256", "ec"), &json!({"sub": "bob"})))), 0, "hello");
+    site.gateway.wait_for_log("bob@site (token ");
+    let mut gone = site.command(&home, over, Some(&ada));
+    fs::remove_file(site.dir.path().join("token")).unwrap();
+    says(&given(&mut gone, b"hello\n"), 3, "expected the file with a bearer token");
+    drop(long.stdin.take());
+    assert!(long.wait().unwrap().success());
+}
+
+#[test]
+fn agent_over_tls_asks_as_whose_token_is_there() {
+    agent_asks_as_whose_token_is_there("tls");
+}
+
+#[test]
+fn agent_over_quic_asks_as_whose_token_is_there() {
+    agent_asks_as_whose_token_is_there("quic");
 }
 
 /// A silent issuer delays nobody: whoever shows its token is refused at once.
