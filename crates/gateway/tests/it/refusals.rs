@@ -4,7 +4,7 @@ use crate::support;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Requirements, Security};
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use support::*;
 
 /// Sends the request, and expects this refusal from this hop. Returns the refusal.
@@ -298,6 +298,25 @@ fn stranger_is_refused_at_first_wrong_byte() {
     pg.until(|status| status.totals.handshakes_failed == 4 && status.handshakes == 0, "four were counted");
     let (client, server, _) = session(&pg, |ask| ask);
     exchange(client, server, b"up", b"down");
+}
+
+/// Whoever opens connections and says nothing does not keep others out.
+#[test]
+fn silent_connections_give_way_to_new_ones() {
+    let limits = "[limits]\nhandshakes = 40\nhandshakes_per_source = 30\n";
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}"));
+    let from = |n: u8| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 77, 0, n], 0)).into()).unwrap();
+        socket.connect(&pg.addr.into()).unwrap();
+        socket
+    };
+    let mut quiet: Vec<_> = (0..20).map(|_| from(1)).collect();
+    quiet.extend((0..20).map(|_| from(2)));
+    pg.until(|status| status.handshakes == 40, "all places are taken");
+    let (client, server, _) = session(&pg, |ask| ask);
+    exchange(client, server, b"up", b"down");
+    pg.until(|status| status.totals.handshakes_shed == 1 && status.handshakes == 39, "one has given way");
 }
 
 #[test]
