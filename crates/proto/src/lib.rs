@@ -8,6 +8,7 @@
 //! - [`gridftp`]: control and data channels of GridFTP.
 //! - [`hex`]: bytes as hexadecimal digits.
 //! - [`object`]: object-based transfer over UDP.
+//! - [`proxy_header`]: the PROXY protocol, which says for whom a connection is made.
 //! - [`range`]: byte ranges and sets of byte ranges.
 //! - [`session`]: the handshake and the framed mode of sessions.
 //! - [`text`]: bounded reading of text files that people write.
@@ -20,6 +21,7 @@ pub mod entry;
 pub mod gridftp;
 pub mod hex;
 pub mod object;
+pub mod proxy_header;
 pub mod range;
 pub mod session;
 pub mod text;
