@@ -2,8 +2,9 @@
 
 use crate::admit;
 use crate::aware;
-use crate::config::RulePlace;
+use crate::config::{Route, RulePlace};
 use crate::local_acceptor::{Guard, IncomingSession, LocalAcceptor};
+use crate::origin::{self, Means};
 use crate::pool::{Pool, PooledConnection};
 use crate::refusal::{Refusal, text, tried_by};
 use crate::request::Request;
@@ -12,7 +13,7 @@ use crate::route::Next;
 use crate::shared::{Setup, Shared};
 use crate::slots::{self, Slot};
 use phoebus_net::datagram_relay::Onward;
-use phoebus_net::{DatagramRoute, Error, Profile, Stats, Stream, dial, tcp};
+use phoebus_net::{DatagramRoute, Error, Profile, Stats, Stream, dial};
 use phoebus_proto::endpoint::Host;
 use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::{Code, Mode};
@@ -106,7 +107,10 @@ pub(crate) async fn connect(shared: &Shared, setup: &Setup, request: &Request, n
         }
         Next::Direct(route) => {
             let profile = route.map_or(&config.direct, |route| &route.profile);
-            let (stream, addr, rule) = direct(setup, request, profile).await?;
+            let (stream, addr, rule) = direct(setup, request, route, profile).await?;
+            if route.is_some_and(|route| route.proxy_header) {
+                origin::announce(config, request, (&stream, addr), config.limits.handshake_timeout.0).await?;
+            }
             if request.is_to_aware() {
                 aware::ask(&config.name, request, &stream, config.limits.handshake_timeout.0).await?;
             }
@@ -204,12 +208,18 @@ fn here(inlet: &dyn LocalAcceptor, request: &Request) -> Result<Hop, Refusal> {
 async fn direct(
     setup: &Setup,
     request: &Request,
+    route: Option<&Route>,
     profile: &Profile,
 ) -> Result<(Stream, SocketAddr, Option<RulePlace>), Refusal> {
     let limits = &setup.config.limits;
     let limit = limits.connect_timeout.0;
     let deadline = Instant::now() + limit;
     let destination = &request.destination;
+    let means = Means::of(route, request)?;
+    let connect = |addresses: Vec<SocketAddr>, limit| {
+        let transport = &means.transport;
+        async move { dial::connect_by(transport, &Arc::default(), &addresses, profile, limit).await }
+    };
     let refused = |error: Error| match &error {
         // The fault is this gateway's, which cannot resolve the name.
         Error::Resolve { .. } => Refusal::new(error.code(), error.to_string()),
@@ -218,7 +228,7 @@ async fn direct(
     let name = match &destination.host {
         Host::Addr(addr) => {
             let to = (*addr, destination.port).into();
-            let stream = tcp::connect(to, profile, limit).await.map_err(refused)?;
+            let stream = connect(means.reachable(vec![to])?, limit).await.map_err(refused)?;
             // Instead of the unspecified address, the kernel has connected to one of this host's.
             let to = if addr.to_canonical().is_unspecified() { stream.peer_addr().unwrap_or(to) } else { to };
             return Ok((stream, to, None));
@@ -229,8 +239,8 @@ async fn direct(
     let found = setup.names.resolve(source, name, destination.port, resolving).await.map_err(refused)?;
     let allowed = admit::allowed_addresses(&setup.config, request, found)?;
     let left = deadline.saturating_duration_since(Instant::now());
-    let addresses: Vec<_> = allowed.iter().map(|(addr, _)| *addr).collect();
-    let stream = match timeout(left, dial::connect(&addresses, profile, left)).await {
+    let addresses = means.reachable(allowed.iter().map(|(addr, _)| *addr).collect())?;
+    let stream = match timeout(left, connect(addresses, left)).await {
         Ok(result) => result.map_err(refused)?,
         Err(_) => return Err(refused(Error::Timeout { to: destination.to_string(), limit: Span(limit) })),
     };

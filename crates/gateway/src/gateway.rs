@@ -17,6 +17,7 @@ use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::datagram_relay::DatagramRelay;
 use phoebus_net::host::Host;
+use phoebus_net::tcp;
 use phoebus_proto::session::Code;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -50,6 +51,7 @@ impl Gateway {
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Self, StartError> {
         let budget = Budget::of(&config)?;
+        check_sources(&config)?;
         let admin = config.admin.clone();
         let transports = Arc::new(Transports::new(&config, None)?);
         let bind = |listen| bind(&config, &transports, listen);
@@ -138,6 +140,7 @@ impl Gateway {
     /// Like [`Gateway::reload`], without the wait.
     fn put_in_force(&self, config: Config) -> Result<Settling, StartError> {
         let budget = Budget::of(&config)?;
+        check_sources(&config)?;
         let old = self.shared.setup();
         let same = old.transports.suit(&config);
         let transports = match same {
@@ -291,6 +294,15 @@ fn relay_datagrams(config: &Config) -> Result<Option<DatagramRelay>, StartError>
     let relay = relay?;
     relay.addresses().iter().for_each(|address| info!(%address, "relaying datagrams"));
     Ok(Some(relay))
+}
+
+/// Whether connections can come from where the routes say.
+fn check_sources(config: &Config) -> Result<(), StartError> {
+    if !config.routes.iter().any(|route| route.from_client) {
+        return Ok(());
+    }
+    let place = config.places.source.clone();
+    tcp::may_use_other_addresses().map_err(|source| StartError::ClientAddress { place, source })
 }
 
 /// Opens the file of the audit, if the configuration has one. The same file too: it may have another name by now.

@@ -19,7 +19,8 @@
 //!
 //! `session` performs steps 4 to 10. The trait `session::WayIn` abstracts how a request arrives; `connection` implements
 //! it. So does `entry`, for programs that come by SOCKS or HTTP: by the first byte it tells them from those that speak the
-//! session protocol. `passwords` checks what they show.
+//! session protocol. `passwords` checks what they show. `origin` says to destinations who the client is, and learns it from relays
+//! in front of listeners.
 //!
 //! If a hop consists of several connections, `bundle` decides which ones may join, and passes them to the relay.
 //!
@@ -75,6 +76,7 @@ mod liveness;
 mod local_acceptor;
 mod mechanisms;
 mod monitor;
+mod origin;
 mod passwords;
 mod path_metrics;
 mod peer_identity;

@@ -1,10 +1,10 @@
 //! What a listener requires of its connections.
 
-use crate::config::{Config, Listen, Mechanism};
+use crate::config::{Config, Listen, Mechanism, Net};
 use phoebus_net::Stream;
 use phoebus_net::transport::{Change, Security};
 use phoebus_proto::entry::Entry;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ pub(crate) struct ListenerSettings {
     pub(crate) auth: Box<[Mechanism]>,
     /// What clients may speak.
     pub(crate) entries: Box<[Entry]>,
+    /// Where relays come from that name their clients.
+    proxy_from: Box<[Net]>,
     pub(crate) user_timeout: Duration,
     /// The name of their profile.
     pub(crate) profile: Arc<str>,
@@ -37,9 +39,15 @@ impl ListenerSettings {
             security: listen.security,
             auth: listen.auth.clone().into(),
             entries: listen.entries.clone().into(),
+            proxy_from: listen.proxy_from.clone().into(),
             user_timeout: listen.profile.user_timeout.0,
             profile: listen.profile.name.clone(),
         })
+    }
+
+    /// Whether a connection from this address is a relay's, and has to begin with a PROXY header.
+    pub(crate) fn is_behind(&self, from: IpAddr) -> bool {
+        self.proxy_from.iter().any(|range| range.contains(from))
     }
 
     /// Reduces the buffers of `stream` to the share of one of `streams` connections. Returns false if a session's

@@ -50,6 +50,17 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// Connections cannot come from the addresses of clients.
+    #[error(
+        "{place}: connections from the addresses of clients are not possible: {}; expected CAP_NET_RAW or CAP_NET_ADMIN",
+        reason(source)
+    )]
+    ClientAddress {
+        /// `FILE:LINE:COLUMN` of the setting.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The secret of QUIC's stateless resets cannot be read or created.
     #[error("cannot use the file for tls.reset_key: {}; expected one that this gateway can make", reason(.0))]
     ResetKey(io::Error),

@@ -7,6 +7,7 @@ use crate::start_error::StartError;
 use phoebus_net::Error;
 use phoebus_net::Registry;
 use phoebus_net::credentials::Credentials;
+use phoebus_net::proxied;
 use phoebus_net::quic::{Options, Quic, ResetKey};
 use phoebus_net::tls::{self, Offer, Tls};
 use phoebus_net::transport::{Listener, Security, Transport};
@@ -125,7 +126,10 @@ impl Transports {
             return quic.listen_as(listen.address, &listen.profile, credentials);
         }
         let transport = self.registry.get(&listen.transport).ok_or_else(unknown)?;
-        let plain = transport.listen(listen.address, &listen.profile)?;
+        let mut plain = transport.listen(listen.address, &listen.profile)?;
+        if !listen.proxy_from.is_empty() {
+            plain = proxied::listener(plain);
+        }
         let least = listen.security;
         let offer = match listen.transport.as_str() {
             // Programs and peers connect to the same port, programs without encryption.

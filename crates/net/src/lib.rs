@@ -9,6 +9,7 @@
 //! - [`quic`]: one connection to each peer, with a stream for each session.
 //! - [`udt`]: UDT4 over UDP, for long paths with loss and circuits with a rate.
 //! - [`tls`]: authenticates and encrypts TCP or any other transport.
+//! - [`proxied`]: listens behind relays that speak the PROXY protocol.
 //! - [`credentials`]: the certificate of this end, and the trust anchors for its peers.
 //! - [`carrier`]: moves bytes from stream to stream through pooled pipes, without copying them.
 //! - [`bulk`]: moves bytes between a connection and a file on a thread that may block.
@@ -51,6 +52,7 @@ pub mod object;
 pub mod pair;
 mod poll_pause;
 mod profile;
+pub mod proxied;
 pub mod quic;
 mod registry;
 pub mod route;

@@ -35,6 +35,16 @@ pub(crate) fn set_tcp_option(fd: BorrowedFd, option: libc::c_int, value: libc::c
     set_option(fd, libc::IPPROTO_TCP, option, value)
 }
 
+/// Lets a socket have the address of another host, which needs CAP_NET_RAW or CAP_NET_ADMIN (IP_TRANSPARENT, IPV6_TRANSPARENT). The kernel chooses
+/// its port when it connects, so that connections to different destinations may have the same one (IP_BIND_ADDRESS_NO_PORT).
+pub(crate) fn use_other_addresses(fd: BorrowedFd, is_ipv6: bool) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    match is_ipv6 {
+        true => set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+        false => set_option(fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+    }
+}
+
 /// Limits the rate at which the kernel sends on a socket, in bytes per second (SO_MAX_PACING_RATE).
 pub(crate) fn set_pacing(fd: BorrowedFd, rate: u64) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)

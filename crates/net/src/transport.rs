@@ -23,6 +23,7 @@ pub use crate::duplex::{
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
+use phoebus_proto::proxy_header::Origin;
 use phoebus_proto::session::Code;
 use std::fmt::Debug;
 use std::io;
@@ -99,6 +100,16 @@ pub trait Listener: Debug + Send + Sync {
 
 /// An accepted connection that is not yet registered with a runtime. Dropping it resets it.
 pub trait Pending: Debug + Send {
+    /// Reads the header by which a relay says for whom it has connected ([`proxied`](crate::proxied)). To be called at most once,
+    /// before the handshake, and only if the other end is known to send one.
+    ///
+    /// # Errors
+    /// When the peer goes away, sends no header, or one that does not count; `Unsupported` on a listener that reads none. There
+    /// is no time limit: the caller sets one.
+    fn origin(&mut self) -> Boxed<'_, io::Result<Origin>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
     /// Completes the transport's handshake and returns the connection, registered with the caller's runtime.
     /// The peer may send little ahead of the reader, until the stream is [widened](Stream::widen).
     ///

@@ -76,6 +76,7 @@ impl Config {
             auth: vec![Mechanism::Agent(secret)],
             client_certificate: ClientCertificate::Required,
             entries: Entry::ALL.to_vec(),
+            proxy_from: Vec::new(),
         };
         let four = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let six = ipv6.then(|| SocketAddr::from((Ipv6Addr::LOCALHOST, 0)));
@@ -108,7 +109,13 @@ impl Config {
             logins: logins.map(|file| (file, gateway.clone())),
             bearer,
             listeners: [Some(four), six].into_iter().flatten().map(listen).collect(),
-            routes: vec![Route { to: Pattern::Any, via: Some(name.clone()), profile: default.clone() }],
+            routes: vec![Route {
+                to: Pattern::Any,
+                via: Some(name.clone()),
+                profile: default.clone(),
+                proxy_header: false,
+                from_client: false,
+            }],
             peers: BTreeMap::from([(name, peer)]),
             direct: default,
             rates: BTreeMap::new(),

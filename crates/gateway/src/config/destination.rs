@@ -62,6 +62,7 @@ impl Config {
             auth: Vec::new(),
             client_certificate: ClientCertificate::Required,
             entries: vec![Entry::Session],
+            proxy_from: Vec::new(),
         };
         let listeners = addresses.iter().flat_map(|address| transports.iter().map(|name| listen(*address, name)));
         let everywhere = ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"];

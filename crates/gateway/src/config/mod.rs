@@ -13,6 +13,7 @@ mod entries;
 mod error;
 mod issuer;
 mod limit;
+mod origin;
 mod pattern;
 mod range;
 mod raw;
@@ -123,6 +124,8 @@ pub(crate) struct Places {
     pub(crate) audit: String,
     /// Of `limits.sessions`; only the file if it has no such key.
     pub(crate) sessions: String,
+    /// Of the first `source` of a route.
+    pub(crate) source: String,
 }
 
 /// Where decisions are written.
@@ -151,6 +154,8 @@ pub struct Listen {
     pub client_certificate: ClientCertificate,
     /// What clients may speak; at least one.
     pub entries: Vec<Entry>,
+    /// Where relays come from: their connections begin with a PROXY header, which names the client.
+    pub proxy_from: Vec<Net>,
 }
 
 /// A neighbouring gateway.
@@ -251,6 +256,10 @@ pub struct Route {
     pub via: Option<String>,
     /// The settings of connections to the destinations.
     pub profile: Arc<Profile>,
+    /// Whether connections to the destinations begin with a PROXY header, which names the client.
+    pub proxy_header: bool,
+    /// Whether connections to the destinations come from the client's address.
+    pub from_client: bool,
 }
 
 impl Config {

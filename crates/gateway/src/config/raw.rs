@@ -136,6 +136,8 @@ pub(super) struct Listen {
     pub(super) client_certificate: Option<Spanned<ClientCertificate>>,
     /// What clients speak.
     pub(super) entry: Option<Spanned<Names>>,
+    /// Where relays come from that name their clients.
+    pub(super) proxy_from: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// Whether clients of a listener with TLS or QUIC must show a certificate.
@@ -239,6 +241,10 @@ pub(super) struct Route {
     pub(super) to: Spanned<String>,
     pub(super) via: Spanned<String>,
     pub(super) profile: Option<Spanned<String>>,
+    /// The header that names the client to the destinations.
+    pub(super) proxy: Option<Spanned<String>>,
+    /// Whose address connections to the destinations come from.
+    pub(super) source: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

@@ -91,6 +91,9 @@ impl Reader<'_> {
             datagrams: raw.datagrams.addresses.as_ref().map(|all| self.place(all.span())).unwrap_or_default(),
             admin: raw.admin.socket.as_ref().map(|socket| self.place(socket.span())).unwrap_or_default(),
             audit: raw.audit.as_ref().map(|audit| self.place(audit.file.span())).unwrap_or_default(),
+            source: (raw.route.iter().find_map(|route| route.source.as_ref()))
+                .map(|source| self.place(source.span()))
+                .unwrap_or_default(),
             sessions: match self.span(&["limits", "sessions"]) {
                 Some(span) => self.place(span),
                 None => self.file.display().to_string(),
@@ -198,7 +201,10 @@ impl Reader<'_> {
             let client_certificate = self.client_certificate(listen, &transport, security, carriage)?;
             let auth = self.mechanisms(listen, (&transport, security), carriage, may_be)?;
             let entries = self.entries(listen, (address, &transport), &auth, carriage)?;
-            listeners.push(Listen { address, transport, security, profile, auth, client_certificate, entries });
+            let proxy_from = self.proxy_from(listen, &transport)?;
+            let listen =
+                Listen { address, transport, security, profile, auth, client_certificate, entries, proxy_from };
+            listeners.push(listen);
         }
         Ok(listeners)
     }
@@ -351,7 +357,9 @@ impl Reader<'_> {
                 );
                 return Err(self.at(profile, message));
             }
-            routes.push(Route { to, via, profile: self.profile(route.profile.as_ref(), profiles)? });
+            let (proxy_header, from_client) = self.shown(route, via.is_none())?;
+            let profile = self.profile(route.profile.as_ref(), profiles)?;
+            routes.push(Route { to, via, profile, proxy_header, from_client });
         }
         Ok(routes)
     }

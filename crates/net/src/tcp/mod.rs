@@ -21,11 +21,14 @@ use crate::congestion_control::CongestionControl;
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
+use crate::sys;
 use crate::transport::{self, Boxed, Target, Transport};
 use connection::Connection;
 use phoebus_proto::units::Span;
 use socket::Purpose;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::TcpSocket;
 
@@ -53,6 +56,39 @@ impl Transport for Tcp {
     }
 }
 
+/// TCP from the address of another host (IP_TRANSPARENT, IPV6_TRANSPARENT), with a port of the kernel's choice. It needs
+/// CAP_NET_RAW or CAP_NET_ADMIN, and answers reach this host only if it is on their way.
+#[derive(Debug, Clone, Copy)]
+pub struct TcpFrom(pub IpAddr);
+
+impl Transport for TcpFrom {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn connect<'a>(
+        &'a self,
+        to: &'a Target,
+        profile: &'a Profile,
+        limit: Duration,
+    ) -> Boxed<'a, Result<Stream, Error>> {
+        Box::pin(start_from(Some(self.0), to.addr, profile, limit, Purpose::Connect))
+    }
+
+    fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn transport::Listener>, Error> {
+        Tcp.listen(addr, profile)
+    }
+}
+
+/// Whether this process may connect from addresses of other hosts.
+///
+/// # Errors
+/// It may not; `PermissionDenied` without CAP_NET_RAW and CAP_NET_ADMIN.
+pub fn may_use_other_addresses() -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    sys::use_other_addresses(socket.as_fd(), false)
+}
+
 /// Whether this process may use the congestion control (`net.ipv4.tcp_allowed_congestion_control`, and the
 /// kernel's modules).
 pub fn may_use(control: CongestionControl) -> bool {
@@ -78,8 +114,22 @@ pub async fn connect_with_data(to: SocketAddr, profile: &Profile, limit: Duratio
 }
 
 async fn start(to: SocketAddr, profile: &Profile, limit: Duration, purpose: Purpose) -> Result<Stream, Error> {
+    start_from(None, to, profile, limit, purpose).await
+}
+
+async fn start_from(
+    source: Option<IpAddr>,
+    to: SocketAddr,
+    profile: &Profile,
+    limit: Duration,
+    purpose: Purpose,
+) -> Result<Stream, Error> {
     let failed = |source| Error::Connect { to, source };
     let (socket, note) = socket::open(to, profile, purpose).map_err(failed)?;
+    if let Some(source) = source {
+        sys::use_other_addresses(socket.as_fd(), source.is_ipv6()).map_err(failed)?;
+        socket.bind(&SocketAddr::new(source, 0).into()).map_err(failed)?;
+    }
     let socket = TcpSocket::from_std_stream(socket.into());
     match tokio::time::timeout(limit, socket.connect(to)).await {
         Ok(Ok(io)) => Ok(Connection::new(io, note).into()),

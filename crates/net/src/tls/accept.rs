@@ -7,6 +7,7 @@ use super::{Mode, established};
 use crate::credentials::{Credentials, Proof};
 use crate::stream::Stream;
 use crate::transport::{Boxed, Listener, Pending};
+use phoebus_proto::proxy_header::Origin;
 use rustls::ServerConfig;
 use std::io;
 use std::net::SocketAddr;
@@ -90,6 +91,10 @@ struct Arriving {
 }
 
 impl Pending for Arriving {
+    fn origin(&mut self) -> Boxed<'_, io::Result<Origin>> {
+        self.under.origin()
+    }
+
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
         Box::pin(async move {
             let io = self.under.handshake().await?;

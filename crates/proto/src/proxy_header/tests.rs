@@ -132,7 +132,8 @@ fn lines_of_version_1_are_read() {
     let line = b"PROXY TCP4 192.0.2.1 198.51.100.2 5000 80\r\nGET";
     let expected = Origin::Client(ends("192.0.2.1:5000", "198.51.100.2:80"));
     assert_eq!(says(line), Ok(Some((expected, line.len() - 3))));
-    let longest = b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
+    let longest =
+        b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
     assert!(matches!(says(longest), Ok(Some((Origin::Client(_), _)))));
     assert_eq!(says(b"PROXY UNKNOWN\r\n"), Ok(Some((Origin::Unknown, 15))));
     assert_eq!(says(b"PROXY UNKNOWN and what not\r\n"), Ok(Some((Origin::Unknown, 28))));

@@ -35,7 +35,11 @@ pub(super) fn decode(header: &[u8]) -> Result<Origin, HeaderError> {
         return Err(malformed("its line has not two addresses and two ports"));
     };
     let address = |text: &str| -> Option<IpAddr> {
-        if is_v4 { text.parse::<Ipv4Addr>().ok().map(IpAddr::V4) } else { text.parse::<Ipv6Addr>().ok().map(IpAddr::V6) }
+        if is_v4 {
+            text.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
+        } else {
+            text.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+        }
     };
     let end = |ip: &str, port: &str| {
         // Parsing would accept a sign, and leading zeros are not allowed (§2.1).
