@@ -14,6 +14,7 @@ mod entries;
 mod floods;
 mod lifecycle;
 mod limits;
+mod origin;
 mod passwords;
 mod rates;
 mod refusals;

@@ -72,7 +72,7 @@ fn name_does_not_bypass_address_rules() {
 
 /// Runs the ignored test `name` of this program in a network namespace of its own, whose addresses it may change, and
 /// where `here.example` is `address`. Needs root.
-fn in_own_network(name: &str, address: &str) {
+pub(crate) fn in_own_network(name: &str, address: &str) {
     let own = std::env::current_exe().unwrap();
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), format!("127.0.0.1 localhost\n{address} here.example\n")).unwrap();
