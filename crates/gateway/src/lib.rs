@@ -66,6 +66,7 @@ mod entry;
 mod explain;
 mod failure;
 mod gateway;
+mod grid;
 mod guesses;
 mod handshake;
 mod handshake_slots;

@@ -34,7 +34,7 @@ impl Mechanism {
         match self {
             Self::Agent(_) => Some(agent::NAME),
             Self::Anonymous => Some(anonymous::NAME),
-            Self::Certificate => None,
+            Self::Certificate | Self::Grid => None,
             Self::Token => stream.channel_binding().map(|_| token::NAME),
             Self::Scram { .. } if stream.channel_binding().is_some() => Some(scram::PLUS),
             Self::Scram { raw } => Some(scram::PLAIN).filter(|_| *raw && stream.security() == Security::None),
@@ -51,6 +51,7 @@ impl Mechanism {
             Self::Token => {
                 Some("a token inside TLS or QUIC (in BEARER_TOKEN_FILE, and a first hop by tls, quic or udt)")
             }
+            Self::Grid => Some("a Grid proxy (in X509_USER_PROXY, and a first hop by tls, quic or udt)"),
             Self::Anonymous | Self::Agent(_) => None,
         }
     }
@@ -64,7 +65,7 @@ impl Mechanism {
         let check: Box<dyn Check> = match *self {
             Self::Agent(secret) => Box::new(agent::Acceptor(move |data: &[u8]| secret.is(data))),
             Self::Anonymous => Box::new(anonymous::Acceptor),
-            Self::Certificate => return Ok(None),
+            Self::Certificate | Self::Grid => return Ok(None),
             Self::Token => Box::new(TokenCheck::new(setup.issuers.clone(), Arc::clone(&issuer))),
             Self::Scram { .. } => {
                 let mut random = [0; NONCE_LEN];

@@ -2,7 +2,8 @@
 //! stay the same. Each hop has its own transport, independent of the others (P2). The configurations of its two
 //! gateways decide which; clients neither take part nor need to know (P36).
 
-use crate::config::{AUTO, Allowed, ClientCertificate, Config, Driver, Listen, Peer};
+use crate::config::{AUTO, Allowed, ClientCertificate, Config, Driver, Listen, Mechanism, Peer};
+use crate::grid::GridJudge;
 use crate::start_error::StartError;
 use phoebus_net::Error;
 use phoebus_net::Registry;
@@ -29,6 +30,8 @@ pub(crate) struct Transports {
     reset_key: Option<PathBuf>,
     drivers: Vec<Driver>,
     pub(crate) credentials: Option<Credentials>,
+    /// Judges clients of listeners that take Grid certificates.
+    pub(crate) grid: Arc<GridJudge>,
 }
 
 impl Transports {
@@ -56,7 +59,8 @@ impl Transports {
         }
         let earlier = earlier.filter(|_| quic.is_none()).cloned();
         let (reset_key, drivers) = (config.reset_key.clone(), config.drivers.clone());
-        Ok(Self { registry, quic, earlier, reset_key, drivers, credentials: config.credentials.clone() })
+        let (credentials, grid) = (config.credentials.clone(), Arc::new(GridJudge::new(config.grid.clone())));
+        Ok(Self { registry, quic, earlier, reset_key, drivers, credentials, grid })
     }
 
     /// Tells all peers that connections have closed which they would otherwise take for alive.
@@ -77,8 +81,9 @@ impl Transports {
         }
     }
 
-    /// Adopts the credentials of `config`, which come from the same files. Returns whether they have changed.
+    /// Adopts the credentials of `config`, which come from the same files, and its `[grid]`. Returns whether the former have changed.
     pub(crate) fn renew(&self, config: &Config) -> bool {
+        self.grid.replace(config.grid.clone());
         self.credentials.as_ref().zip(config.credentials.as_ref()).is_some_and(|(own, new)| own.adopt(new))
     }
 
@@ -122,6 +127,9 @@ impl Transports {
             ClientCertificate::Required => own.clone(),
             ClientCertificate::Optional => own.open(),
         });
+        let takes_grid = listen.auth.contains(&Mechanism::Grid);
+        let judged = |own: Credentials| if takes_grid { own.judged_by(self.grid.clone()) } else { own };
+        let credentials = credentials.map(judged);
         if let ("quic", Some(quic), Some(credentials)) = (listen.transport.as_str(), &self.quic, &credentials) {
             return quic.listen_as(listen.address, &listen.profile, credentials);
         }

@@ -8,6 +8,7 @@
 //! and `\xHH` stands for a byte, as in GCT.
 
 use crate::name;
+use std::collections::BTreeMap;
 
 /// Largest grid-mapfile that is read, in bytes.
 pub const MAX_FILE: usize = 64 * 1024 * 1024;
@@ -17,8 +18,8 @@ pub const MAX_LINE: usize = 8 * 1024;
 /// A parsed grid-mapfile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GridMap {
-    /// Entries in the file's order: the subject in canonical form, and its users.
-    lines: Vec<(String, Vec<String>)>,
+    /// The users of each subject, which is in canonical form, in the file's order.
+    subjects: BTreeMap<String, Vec<String>>,
 }
 
 /// The reason why a text is no grid-mapfile.
@@ -43,15 +44,16 @@ impl GridMap {
         if text.len() > MAX_FILE {
             return Err(fail(1, "the file is too long"));
         }
-        let mut lines = Vec::new();
+        let mut subjects: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            lines.push(entry(line).map_err(|problem| fail(at + 1, problem))?);
+            let (subject, users) = entry(line).map_err(|problem| fail(at + 1, problem))?;
+            subjects.entry(subject).or_default().extend(users);
         }
-        Ok(Self { lines })
+        Ok(Self { subjects })
     }
 
     /// The user for a subject that requests none.
@@ -66,21 +68,22 @@ impl GridMap {
 
     /// All users of the subject, in the file's order.
     pub fn users(&self, subject: &str) -> impl Iterator<Item = &str> {
-        let subject = name::canonical(subject);
-        self.lines
-            .iter()
-            .filter(move |(one, _)| *one == subject)
-            .flat_map(|(_, users)| users.iter().map(String::as_str))
+        self.subjects.get(&name::canonical(subject)).into_iter().flatten().map(String::as_str)
     }
 
-    /// The number of entries.
+    /// The users of subjects that request none.
+    pub fn default_users(&self) -> impl Iterator<Item = &str> {
+        self.subjects.values().filter_map(|users| users.first()).map(String::as_str)
+    }
+
+    /// The number of subjects.
     pub fn len(&self) -> usize {
-        self.lines.len()
+        self.subjects.len()
     }
 
-    /// Whether there are no entries.
+    /// Whether there are no subjects.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.subjects.is_empty()
     }
 }
 

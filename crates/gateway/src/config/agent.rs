@@ -127,6 +127,7 @@ impl Config {
             datagrams: [Some(four), six].into_iter().flatten().collect(),
             users: Arc::default(),
             issuers: Vec::new(),
+            grid: None,
             admin,
             account_limits: AccountLimits::default(),
             audit: None,

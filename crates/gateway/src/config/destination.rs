@@ -97,6 +97,7 @@ impl Config {
             datagrams: Vec::new(),
             users: Arc::default(),
             issuers: Vec::new(),
+            grid: None,
             limits: Limits { threads: Some(NonZeroUsize::MIN), ..Limits::default() },
             admin: None,
             account_limits: AccountLimits::default(),

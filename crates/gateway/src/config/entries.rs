@@ -41,7 +41,7 @@ impl Reader<'_> {
         }
         let is_private = carriage.has_credentials || address.ip().is_loopback();
         let can = |way: &Mechanism| match way {
-            Mechanism::Certificate | Mechanism::Agent(_) => true,
+            Mechanism::Certificate | Mechanism::Grid | Mechanism::Agent(_) => true,
             Mechanism::Scram { .. } => is_private,
             // Neither protocol has a field for them.
             Mechanism::Token | Mechanism::Anonymous => false,
@@ -55,7 +55,7 @@ impl Reader<'_> {
             )
         } else {
             format!(
-                "programs cannot authenticate by entry \"{other}\" as auth demands; expected \"scram\" or \"certificate\" \
+                "programs cannot authenticate by entry \"{other}\" as auth demands; expected \"scram\", \"certificate\" or \"grid\" \
                  in auth, or entry = \"session\""
             )
         };

@@ -11,6 +11,7 @@ mod destination;
 mod driver;
 mod entries;
 mod error;
+mod grid;
 mod issuer;
 mod limit;
 mod origin;
@@ -29,6 +30,7 @@ pub use carriage::transports;
 pub use destination::{Destination, Origin};
 pub use driver::Driver;
 pub use error::ConfigError;
+pub use grid::Grid;
 pub use issuer::TokenIssuer;
 pub use limit::{Account, AccountLimits, Kind, Limit, Whom};
 pub use pattern::{Pattern, Proved};
@@ -102,6 +104,8 @@ pub struct Config {
     pub users: Arc<Users>,
     /// Who issues tokens that count.
     pub issuers: Vec<Arc<TokenIssuer>>,
+    /// Which Grid certificates count.
+    pub grid: Option<Arc<Grid>>,
     /// The administration socket, which `phoebus status` queries.
     pub admin: Option<PathBuf>,
     /// Where decisions are written, line by line; `None`: nowhere.
@@ -273,12 +277,12 @@ impl Config {
         });
         let sources = || self.rules.iter().flat_map(|rule| rule.who.iter().flatten());
         let has_users =
-            |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. } | Mechanism::Token));
+            |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. } | Mechanism::Token | Mechanism::Grid));
         let speaks_nobody = self.peers.values().all(|peer| peer.speaks_for.is_empty());
         let is_in_vain = sources().any(|source| matches!(source, Source::User(_) | Source::Group(_)))
             && !self.listeners.iter().any(has_users)
             && speaks_nobody;
-        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\" or \"token\", nor a [[peer]] speaks_for: nobody can be one of them";
+        let in_vain = "rules name users, and no [[listen]] has auth = \"scram\", \"token\" or \"grid\", nor a [[peer]] speaks_for: nobody can be one of them";
         // A peer may speak for users whom the file does not have, and an issuer may name them.
         let is_in_file = |name: &str| {
             let is_of = |issuer: &Arc<TokenIssuer>| {
@@ -294,6 +298,7 @@ impl Config {
         });
         let limited = self.account_limits.all().iter().map(|limit| ("limit", limit.whom.clone()));
         let unknown = named.chain(limited).filter(|_| speaks_nobody).filter_map(|(what, whom)| match whom {
+            Whom::User(name) if self.grid.as_ref().is_some_and(|grid| grid.has_user(&name)) => None,
             Whom::User(name) if is_in_file(&name) && self.users.get(&name).is_none() => {
                 Some(format!("a {what} names user \"{name}\", who is not in the users file"))
             }

@@ -38,6 +38,7 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) datagrams: Datagrams,
     pub(super) users: Option<UsersFile>,
+    pub(super) grid: Option<Spanned<Grid>>,
     #[serde(default)]
     pub(super) issuer: Vec<Issuer>,
     #[serde(default)]
@@ -76,6 +77,19 @@ pub(super) struct Datagrams {
 pub(super) struct UsersFile {
     /// Relative to the configuration.
     pub(super) file: Spanned<PathBuf>,
+}
+
+/// Which Grid certificates count. Files are relative to the configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Grid {
+    /// The directory of authorities, with signing policies and revocation lists.
+    pub(super) certificates: Option<Spanned<PathBuf>>,
+    /// The grid-mapfile.
+    pub(super) gridmap: Option<Spanned<PathBuf>>,
+    /// Whether limited proxies count.
+    #[serde(default = "yes")]
+    pub(super) limited: bool,
 }
 
 /// Who issues tokens.
@@ -163,6 +177,8 @@ pub enum Mechanism {
     },
     /// A bearer token (P8).
     Token,
+    /// A Grid certificate or a proxy (RFC 3820).
+    Grid,
     /// An e-mail address, which proves nothing (P26).
     Anonymous,
     /// The secret of a user's own agent, which the user's programs know.

@@ -34,6 +34,8 @@ pub(super) struct MayBe {
     pub(super) has_users: bool,
     /// Somebody issues tokens.
     pub(super) has_issuers: bool,
+    /// Grid certificates count.
+    pub(super) has_grid: bool,
 }
 
 impl Reader<'_> {
@@ -66,12 +68,14 @@ impl Reader<'_> {
         let carriage = Carriage::of(credentials.is_some(), drivers.iter().map(|driver| driver.name.clone()));
         let users = raw.users.as_ref().map(|users| self.users(&users.file)).transpose()?.unwrap_or_default();
         let issuers = self.issuers(&raw.issuer, &users)?;
-        let may_be = MayBe { has_users: raw.users.is_some(), has_issuers: !issuers.is_empty() };
+        let grid = raw.grid.as_ref().map(|grid| self.grid(grid)).transpose()?;
+        let (has_users, has_issuers, has_grid) = (raw.users.is_some(), !issuers.is_empty(), grid.is_some());
+        let may_be = MayBe { has_users, has_issuers, has_grid };
         let listeners = self.listeners(&raw.listen, &profiles, &carriage, may_be)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
-        let has_users =
-            raw.users.is_some() || !issuers.is_empty() || peers.values().any(|peer| !peer.speaks_for.is_empty());
+        let speaks = peers.values().any(|peer| !peer.speaks_for.is_empty());
+        let has_users = has_users || has_issuers || has_grid || speaks;
         let nameable = Nameable { name: &name, listeners: &listeners, peers: &peers, carriage: &carriage, has_users };
         let rules = self.rules(&raw.rule, &raw.allow, &nameable)?;
         let account_limits = self.account_limits(&raw.limit, &nameable, &raw.limits)?;
@@ -123,6 +127,7 @@ impl Reader<'_> {
             datagrams,
             users,
             issuers,
+            grid,
             admin,
             audit,
             places,

@@ -87,7 +87,7 @@ impl Reader<'_> {
         carriage: &Carriage,
         may_be: MayBe,
     ) -> Result<Vec<Mechanism>, ConfigError> {
-        let known = "none, anonymous, certificate, scram, token, or several of the last four in brackets";
+        let known = "none, anonymous, certificate, scram, token, grid, or several of the last five in brackets";
         let named = listen.auth.as_ref().map(toml::Spanned::get_ref);
         let names = match named {
             None => &[][..],
@@ -106,7 +106,7 @@ impl Reader<'_> {
         for name in names {
             let mechanism = match name.as_str() {
                 "anonymous" => Mechanism::Anonymous,
-                "certificate" | "scram" | "token"
+                "certificate" | "scram" | "token" | "grid"
                     if !(carriage.has_credentials || name == "scram" && listen.raw_password) =>
                 {
                     let advice = if name == "scram" { ", or raw_password = true" } else { "" };
@@ -135,6 +135,16 @@ impl Reader<'_> {
                     return Err(self.at(auth, message));
                 }
                 "token" => Mechanism::Token,
+                "grid" if !may_be.has_grid => {
+                    let message = "auth \"grid\" needs authorities of the Grid; expected [grid] with certificates = \"DIRECTORY\"";
+                    return Err(self.at(auth, message));
+                }
+                // TCP recognizes TLS by its first byte; the others do not.
+                "grid" if security == Security::None && transport != "tcp" => {
+                    let message = format!("auth \"grid\" needs TLS; expected security = \"encrypt\" with {transport}");
+                    return Err(self.at(auth, message));
+                }
+                "grid" => Mechanism::Grid,
                 "scram" => Mechanism::Scram { raw: listen.raw_password },
                 other => {
                     return Err(self.at(auth, format!("there is no auth \"{other}\" here; expected {known}")));

@@ -2,7 +2,7 @@
 
 use super::Connection;
 use crate::bundle::{JoinPermit, Owner};
-use crate::config::{Mechanism, TokenIssuer};
+use crate::config::{Grid, Mechanism, TokenIssuer};
 use crate::issuers;
 use crate::mechanisms::Exchange;
 use crate::peer_identity::PeerIdentity;
@@ -47,15 +47,21 @@ impl Connection {
         PeerIdentity::of(setup, self.acceptor.peer_name(), self.from.ip(), &self.stream)
     }
 
-    /// On whose behalf requests come: who has authenticated by a password; else the name in the certificate; else the address that
-    /// was given.
-    pub(super) fn principal(&self) -> Principal {
+    /// The subject of the peer's Grid certificate.
+    fn grid_subject(&self) -> Option<&str> {
+        self.stream.identity()?.subject.as_deref()
+    }
+
+    /// On whose behalf requests come: who has authenticated by a password; else the name or the subject in the certificate; else the
+    /// address that was given.
+    pub(super) fn principal(&self, setup: &Setup) -> Principal {
         let named = self.login.as_ref().map(|login| &login.principal).filter(|principal| !principal.is_nobody());
-        match (named, self.proved().first()) {
-            (Some(principal), Some(name)) if principal.method == anonymous::NAME => Principal::new(CERTIFICATE, name),
+        let of_subject = |subject| Grid::principal(setup.config.grid.as_deref(), subject);
+        let certificate = self.proved().first().map(|name| Principal::new(CERTIFICATE, name));
+        match (named, certificate.or_else(|| self.grid_subject().map(of_subject))) {
+            (Some(principal), Some(shown)) if principal.method == anonymous::NAME => shown,
             (Some(principal), _) => principal.clone(),
-            (None, Some(name)) => Principal::new(CERTIFICATE, name),
-            (None, None) => Principal::default(),
+            (None, shown) => shown.unwrap_or_default(),
         }
     }
 
@@ -68,7 +74,8 @@ impl Connection {
         // A peer's certificate is enough, but where an address is all that is asked for.
         let is_peers = caller.peer().is_some() && **auth != [Mechanism::Anonymous];
         let has_certificate = !self.proved().is_empty() && (auth.contains(&Mechanism::Certificate) || is_peers);
-        !auth.is_empty() && !has_authenticated && !has_certificate
+        let is_of_grid = self.grid_subject().is_some() && auth.contains(&Mechanism::Grid);
+        !auth.is_empty() && !has_authenticated && !has_certificate && !is_of_grid
     }
 
     /// Brings the user up to date: who is gone, or has another password since, or whose token has expired, or has an issuer who no
@@ -100,18 +107,18 @@ impl Connection {
         let welcome = stranger
             && protected
             && !self.must_authenticate(&self.caller(setup))
-            && rules::may_ask(&setup.config, &self.possible_request());
+            && rules::may_ask(&setup.config, &self.possible_request(setup));
         if welcome { self.shared.admission.client(limits, addr) } else { None }
     }
 
     /// A request as the client could send it, to nowhere in particular.
-    fn possible_request(&self) -> Request {
+    fn possible_request(&self, setup: &Setup) -> Request {
         let nowhere = Endpoint::from(self.from);
         let open = Open::new(SessionId([0; 16]), nowhere.as_ref());
         Request {
             proved: self.proved().to_vec(),
             arrival: Arrival::of(&self.settings, &self.stream),
-            ..Request::new(&open, self.from, None, self.principal())
+            ..Request::new(&open, self.from, None, self.principal(setup))
         }
     }
 
@@ -143,7 +150,7 @@ impl Connection {
                     proved,
                     instance,
                     asks_for_datagrams: self.shared.data.datagrams.is_some(),
-                    ..Request::new(&open, self.from, peer, self.principal())
+                    ..Request::new(&open, self.from, peer, self.principal(setup))
                 }))
             }
             acceptor::Request::Unsupported(unknown) => {
@@ -151,7 +158,7 @@ impl Connection {
             }
             acceptor::Request::Attach(attach) => {
                 let peer = caller.peer().map(|pool| pool.peer.name.as_str());
-                let owner = Owner::of(peer, self.from, &self.principal());
+                let owner = Owner::of(peer, self.from, &self.principal(setup));
                 match self.shared.bundles.claim(&attach, &owner) {
                     Ok(permit) => Asked::Join(attach.session, permit),
                     Err(refusal) => Asked::Refuse(refusal),

@@ -13,11 +13,13 @@ use std::net::SocketAddr;
 /// What a program has to show on this connection.
 pub(super) fn access(settings: &ListenerSettings, stream: &Stream, from: SocketAddr) -> Access {
     let has_certificate = stream.identity().is_some_and(|identity| !identity.names.is_empty());
+    let has_subject = stream.identity().is_some_and(|identity| identity.subject.is_some());
     let is_private = stream.security() == Security::Encrypt || from.ip().to_canonical().is_loopback();
     let is_password = |way: &Mechanism| matches!(way, Mechanism::Scram { .. } | Mechanism::Agent(_));
     match &*settings.auth {
         [] => Access::Open,
         auth if has_certificate && auth.contains(&Mechanism::Certificate) => Access::Open,
+        auth if has_subject && auth.contains(&Mechanism::Grid) => Access::Open,
         // Anyone on the path could read it.
         auth if is_private && auth.iter().any(is_password) => Access::Password,
         _ => Access::Closed,

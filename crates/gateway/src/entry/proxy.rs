@@ -4,7 +4,7 @@
 //! deadline. The session is raw, on the program's own connection. No byte beyond the request is read before it is open.
 
 use super::access::{access, path_for};
-use crate::config::Mechanism;
+use crate::config::{Grid, Mechanism};
 use crate::connection::Accepted;
 use crate::counters::count;
 use crate::handshake_slots::HandshakeSlot;
@@ -173,7 +173,10 @@ impl Program {
         let mut session = [0; 16];
         let no_random = |_| NoRequest::Refuse(Code::Internal, "the gateway has no random numbers");
         getrandom::fill(&mut session).map_err(no_random)?;
-        let proved = self.stream.identity().map_or_else(Vec::new, |identity| identity.names.clone());
+        let identity = self.stream.identity();
+        let proved = identity.map_or_else(Vec::new, |identity| identity.names.clone());
+        let subject = identity.and_then(|identity| identity.subject.as_deref());
+        let grid = || subject.map(|subject| Grid::principal(setup.config.grid.as_deref(), subject));
         let certificate = || proved.first().map(|name| Principal::new(CERTIFICATE, name));
         let request = Request {
             session: SessionId(session),
@@ -181,7 +184,7 @@ impl Program {
             path: std::mem::take(&mut self.path),
             visited: Vec::new(),
             origin: self.from.into(),
-            principal: user.or_else(certificate).unwrap_or_default(),
+            principal: user.or_else(certificate).or_else(grid).unwrap_or_default(),
             mode: Mode::Raw,
             requirements: Requirements::default(),
             resumable: false,

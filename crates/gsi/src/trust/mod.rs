@@ -11,6 +11,7 @@ pub mod policy;
 
 use std::sync::Arc;
 
+use ring::digest::{Digest, SHA256, digest};
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use webpki::{
     CertRevocationList, EndEntityCert, Error, ExpirationPolicy, ExtendedKeyUsageValidator, KeyPurposeIdIter,
@@ -57,6 +58,8 @@ pub(crate) struct List {
     issuer: Name,
     issued: i64,
     next: Option<i64>,
+    /// SHA-256 of the list.
+    digest: Digest,
     list: CertRevocationList<'static>,
 }
 
@@ -239,6 +242,16 @@ impl TrustStore {
         self.lists.iter().find(|list| list.issuer.is(issuer)).map(|list| &**list)
     }
 
+    /// Whether both accept the same certificates, at any time.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let known = |one: &Self| one.known.iter().map(|authority| authority.der().clone()).collect::<Vec<_>>();
+        self.missing_policy == other.missing_policy
+            && self.policies == other.policies
+            && known(self) == known(other)
+            && self.lists.len() == other.lists.len()
+            && self.lists.iter().all(|list| other.list_of(&list.issuer).is_some_and(|of| of.is_as(list)))
+    }
+
     /// The number of trust anchors.
     pub fn authorities(&self) -> usize {
         self.anchors.len()
@@ -338,6 +351,10 @@ impl TrustStore {
 }
 
 impl List {
+    fn is_as(&self, other: &Self) -> bool {
+        self.digest.as_ref() == other.digest.as_ref()
+    }
+
     fn parse(der: &[u8]) -> Result<Self, AuthorityError> {
         let (_, parsed) =
             CertificateRevocationList::from_der(der).map_err(|error| AuthorityError::List(error.to_string()))?;
@@ -350,6 +367,7 @@ impl List {
             issuer: Name::new(parsed.issuer()),
             issued: parsed.last_update().timestamp(),
             next: parsed.next_update().map(|next| next.timestamp()),
+            digest: digest(&SHA256, der),
             list: CertRevocationList::Owned(list),
         })
     }

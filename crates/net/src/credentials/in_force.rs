@@ -2,19 +2,20 @@
 
 use super::certificate::{Certificate, names_in, unusable};
 use super::chain::ChainVerifier;
+use super::judge::{TAKES_PROXIES, Verdict, public_key};
 use super::pinned::{Ephemeral, Fingerprint, Pinned};
 use super::trust::Trusted;
-use super::{CredentialsError, Files, pem, provider};
+use super::{CredentialsError, Files, pem, provider, proxy};
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::watch;
@@ -199,21 +200,26 @@ impl CredentialStore {
 
 /// Presents this end's certificate, as client and as server.
 #[derive(Debug)]
-pub(super) struct OwnCertificate(pub(super) Arc<CredentialStore>);
+pub(super) struct OwnCertificate {
+    pub(super) holder: Arc<CredentialStore>,
+    /// The user's proxy certificate, for servers that take proxies.
+    pub(super) proxy: Option<PathBuf>,
+}
 
 impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.get().key()
+        self.holder.get().key()
     }
 }
 
 impl ResolvesClientCert for OwnCertificate {
-    fn resolve(&self, _authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.0.get().key()
+    fn resolve(&self, authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let proxy = || self.proxy.as_deref().and_then(|file| proxy::shown_to(authorities, file));
+        self.holder.get().key().or_else(proxy)
     }
 
     fn has_certs(&self) -> bool {
-        self.0.get().own.is_some()
+        self.proxy.is_some() || self.holder.get().own.is_some()
     }
 }
 
@@ -223,6 +229,8 @@ pub(super) struct PeerVerifier {
     pub(super) holder: Arc<CredentialStore>,
     /// Whether clients without a certificate are admitted as well.
     pub(super) open: bool,
+    /// What a judge says of a client that nobody else vouches for.
+    pub(super) verdict: Option<Arc<Verdict>>,
 }
 
 impl ServerCertVerifier for PeerVerifier {
@@ -267,9 +275,9 @@ impl ClientCertVerifier for PeerVerifier {
         !self.open
     }
 
-    /// Returns no hints: they would stay those of the first files after a reload.
+    /// Names no authority: they would stay those of the first files after a reload.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
+        if self.verdict.is_some() { &*TAKES_PROXIES } else { &[] }
     }
 
     fn verify_client_cert(
@@ -279,6 +287,10 @@ impl ClientCertVerifier for PeerVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.holder.get().verifier().verify_client(end_entity, intermediates, now);
+        let verified = match (verified, &self.verdict) {
+            (Err(usual), Some(verdict)) => verdict.judge(end_entity, intermediates, now, usual),
+            (verified, _) => verified,
+        };
         verified.map(|()| ClientCertVerified::assertion())
     }
 
@@ -297,6 +309,11 @@ impl ClientCertVerifier for PeerVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        // TLS has verified the certificate before the signature.
+        if self.verdict.as_ref().is_some_and(|verdict| verdict.found().is_some()) {
+            let algorithms = &provider().signature_verification_algorithms;
+            return verify_tls13_signature_with_raw_key(message, &public_key(cert)?, dss, algorithms);
+        }
         ServerCertVerifier::verify_tls13_signature(self, message, cert, dss)
     }
 

@@ -9,6 +9,7 @@
 //!   credentials in force at each handshake.
 //! - [`Proof`] tells whether a peer's identity is still valid: until other credentials are in force, and no longer than its
 //!   certificates.
+//! - [`ClientJudge`] accepts clients by other rules: [`Credentials::judged_by`]. [`Credentials::with_proxy`] shows a proxy certificate.
 //! - [`Trust`] may take certificates that authorities have revoked, and peers whose certificate is pinned.
 //! - Two ends that can exchange fingerprints over a trusted channel need no files and no authority: [`Credentials::pinned`].
 //! - [`Certificate`] shows the content of a certificate; [`Authority`] issues one, for sites without an authority.
@@ -20,9 +21,11 @@ mod certificate;
 mod chain;
 mod error;
 mod in_force;
+mod judge;
 mod pem;
 mod pinned;
 mod proof;
+mod proxy;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -30,6 +33,7 @@ mod trust;
 pub use authority::{Authority, Issued};
 pub use certificate::{Certificate, date};
 pub use error::CredentialsError;
+pub use judge::{ClientJudge, Judged};
 pub use pinned::{Ephemeral, Fingerprint, parse_fingerprint};
 pub use proof::{Identity, Proof};
 pub use trust::Trust;
@@ -37,6 +41,7 @@ pub use trust::Trust;
 pub(crate) use pem::certificates;
 
 use in_force::{ActiveCredentials, CredentialStore, OwnCertificate, PeerVerifier};
+use judge::Verdict;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::NoServerSessionStorage;
@@ -69,6 +74,7 @@ pub struct Credentials {
     files: Arc<Files>,
     holder: Arc<CredentialStore>,
     open: bool,
+    judge: Option<Arc<dyn ClientJudge>>,
 }
 
 /// The files that the credentials were loaded from.
@@ -76,13 +82,16 @@ pub struct Credentials {
 struct Files {
     /// The certificate and its key, if this end has them.
     own: Option<(PathBuf, PathBuf)>,
+    /// A user's proxy certificate with its key.
+    proxy: Option<PathBuf>,
     /// Whom it trusts.
     trust: Trust,
 }
 
 impl From<CredentialFiles> for Files {
     fn from(CredentialFiles { certificate, key, authorities }: CredentialFiles) -> Self {
-        Self { own: Some((certificate, key)), trust: Trust { authorities: Some(authorities), ..Trust::default() } }
+        let trust = Trust { authorities: Some(authorities), ..Trust::default() };
+        Self { own: Some((certificate, key)), proxy: None, trust }
     }
 }
 
@@ -100,7 +109,23 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`], as [`Credentials::load`].
     pub fn trusting(authorities: &Path) -> Result<Self, CredentialsError> {
-        Self::of(Files { own: None, trust: Trust { authorities: Some(authorities.to_owned()), ..Trust::default() } })
+        let trust = Trust { authorities: Some(authorities.to_owned()), ..Trust::default() };
+        Self::of(Files { own: None, proxy: None, trust })
+    }
+
+    /// The same for a user with a proxy certificate (RFC 3820) in `proxy`, with its key and its chain. Servers that take proxies
+    /// see it, and no others. Each handshake reads the file; a client whose proxy cannot be used shows none.
+    #[must_use]
+    pub fn with_proxy(&self, proxy: PathBuf) -> Self {
+        Self { files: Arc::new(Files { proxy: Some(proxy), ..Files::clone(&self.files) }), ..self.clone() }
+    }
+
+    /// Whether the proxy certificate in `file` could be shown at `now`.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]: it cannot be read, or has expired.
+    pub fn check_proxy(file: &Path, now: SystemTime) -> Result<(), CredentialsError> {
+        proxy::read(file, now).map(drop)
     }
 
     /// Loads a certificate and its key, with whom they trust.
@@ -108,19 +133,19 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`], as [`Credentials::load`].
     pub fn load_with(certificate: PathBuf, key: PathBuf, trust: Trust) -> Result<Self, CredentialsError> {
-        Self::of(Files { own: Some((certificate, key)), trust })
+        Self::of(Files { own: Some((certificate, key)), proxy: None, trust })
     }
 
     /// Credentials that present `own` and accept only a peer whose certificate has the fingerprint `peer`.
     pub fn pinned(own: &Ephemeral, peer: Fingerprint) -> Self {
-        let files = Files { own: None, trust: Trust::default() };
+        let files = Files { own: None, proxy: None, trust: Trust::default() };
         let holder = CredentialStore::new(ActiveCredentials::pinned(own, peer));
-        Self { files: Arc::new(files), holder: Arc::new(holder), open: false }
+        Self { files: Arc::new(files), holder: Arc::new(holder), open: false, judge: None }
     }
 
     fn of(files: Files) -> Result<Self, CredentialsError> {
         let holder = CredentialStore::new(ActiveCredentials::load(&files)?);
-        Ok(Self { files: Arc::new(files), holder: Arc::new(holder), open: false })
+        Ok(Self { files: Arc::new(files), holder: Arc::new(holder), open: false, judge: None })
     }
 
     /// The same credentials, which as a server also admit clients without a certificate. Such clients are
@@ -129,6 +154,12 @@ impl Credentials {
     #[must_use]
     pub fn open(&self) -> Self {
         Self { open: true, ..self.clone() }
+    }
+
+    /// The same credentials, which as a server also admit clients that `judge` accepts, if the authorities do not vouch for them.
+    #[must_use]
+    pub fn judged_by(&self, judge: Arc<dyn ClientJudge>) -> Self {
+        Self { judge: Some(judge), ..self.clone() }
     }
 
     /// Whether both were loaded from the same files of certificates, whatever the content was, and whomever they do not trust or have
@@ -163,7 +194,7 @@ impl Credentials {
 
     /// The proof for a handshake that begins now.
     pub fn proof(&self) -> Proof {
-        Proof::new(self.holder.clone())
+        Proof::new(self.holder.clone(), None)
     }
 
     /// The certificate in force, if this end has one.
@@ -222,26 +253,45 @@ impl Credentials {
             .with_protocol_versions(&[&TLS13])
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(PeerVerifier { holder: self.holder.clone(), open: false }))
-            .with_client_cert_resolver(Arc::new(OwnCertificate(self.holder.clone())));
+            .with_custom_certificate_verifier(self.verifier(false, None))
+            .with_client_cert_resolver(self.own_certificate());
         config.resumption = Resumption::disabled();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Arc::new(config)
     }
 
     /// The TLS configuration of a server. The client must present a certificate, unless these credentials are
-    /// [open](Credentials::open); the caller reads the client's name from the connection.
+    /// [open](Credentials::open); the caller reads the client's name from the connection. No judge is asked.
     pub fn server_config(&self, protocols: &[&[u8]]) -> Arc<ServerConfig> {
+        self.server(protocols, None)
+    }
+
+    /// The TLS configuration of a server for one handshake that begins now, and the proof of what the client shows in it.
+    pub fn server_handshake(&self, protocols: &[&[u8]]) -> (Arc<ServerConfig>, Proof) {
+        let verdict = self.judge.clone().map(|judge| Arc::new(Verdict::new(judge)));
+        let proof = Proof::new(self.holder.clone(), verdict.clone());
+        (self.server(protocols, verdict), proof)
+    }
+
+    fn server(&self, protocols: &[&[u8]], verdict: Option<Arc<Verdict>>) -> Arc<ServerConfig> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
-            .with_client_cert_verifier(Arc::new(PeerVerifier { holder: self.holder.clone(), open: self.open }))
-            .with_cert_resolver(Arc::new(OwnCertificate(self.holder.clone())));
+            .with_client_cert_verifier(self.verifier(self.open, verdict))
+            .with_cert_resolver(self.own_certificate());
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Arc::new(config)
+    }
+
+    fn verifier(&self, open: bool, verdict: Option<Arc<Verdict>>) -> Arc<PeerVerifier> {
+        Arc::new(PeerVerifier { holder: self.holder.clone(), open, verdict })
+    }
+
+    fn own_certificate(&self) -> Arc<OwnCertificate> {
+        Arc::new(OwnCertificate { holder: self.holder.clone(), proxy: self.files.proxy.clone() })
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::certificate::expires;
 use super::in_force::CredentialStore;
+use super::judge::{Judged, Verdict};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,8 @@ use tokio::time::timeout;
 pub struct Identity {
     /// The DNS names of the certificate's subject alternative name (RFC 6125).
     pub names: Vec<String>,
+    /// Who a [`ClientJudge`](super::ClientJudge) says it is; there are no names then.
+    pub subject: Option<String>,
     /// How long the identity stays valid.
     pub proof: Proof,
 }
@@ -24,7 +27,8 @@ const SLEEP: Duration = Duration::from_secs(60);
 
 /// Shows that a handshake has taken place under the credentials that were in force when it began.
 ///
-/// It is valid until other credentials are in force at this end, or one of the peer's certificates expires.
+/// It is valid until other credentials are in force at this end, one of the peer's certificates expires, or the judge of a client
+/// has other rules.
 /// After that a new handshake might fail: nothing new may start on the connection, while work in progress may
 /// finish.
 #[derive(Debug, Clone)]
@@ -32,11 +36,12 @@ pub struct Proof {
     holder: Arc<CredentialStore>,
     generation: u64,
     until: Option<SystemTime>,
+    verdict: Option<Arc<Verdict>>,
 }
 
 impl Proof {
-    pub(super) fn new(holder: Arc<CredentialStore>) -> Self {
-        Self { generation: holder.generation(), holder, until: None }
+    pub(super) fn new(holder: Arc<CredentialStore>, verdict: Option<Arc<Verdict>>) -> Self {
+        Self { generation: holder.generation(), holder, until: None, verdict }
     }
 
     /// The identity of a peer that presented `chain` in that handshake, which has verified it; anonymous if
@@ -46,10 +51,17 @@ impl Proof {
     }
 
     fn of_at(self, chain: &[CertificateDer<'_>], now: SystemTime) -> Identity {
+        if let Some(Judged { subject, until }) = self.verdict.as_ref().and_then(|verdict| verdict.found()).cloned() {
+            return Identity {
+                names: Vec::new(),
+                subject: Some(subject),
+                proof: Self { until: Some(until), ..self },
+            };
+        }
         let names = chain.first().map(|own| self.holder.get().names(own)).unwrap_or_default();
         // Ignore certificates that had already expired: verification succeeded without them.
         let until = chain.iter().filter_map(|one| expires(one)).filter(|until| *until > now).min();
-        Identity { names, proof: Self { until, ..self } }
+        Identity { names, subject: None, proof: Self { until, ..self } }
     }
 
     /// Whether the proof is valid now.
@@ -58,7 +70,9 @@ impl Proof {
     }
 
     fn counts_at(&self, now: SystemTime) -> bool {
-        self.generation == self.holder.generation() && self.until.is_none_or(|until| now < until)
+        self.generation == self.holder.generation()
+            && self.until.is_none_or(|until| now < until)
+            && self.verdict.as_ref().is_none_or(|verdict| verdict.counts())
     }
 
     /// Waits until the proof is no longer valid. Cancel safe.

@@ -181,10 +181,11 @@ impl Server {
     /// Accepts one connection, and hands on its streams until it or the listener ends.
     async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut over: watch::Receiver<Option<Code>>) {
         let from = incoming.remote_address();
-        let (gauge, proof) = (Gauge::new(), self.credentials.proof());
+        let gauge = Gauge::new();
+        let (crypto, proof) = self.credentials.server_handshake(&[self.protocol]);
         let windows = Windows::of(&self.profile);
         let ahead = Ahead::new(self.sources.enter(from.ip(), self.profile.handshake_buffer.0), windows.receive);
-        let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, &gauge, ahead.begin())).await {
+        let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, crypto, &gauge, ahead.begin())).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(reason)) => return self.refused(from, reason),
             Err(_) => return self.refused(from, "the handshake took too long".to_owned()),
@@ -225,9 +226,14 @@ impl Server {
     }
 
     /// Completes the handshake. The connection's initial receive window is `ahead` bytes.
-    async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>, ahead: u64) -> Result<Connection, String> {
-        let crypto =
-            QuicServerConfig::try_from(self.credentials.server_config(&[self.protocol])).map_err(|e| e.to_string())?;
+    async fn handshake(
+        &self,
+        incoming: Incoming,
+        crypto: Arc<rustls::ServerConfig>,
+        gauge: &Arc<Gauge>,
+        ahead: u64,
+    ) -> Result<Connection, String> {
+        let crypto = QuicServerConfig::try_from(crypto).map_err(|e| e.to_string())?;
         let mut config = self.base.clone();
         config.crypto = Arc::new(crypto);
         let payload = socket::payload(incoming.remote_address()).min(PAYLOAD_MAX);

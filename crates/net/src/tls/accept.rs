@@ -51,14 +51,12 @@ impl Offer {
 
 /// Wraps the connections of `under` in the protection that `offer` describes.
 pub fn listener(under: Box<dyn Listener>, credentials: &Credentials, offer: Offer) -> Box<dyn Listener> {
-    let config = credentials.server_config(&offer.protocols());
-    Box::new(Listening { under, config, credentials: credentials.clone(), offer })
+    Box::new(Listening { under, credentials: credentials.clone(), offer })
 }
 
 #[derive(Debug)]
 struct Listening {
     under: Box<dyn Listener>,
-    config: Arc<ServerConfig>,
     credentials: Credentials,
     offer: Offer,
 }
@@ -67,8 +65,7 @@ impl Listener for Listening {
     fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
         Box::pin(async {
             let (under, from) = self.under.accept().await?;
-            let (config, credentials) = (self.config.clone(), self.credentials.clone());
-            let pending = Arriving { under, config, credentials, offer: self.offer };
+            let pending = Arriving { under, credentials: self.credentials.clone(), offer: self.offer };
             Ok((Box::new(pending) as Box<dyn Pending>, from))
         })
     }
@@ -85,7 +82,6 @@ impl Listener for Listening {
 #[derive(Debug)]
 struct Arriving {
     under: Box<dyn Pending>,
-    config: Arc<ServerConfig>,
     credentials: Credentials,
     offer: Offer,
 }
@@ -101,7 +97,8 @@ impl Pending for Arriving {
             if self.offer.none && !begins_with_tls(&io).await? {
                 return Ok(io);
             }
-            secure(io, self.config, self.offer, self.credentials.proof()).await.map_err(|settling| match settling {
+            let (config, proof) = self.credentials.server_handshake(&self.offer.protocols());
+            secure(io, config, self.offer, proof).await.map_err(|settling| match settling {
                 Settling::Io(error) => error,
                 Settling::Fault(fault) => fault.into_io(),
             })

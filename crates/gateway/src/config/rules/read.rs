@@ -220,7 +220,7 @@ impl Reader<'_> {
         if nameable.has_users {
             return Ok(());
         }
-        let expected = "expected [users] with file = \"FILE\" (phoebus passwd makes it), an [[issuer]], or a [[peer]] with speaks_for";
+        let expected = "expected [users] with file = \"FILE\" (phoebus passwd makes it), an [[issuer]], [grid], or a [[peer]] with speaks_for";
         Err(self.at(text, format!("there are no users; {expected}")))
     }
 
