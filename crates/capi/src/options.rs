@@ -289,7 +289,7 @@ impl SessionOptions {
         };
         let loaded = match (settings.certificate.clone(), settings.key.clone()) {
             (Some(certificate), Some(key)) => Credentials::load(CredentialFiles { certificate, key, authorities }),
-            (None, None) => Credentials::trusting(&authorities),
+            (None, None) => Credentials::trusting(&authorities).map(|own| own.with_proxy(settings.proxy.clone())),
             _ => return Err(Failure::argument("certificate and key belong together, and one of them is not set")),
         };
         loaded.map(Some).map_err(|error| Failure::new(code::SYSTEM, error.to_string()))

@@ -114,7 +114,7 @@ impl AgentFileNames {
         }
         let any = format!("{namespace:x}-{:016x}", hash.0);
         hash.add(settings.first_hop.map(|hop| hop.to_string()).unwrap_or_default().as_bytes());
-        for file in [&settings.certificate, &settings.key, &settings.authorities] {
+        for file in [&settings.certificate, &settings.key, &settings.authorities, &settings.proxy] {
             hash.add(&text(file));
         }
         let own = format!("{any}-{:016x}", hash.0);

@@ -4,7 +4,6 @@ use crate::admin;
 use crate::audit::OpenFile;
 use crate::budget::Budget;
 use crate::config::{AUTO, Audit, Config, Listen};
-use crate::grid;
 use crate::issuers::Issuers;
 use crate::listening::{ClosingListeners, Running, Settling, bind, run, run_when_address_is_free};
 use crate::monitor;
@@ -82,7 +81,7 @@ impl Gateway {
             closing: Mutex::default(),
             tasks: Mutex::new(vec![
                 tokio::spawn(monitor::watch_sessions(shared.clone())),
-                tokio::spawn(grid::keep_lists(shared.clone())),
+                tokio::spawn(monitor::watch_revocations(shared.clone())),
                 tokio::spawn(shared.data.reservations.clone().keep()),
             ]),
             answering: Mutex::new(socket.map(|socket| tokio::spawn(admin::serve(shared.clone(), socket)))),

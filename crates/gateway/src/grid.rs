@@ -1,34 +1,32 @@
 //! Clients that show a Grid certificate or a proxy (RFC 3820): whether it counts. `crate::config::Grid` says whom it names.
 //!
 //! The handshakes of listeners with `auth = "grid"` ask [`GridJudge`], if the gateway's own authorities do not vouch for a client.
-//! Revocation lists are replaced by other programs, which tell nobody, so [`keep_lists`] looks for new ones.
+//! Revocation lists are replaced by other programs, which tell nobody, so `crate::monitor` looks for new ones.
 
 use crate::config::Grid;
-use crate::shared::{Phase, Shared};
 use phoebus_gsi::certificate::{Certificate, MAX_CHAIN};
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::proxy::verify::{ChainError, verify};
 use phoebus_net::credentials::{ClientJudge, Judged};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 /// Longest subject that counts, in bytes: the most that a message of the session protocol carries.
 const SUBJECT_MAX: usize = 1024;
-/// How often the directory of authorities is searched for new revocation lists. They come every few hours.
-const LOOK: Duration = Duration::from_secs(60);
 
 /// Judges by the `[grid]` in force.
 #[derive(Debug, Default)]
 pub(crate) struct GridJudge {
     in_force: RwLock<Option<Arc<Grid>>>,
-    generation: AtomicU64,
+    /// How often it has come to trust others.
+    changes: watch::Sender<u64>,
 }
 
 impl GridJudge {
     pub(crate) fn new(grid: Option<Arc<Grid>>) -> Self {
-        Self { in_force: RwLock::new(grid), generation: AtomicU64::new(0) }
+        Self { in_force: RwLock::new(grid), changes: watch::Sender::new(0) }
     }
 
     /// Judges by `grid` from now on. Clients that were accepted show their certificates anew, if it trusts others.
@@ -47,7 +45,7 @@ impl GridJudge {
     }
 
     fn trusts_others(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.changes.send_modify(|number| *number += 1);
     }
 
     fn grid(&self) -> Option<Arc<Grid>> {
@@ -55,7 +53,7 @@ impl GridJudge {
     }
 
     /// Looks for new revocation lists. It reads files.
-    fn look(&self) {
+    pub(crate) fn look(&self) {
         let Some(grid) = self.grid() else { return };
         let now = seconds(SystemTime::now());
         let looked = grid.trust.look(provider().signature_verification_algorithms.all, now);
@@ -71,8 +69,8 @@ impl GridJudge {
     }
 }
 
-impl ClientJudge for GridJudge {
-    fn judge(&self, chain: &[&[u8]], now: SystemTime) -> Result<Judged, String> {
+impl GridJudge {
+    fn examine(&self, chain: &[&[u8]], now: SystemTime) -> Result<Judged, String> {
         let grid = self.grid().ok_or("its certificate is no longer taken here")?;
         if chain.len() > MAX_CHAIN {
             return Err(ChainError::TooLong(chain.len()).to_string());
@@ -85,7 +83,10 @@ impl ClientJudge for GridJudge {
             return Err(format!("the proxy of {subject} is limited, and [grid] has limited = false"));
         }
         if subject.len() > SUBJECT_MAX {
-            return Err(format!("the subject of its certificate has {} bytes; at most {SUBJECT_MAX} count", subject.len()));
+            return Err(format!(
+                "the subject of its certificate has {} bytes; at most {SUBJECT_MAX} count",
+                subject.len()
+            ));
         }
         // Certificates that have expired already were superfluous.
         let ends = verified.chain().iter().map(Certificate::not_after).filter(|end| *end >= now);
@@ -93,26 +94,21 @@ impl ClientJudge for GridJudge {
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(last).unwrap_or(0).saturating_add(1));
         Ok(Judged { subject: subject.to_owned(), until })
     }
+}
 
-    fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+impl ClientJudge for GridJudge {
+    /// The client learns only that it is refused, as TLS has it. The reason is for the log.
+    fn judge(&self, chain: &[&[u8]], now: SystemTime) -> Result<Judged, String> {
+        let judged = self.examine(chain, now);
+        judged.inspect_err(|reason| info!("a client's Grid certificate is not accepted: {reason}"))
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 }
 
 fn seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     i64::try_from(since).unwrap_or(i64::MAX)
-}
-
-/// Looks for new revocation lists until the gateway ends.
-pub(crate) async fn keep_lists(shared: Arc<Shared>) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = shared.reached(Phase::Ending) => return,
-        }
-        let judge = shared.setup().transports.grid.clone();
-        // A slow disk holds no connection up.
-        let _ = tokio::task::spawn_blocking(move || judge.look()).await;
-    }
 }

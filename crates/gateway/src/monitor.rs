@@ -1,5 +1,5 @@
 //! Checks all sessions once a second: measures their rates, for `phoebus status`, and ends those that were idle for too
-//! long.
+//! long. Looks for new revocation lists once a minute.
 
 use crate::failure::Side;
 use crate::sessions::ActiveSession;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 /// Checks between two kernel queries about each connection: user time-outs are minutes.
 const RARELY: u32 = 5;
+/// Pause between two searches of `[grid]`'s directory for revocation lists. They come every few hours.
+const LISTS: Duration = Duration::from_secs(60);
 /// Pause between two warnings about certificates.
 const DAILY: Duration = Duration::from_secs(24 * 3600);
 
@@ -50,6 +52,19 @@ pub(crate) async fn watch_sessions(shared: Arc<Shared>) {
     }
     for live in shared.sessions.all() {
         live.end(Code::Terminated, "the gateway has shut down");
+    }
+}
+
+/// Looks for new revocation lists of Grid authorities until the gateway ends.
+pub(crate) async fn watch_revocations(shared: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LISTS) => {}
+            () = shared.reached(Phase::Ending) => return,
+        }
+        let judge = shared.setup().transports.grid.clone();
+        // A slow disk holds no connection up.
+        let _ = tokio::task::spawn_blocking(move || judge.look()).await;
     }
 }
 

@@ -4,7 +4,7 @@ use crate::pool::Pool;
 use crate::refusal::Refusal;
 use crate::shared::Setup;
 use phoebus_net::Stream;
-use phoebus_net::transport::Security;
+use phoebus_net::transport::{Identity, Security};
 use phoebus_proto::session::Code;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,7 +56,12 @@ impl<'a> PeerIdentity<'a> {
                 )
             }
             Self::Unproved(pool) => {
-                let shown = stream.identity().map(|identity| identity.names.join(", ")).unwrap_or_default();
+                // Names in a Grid certificate prove nothing to gateways.
+                let shown = |identity: &Identity| match &identity.subject {
+                    Some(subject) => subject.clone(),
+                    None => identity.names.join(", "),
+                };
+                let shown = stream.identity().map(shown).unwrap_or_default();
                 format!("the certificate of this connection is for {shown}, and not for {}", pool.peer.name)
             }
             _ if has < least => {

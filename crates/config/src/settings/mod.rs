@@ -15,6 +15,7 @@
 //! | `PHOEBUS_FIRST_HOP` | what carries the first hop: `quic`, `udt`, `tls` or `auto` by way of an agent, `tcp` without one ([`crate::agent`]) | an agent that runs, otherwise `tcp` |
 //! | `PHOEBUS_CA` | the authorities that may vouch for the first gateway, a PEM file | none |
 //! | `PHOEBUS_CERT`, `PHOEBUS_KEY` | this user's certificate and its key, PEM files, for gateways that want to see one | none |
+//! | `X509_USER_PROXY` | this user's proxy certificate, for gateways that ask for one, unless `PHOEBUS_CERT` is set | none |
 //! | `PHOEBUS_BANDWIDTH` | how much the gateways are asked to keep free for each session, such as `100mbit` | none |
 //! | `PHOEBUS_AGENT_IDLE` | how long an idle agent waits before it ends | `5m` |
 //! | `PHOEBUS_CACHE` | the file that remembers round trips for `PHOEBUS_BYPASS_RTT` | `~/.cache/phoebus/bypass` |
@@ -79,6 +80,8 @@ pub struct Settings {
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
+    /// This user's proxy certificate (RFC 3820) with its key, for gateways that ask for one.
+    pub proxy: Option<PathBuf>,
     /// Bandwidth to ask for with every session. Short paths then use gateways, too.
     pub bandwidth: Option<BitRate>,
     /// How long an idle agent runs.
@@ -103,6 +106,7 @@ impl Default for Settings {
             authorities: None,
             certificate: None,
             key: None,
+            proxy: None,
             bandwidth: None,
             agent_idle: AGENT_IDLE,
         }

@@ -5,7 +5,11 @@ use super::value::{bandwidth, congestion_control, file_name, mail_address, switc
 use super::{Key, Settings};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::Span;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Where Grid tools keep a user's proxy certificate.
+const GRID_PROXY: &str = "X509_USER_PROXY";
 
 /// A settings file, read by the caller.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +52,7 @@ impl Settings {
                 settings.apply(*key, &value).map_err(|why| wrong(environment(), *key, &why))?;
             }
         }
+        settings.proxy = variable(GRID_PROXY).map(PathBuf::from).filter(|_| settings.certificate.is_none());
         if settings.bandwidth.is_some() {
             if settings.fallback {
                 let problem = format!(

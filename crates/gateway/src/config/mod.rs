@@ -276,8 +276,9 @@ impl Config {
             )
         });
         let sources = || self.rules.iter().flat_map(|rule| rule.who.iter().flatten());
-        let has_users =
-            |listen: &Listen| listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. } | Mechanism::Token | Mechanism::Grid));
+        let has_users = |listen: &Listen| {
+            listen.auth.iter().any(|way| matches!(way, Mechanism::Scram { .. } | Mechanism::Token | Mechanism::Grid))
+        };
         let speaks_nobody = self.peers.values().all(|peer| peer.speaks_for.is_empty());
         let is_in_vain = sources().any(|source| matches!(source, Source::User(_) | Source::Group(_)))
             && !self.listeners.iter().any(has_users)

@@ -64,7 +64,9 @@ pub(super) fn read(config: &Config, question: &str) -> Result<(Request, Vec<Stri
                 "nobody can be {} at {}: its auth has no way to prove it",
                 principal.user, listener.address
             ));
-        } else if config.users.get(&principal.user).is_none() {
+        } else if config.users.get(&principal.user).is_none()
+            && !config.grid.as_ref().is_some_and(|grid| grid.has_user(&principal.user))
+        {
             notes.push(format!("{} is not in the users file", principal.user));
         }
     }

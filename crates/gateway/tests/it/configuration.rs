@@ -225,7 +225,7 @@ fn errors_name_file_line_and_column() {
         ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice with tcp"),
         (
             "auth = \"scarm\"",
-            "pg.toml:4:8: there is no auth \"scarm\" here; expected none, anonymous, certificate, scram, token, or",
+            "pg.toml:4:8: there is no auth \"scarm\" here; expected none, anonymous, certificate, scram, token, grid, or",
         ),
         ("auth = []", "pg.toml:4:8: auth is empty; expected none, anonymous"),
         ("auth = [\"anonymous\", \"anonymous\"]", "pg.toml:4:8: auth has \"anonymous\" twice"),
@@ -299,6 +299,9 @@ fn errors_name_file_line_and_column() {
             "[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]\n[[issuer]]\nurl = \"https://a.example\"\naudiences = [\"x\"]",
             "pg.toml:8:7: the issuer https://a.example stands here twice",
         ),
+        ("auth = \"grid\"", "pg.toml:4:8: auth \"grid\" needs certificates; expected [tls] with certificate, key and"),
+        ("[grid]\ncertificates = \"/no\"", "pg.toml:5:16: /no: No such file"),
+        ("[grid]\nmap = \"a\"", "pg.toml:5:1: unknown field `map`"),
         ("[datagrams]\naddresses = [\"pg1\"]", "pg.toml:5:14: \"pg1\" is not an address and port such as"),
         (
             "[datagrams]\naddresses = [\"239.1.1.1:7\"]",

@@ -9,6 +9,7 @@ use rustls::{CertificateError, DistinguishedName, Error, OtherError};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 
 /// Judges the certificates of clients that no authority of [`Trust`](super::Trust) vouches for.
 pub trait ClientJudge: fmt::Debug + Send + Sync {
@@ -18,8 +19,8 @@ pub trait ClientJudge: fmt::Debug + Send + Sync {
     /// Why it is not accepted: a sentence whose subject is a certificate. The client does not learn it.
     fn judge(&self, chain: &[&[u8]], now: SystemTime) -> Result<Judged, String>;
 
-    /// Another number each time that a chain which was accepted may no longer be.
-    fn generation(&self) -> u64;
+    /// Has another number each time that a chain which was accepted may no longer be. Lives as long as the judge.
+    fn changes(&self) -> watch::Receiver<u64>;
 }
 
 /// A client that a [`ClientJudge`] has accepted.
@@ -35,13 +36,17 @@ pub struct Judged {
 #[derive(Debug)]
 pub(super) struct Verdict {
     judge: Arc<dyn ClientJudge>,
+    changes: watch::Receiver<u64>,
+    /// The number when the handshake began.
     generation: u64,
     found: OnceLock<Judged>,
 }
 
 impl Verdict {
     pub(super) fn new(judge: Arc<dyn ClientJudge>) -> Self {
-        Self { generation: judge.generation(), judge, found: OnceLock::new() }
+        let changes = judge.changes();
+        let generation = *changes.borrow();
+        Self { judge, changes, generation, found: OnceLock::new() }
     }
 
     /// Judges a chain that the usual authorities did not accept because of `usual`.
@@ -73,7 +78,16 @@ impl Verdict {
 
     /// Whether the judge would still accept whom it has accepted.
     pub(super) fn counts(&self) -> bool {
-        self.found.get().is_none() || self.generation == self.judge.generation()
+        self.found.get().is_none() || self.generation == *self.changes.borrow()
+    }
+
+    /// Waits until the judge may no longer accept whom it has accepted; for ever if it has accepted nobody. Cancel safe.
+    pub(super) async fn changed(&self) {
+        if self.found.get().is_none() {
+            return std::future::pending().await;
+        }
+        // The judge, which has the sender, lives as long as `self`.
+        let _ = self.changes.clone().wait_for(|now| *now != self.generation).await;
     }
 }
 
@@ -131,5 +145,17 @@ mod tests {
         let (rest, name) = X509Name::from_der(TAKES_PROXIES[0].as_ref()).unwrap();
         assert!(rest.is_empty());
         assert_eq!(name.to_string(), "CN=Grid proxies (RFC 3820)");
+    }
+
+    #[test]
+    fn revocation_is_final() {
+        for (problem, is) in [
+            (CertificateError::Revoked, true),
+            (CertificateError::ExpiredRevocationList, true),
+            (CertificateError::UnknownIssuer, false),
+            (CertificateError::Expired, false),
+        ] {
+            assert_eq!(is_final(&Error::InvalidCertificate(problem.clone())), is, "{problem:?}");
+        }
     }
 }

@@ -113,11 +113,11 @@ impl Credentials {
         Self::of(Files { own: None, proxy: None, trust })
     }
 
-    /// The same for a user with a proxy certificate (RFC 3820) in `proxy`, with its key and its chain. Servers that take proxies
+    /// The same for a user with a proxy certificate (RFC 3820) in `proxy`, if any, with its key and its chain. Servers that take proxies
     /// see it, and no others. Each handshake reads the file; a client whose proxy cannot be used shows none.
     #[must_use]
-    pub fn with_proxy(&self, proxy: PathBuf) -> Self {
-        Self { files: Arc::new(Files { proxy: Some(proxy), ..Files::clone(&self.files) }), ..self.clone() }
+    pub fn with_proxy(&self, proxy: Option<PathBuf>) -> Self {
+        Self { files: Arc::new(Files { proxy, ..Files::clone(&self.files) }), ..self.clone() }
     }
 
     /// Whether the proxy certificate in `file` could be shown at `now`.

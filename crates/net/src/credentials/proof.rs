@@ -52,11 +52,7 @@ impl Proof {
 
     fn of_at(self, chain: &[CertificateDer<'_>], now: SystemTime) -> Identity {
         if let Some(Judged { subject, until }) = self.verdict.as_ref().and_then(|verdict| verdict.found()).cloned() {
-            return Identity {
-                names: Vec::new(),
-                subject: Some(subject),
-                proof: Self { until: Some(until), ..self },
-            };
+            return Identity { names: Vec::new(), subject: Some(subject), proof: Self { until: Some(until), ..self } };
         }
         let names = chain.first().map(|own| self.holder.get().names(own)).unwrap_or_default();
         // Ignore certificates that had already expired: verification succeeded without them.
@@ -81,7 +77,19 @@ impl Proof {
             let left = self.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
             let sleep = left.unwrap_or(SLEEP).min(SLEEP);
             // The result does not matter: the loop condition checks again.
-            let _ = timeout(sleep, self.holder.changed_from(self.generation)).await;
+            let judged = async {
+                match &self.verdict {
+                    Some(verdict) => verdict.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let changed = async {
+                tokio::select! {
+                    () = self.holder.changed_from(self.generation) => {}
+                    () = judged => {}
+                }
+            };
+            let _ = timeout(sleep, changed).await;
         }
     }
 }

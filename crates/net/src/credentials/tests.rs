@@ -1,9 +1,11 @@
 use super::*;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConnection, Error, ServerConnection};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const PROTOCOLS: &[&[u8]] = &[b"test/1"];
@@ -59,9 +61,19 @@ fn handshake(
     name: &str,
     server: &Credentials,
 ) -> (Result<(), Error>, Result<Vec<String>, Error>) {
+    let (of_client, of_server, shown) = handshake_with(client, name, server.server_config(PROTOCOLS));
+    (of_client, of_server.map(|()| shown.first().map(|own| certificate::names_in(own)).unwrap_or_default()))
+}
+
+/// The same with a configuration of the server; the third is what the client has shown.
+fn handshake_with(
+    client: &Credentials,
+    name: &str,
+    server: Arc<ServerConfig>,
+) -> (Result<(), Error>, Result<(), Error>, Vec<CertificateDer<'static>>) {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(client.client_config(PROTOCOLS), name).unwrap();
-    let mut server = ServerConnection::new(server.server_config(PROTOCOLS)).unwrap();
+    let mut server = ServerConnection::new(server).unwrap();
     let (mut of_client, mut of_server) = (Ok(()), Ok(()));
     for _ in 0..4 {
         let mut wire = Vec::new();
@@ -80,8 +92,8 @@ fn handshake(
         }
     }
     assert!(of_server.is_err() || of_client.is_err() || !(client.is_handshaking() || server.is_handshaking()));
-    let names = server.peer_certificates().map(|chain| certificate::names_in(&chain[0])).unwrap_or_default();
-    (of_client, of_server.map(|()| names))
+    let shown = server.peer_certificates().unwrap_or_default().to_vec();
+    (of_client, of_server, shown)
 }
 
 #[test]
@@ -298,4 +310,67 @@ fn open_server_admits_client_without_certificate() {
     let misled = Credentials::trusting(&other.path("ca.pem")).unwrap();
     let (of_client, _) = handshake(&misled, "pg1", &pg1.open());
     assert!(matches!(of_client, Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))), "{of_client:?}");
+}
+
+/// Accepts every chain.
+#[derive(Debug, Default)]
+struct Anybody(watch::Sender<u64>);
+
+impl ClientJudge for Anybody {
+    fn judge(&self, chain: &[&[u8]], now: SystemTime) -> Result<Judged, String> {
+        Ok(Judged { subject: format!("chain of {}", chain.len()), until: now + YEAR })
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+#[tokio::test]
+async fn judge_gives_strangers_a_subject_and_no_name() {
+    let (place, elsewhere) = (Place::new(), Place::of("another authority"));
+    let judge = Arc::new(Anybody::default());
+    let server = place.credentials("pg2").judged_by(judge.clone());
+    let mut files = elsewhere.issue("pg1", YEAR);
+    files.authorities = place.path("ca.pem");
+    let (config, proof) = server.server_handshake(PROTOCOLS);
+    let (client, done, shown) = handshake_with(&Credentials::load(files).unwrap(), "pg2", config);
+    assert_eq!((client, done), (Ok(()), Ok(())));
+    let stranger = proof.of(&shown);
+    assert_eq!((stranger.names, stranger.subject.as_deref()), (Vec::new(), Some("chain of 1")));
+    // Whom the authorities vouch for has a name, and the judge is not asked.
+    let (config, proof) = server.server_handshake(PROTOCOLS);
+    let (_, done, shown) = handshake_with(&place.credentials("pg1"), "pg2", config);
+    let known = proof.of(&shown);
+    assert_eq!((done, known.names, known.subject), (Ok(()), vec!["pg1".to_owned()], None));
+    assert!(stranger.proof.counts() && known.proof.counts());
+    assert!(timeout(Duration::from_millis(1), stranger.proof.lapsed()).await.is_err());
+    judge.0.send_modify(|number| *number += 1);
+    stranger.proof.lapsed().await;
+    assert!(!stranger.proof.counts() && known.proof.counts(), "the judge has other rules");
+}
+
+#[test]
+fn proxy_is_shown_to_who_takes_proxies() {
+    let place = Place::new();
+    let files = place.issue("ada", YEAR);
+    let both = [&files.certificate, &files.key].map(|file| fs::read_to_string(file).unwrap()).concat();
+    write_key(&place.path("proxy"), &both);
+    let client = Credentials::trusting(&files.authorities).unwrap().with_proxy(Some(place.path("proxy")));
+    let plain = place.credentials("pg2").open();
+    let judged = plain.judged_by(Arc::new(Anybody::default()));
+    let shown = |server: &Credentials| handshake_with(&client, "pg2", server.server_handshake(PROTOCOLS).0).2.len();
+    assert_eq!((shown(&plain), shown(&judged)), (0, 1));
+    // The file is read again, and one that cannot be used is not shown.
+    fs::set_permissions(place.path("proxy"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(shown(&judged), 0);
+    let now = SystemTime::now();
+    let problem = |now| Credentials::check_proxy(&place.path("proxy"), now).unwrap_err().to_string();
+    assert!(problem(now).contains("chmod 600"));
+    write_key(&place.path("proxy"), &both);
+    assert!(Credentials::check_proxy(&place.path("proxy"), now).is_ok());
+    assert!(problem(now + 2 * YEAR).contains("the proxy expired on"));
+    let other = fs::read_to_string(place.issue("bob", YEAR).key).unwrap();
+    write_key(&place.path("proxy"), &(fs::read_to_string(&files.certificate).unwrap() + &other));
+    assert!(problem(now).contains("is not the private key"));
 }

@@ -35,7 +35,7 @@ use std::io::Write;
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Longest interval between checks whether the agent is used.
@@ -143,7 +143,8 @@ impl Plan {
         let mut addresses = gateway.addresses().into_iter();
         let running = Running { addresses: [addresses.next(), addresses.next()], secret };
         let mut claim = Claim::make(&self.agents, &running)?;
-        self.announce(detached, &note)?;
+        let notes: Vec<String> = self.unusable_proxy().into_iter().chain((!note.is_empty()).then_some(note)).collect();
+        self.announce(detached, &notes.join("; "))?;
         let idle = self.settings.agent_idle;
         let mut used = Instant::now();
         loop {
@@ -189,6 +190,17 @@ impl Plan {
         // A gateway that cannot be reached is not waited for.
         gateway.end().await;
         Err(Exit::with(exit::UNREACHABLE, format!("no first hop by {} to {}: {why}", self.first_hop, self.gateway)))
+    }
+
+    /// The note about a proxy certificate that no gateway can be shown.
+    fn unusable_proxy(&self) -> Option<String> {
+        let file = self.settings.proxy.as_deref().filter(|_| self.credentials.is_some())?;
+        let problem = match file.is_absolute() {
+            // The agent has left the working directory.
+            false => format!("\"{}\" is not an absolute file name", file.display()),
+            true => Credentials::check_proxy(file, SystemTime::now()).err()?.to_string(),
+        };
+        Some(format!("gateways are shown no Grid proxy (X509_USER_PROXY): {problem}"))
     }
 
     /// The gateway's port for the first hop.
@@ -288,7 +300,7 @@ fn credentials(settings: &Settings, first_hop: FirstHop, gateway: &Endpoint) -> 
     };
     let loaded = match (settings.certificate.clone(), settings.key.clone()) {
         (Some(certificate), Some(key)) => Credentials::load(CredentialFiles { certificate, key, authorities }),
-        (None, None) => Credentials::trusting(&authorities),
+        (None, None) => Credentials::trusting(&authorities).map(|own| own.with_proxy(settings.proxy.clone())),
         (Some(_), None) => return Err(lacks(Key::Certificate, Key::PrivateKey, "--key")),
         (None, Some(_)) => return Err(lacks(Key::PrivateKey, Key::Certificate, "--cert")),
     };

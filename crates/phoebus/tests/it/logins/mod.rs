@@ -1,5 +1,6 @@
 //! Users who log in at gateways, from the command line.
 
+mod grid;
 mod passwords;
 mod tokens;
 
