@@ -354,6 +354,10 @@ impl<'a> Open<'a> {
         }
         let session = session.ok_or("the session identifier is missing")?;
         let destination = destination.ok_or("the destination is missing")?;
+        if principal.subject.is_empty() {
+            // Rules, records and the audit agree on whether somebody asks.
+            principal = PrincipalRef::default();
+        }
         Ok(Self {
             session,
             destination,

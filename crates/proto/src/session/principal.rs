@@ -80,6 +80,9 @@ impl fmt::Display for Principal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::session::SessionId;
+    use crate::session::message::{Message, Open};
 
     #[test]
     fn people_see_who_how_and_on_whose_word() {
@@ -91,5 +94,23 @@ mod tests {
         assert_eq!(ada.to_string(), "ada (certificate ada.users.example), by pg1");
         assert_eq!(Principal::new("", "old").to_string(), "old");
         assert_eq!(ada.lend(|lent| lent.to_owned()), ada);
+    }
+
+    /// Else somebody would open sessions as a user, and be written down as nobody.
+    #[test]
+    fn messages_have_nobody_without_a_subject() {
+        let groups = ["physics"];
+        for (subject, expected) in [("", ""), ("ada", "ada")] {
+            let principal =
+                PrincipalRef { method: "token", subject, user: "ada", groups: List::new(&groups), spoken_for_by: "" };
+            let to: Endpoint = "host.example:22".parse().unwrap();
+            let open = Open { principal, ..Open::new(SessionId([1; 16]), to.as_ref()) };
+            let mut out = [0; 512];
+            let len = Message::Open(open).encode(&mut out).unwrap();
+            let Message::Open(read) = Message::decode(&out[4..len]).unwrap() else { panic!("another message") };
+            let read = read.principal.to_owned();
+            assert_eq!((&*read.user, read.is_nobody()), (expected, expected.is_empty()));
+            assert_eq!(read.groups.is_empty(), expected.is_empty());
+        }
     }
 }
