@@ -28,6 +28,9 @@ const REQUEST_MAX: usize = 4096;
 /// Longest wait for the first request of a connection. Programs send it at once.
 const FIRST_LINE: Duration = Duration::from_secs(5);
 
+/// Longest wait for the addresses of a name, so that the answer comes before the asker has given up.
+const LOOKUP: Duration = Duration::from_secs(3);
+
 #[derive(Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 enum Command {
@@ -131,7 +134,8 @@ async fn answer(shared: &Shared, stream: &UnixStream, asked: &AtomicBool) -> io:
                 Ok(Command::Status) => serde_json::to_vec(&Status::of(shared))?,
                 Ok(Command::Explain { session }) => {
                     let setup = shared.setup();
-                    match explain_by(&setup.config, &setup.names, &session).await {
+                    let limit = setup.config.limits.resolve_timeout.0.min(LOOKUP);
+                    match explain_by(&setup.config, (&setup.names, limit), &session).await {
                         Ok(explanation) => serde_json::to_vec(&explanation)?,
                         Err(error) => complaint(&error)?,
                     }

@@ -1,17 +1,18 @@
 //! Limits by user, group, source and peer (P25, P28): how much each account uses, and what a session takes of it.
 //!
-//! A session counts for all accounts that it belongs to: what a peer brings counts for the peer, and for the user if the peer is
-//! believed about them. Otherwise a peer could use up what belongs to somebody else. All is taken before the next hop is
-//! connected, or nothing.
+//! A session counts for all accounts that it belongs to: what a peer brings counts for the peer, for the user and for groups if the
+//! peer is believed about them, and for sources of the peer's own. So a peer uses up nothing that belongs to somebody else. It can
+//! name another source each time: only the limit for the peer bounds it. All is taken before the next hop is connected, or nothing.
+//! What counts sessions by time is given back if none opens.
 
 use crate::config::{Account, Config, Limit};
 use crate::refusal::Refusal;
 use crate::request::Request;
-use crate::rules::is_believed;
+use crate::rules::Belief;
 use phoebus_proto::session::Code;
 use phoebus_proto::units::ByteSize;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const CERTIFICATE: &str = "certificate";
 /// The least number of accounts at which those without use are looked for.
 const SWEEP: usize = 1024;
+/// The most accounts that are remembered without sessions, for their sessions per second. A peer can name any source.
+const IDLE_MAX: usize = 100_000;
 
 /// What an account uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +87,7 @@ impl Opened {
 pub(crate) struct Taken {
     accounts: Arc<Accounts>,
     taken: Vec<(Account, u64)>,
+    has_opened: bool,
 }
 
 /// The accounts of `request` that have limits.
@@ -92,20 +96,24 @@ pub(crate) fn accounts_of<'a>(config: &'a Config, request: &Request) -> Vec<(Acc
     if limits.is_empty() {
         return Vec::new();
     }
-    let principal = Some(&request.principal).filter(|principal| is_believed(config, principal));
-    let user = principal.and_then(|principal| match principal.user.as_str() {
-        "" if principal.method == CERTIFICATE => Some(Account::Certificate(principal.subject.clone())),
+    let principal = &request.principal;
+    let belief = Belief::of(config, principal);
+    let user = match principal.user.as_str() {
+        "" if principal.method == CERTIFICATE && belief.in_all(principal) => {
+            Some(Account::Certificate(principal.subject.clone()))
+        }
         // Who has given no more than an address is not known.
         "" => None,
-        user => Some(Account::User(user.to_owned())),
-    });
-    // Only users are in groups.
-    let groups = principal.filter(|principal| !principal.user.is_empty());
-    let groups = groups.map(|principal| &principal.groups[..]).unwrap_or_default();
-    let named = user.into_iter().chain(groups.iter().cloned().map(Account::Group));
+        user => Some(Account::User(user.to_owned())).filter(|_| belief.in_user(principal)),
+    };
+    // Only users are in groups, and in each once, whatever a peer says.
+    let groups: BTreeSet<&String> = principal.groups.iter().filter(|_| !principal.user.is_empty()).collect();
+    let groups = groups.into_iter().filter(|group| belief.in_group(principal, group));
+    let named = user.into_iter().chain(groups.cloned().map(Account::Group));
     let named = named.chain(request.peer.clone().map(Account::Peer));
     let mut all: Vec<_> = named.filter_map(|account| Some((limits.of(&account)?, account))).collect();
-    all.extend(limits.of_source(request.source()).map(|(account, limit)| (limit, account)));
+    let source = limits.of_source(request.source(), request.peer.as_deref());
+    all.extend(source.map(|(account, limit)| (limit, account)));
     all.extend(limits.total().map(|limit| (limit, Account::Gateway)));
     all.into_iter().map(|(limit, account)| (account, limit)).collect()
 }
@@ -139,7 +147,7 @@ impl Accounts {
             taken.push((account, bytes));
         }
         used.sweep(now);
-        Ok(Taken { accounts: self.clone(), taken })
+        Ok(Taken { accounts: self.clone(), taken, has_opened: false })
     }
 
     /// What is in use, the most used first.
@@ -197,17 +205,48 @@ impl Used {
             return;
         }
         self.accounts.retain(|_, own| own.is_used(now));
-        self.sweep = self.accounts.len() * 2;
+        let mut idle: Vec<Instant> = self.accounts.values().filter_map(Use::idle_since).collect();
+        if idle.len() > IDLE_MAX {
+            // Some more than are too many, since all are looked at for that.
+            let spared = idle.len() - IDLE_MAX + IDLE_MAX / 8;
+            let (_, last, _) = idle.select_nth_unstable(spared - 1);
+            let last = *last;
+            self.accounts.retain(|_, own| own.idle_since().is_none_or(|since| since > last));
+        }
+        let most = self.accounts.len() - self.idle() + IDLE_MAX;
+        self.sweep = (self.accounts.len() * 2).min(most + 1);
+    }
+
+    /// How many have no sessions.
+    fn idle(&self) -> usize {
+        self.accounts.values().filter(|own| own.sessions == 0).count()
     }
 }
 
 impl Use {
+    /// When the last session was opened, if there is none any more.
+    fn idle_since(&self) -> Option<Instant> {
+        self.opened.filter(|_| self.sessions == 0).map(|opened| opened.at)
+    }
+
+    /// Undoes that a session was opened.
+    fn give_back(&mut self) {
+        if let Some(opened) = &mut self.opened {
+            opened.left = (opened.left + 1.0).min(opened.rate.max(1.0));
+        }
+    }
+
     fn is_used(&self, now: Instant) -> bool {
         self.sessions > 0 || self.opened.is_some_and(|opened| !opened.at(now).is_full())
     }
 }
 
 impl Taken {
+    /// The session has opened: from now on it counts among those of its second.
+    pub(crate) fn opened(&mut self) {
+        self.has_opened = true;
+    }
+
     /// The accounts that the session counts for, besides the whole gateway.
     pub(crate) fn accounts(&self) -> Vec<Account> {
         let accounts = self.taken.iter().map(|(account, _)| account);
@@ -225,6 +264,9 @@ impl Drop for Taken {
             let Some(own) = used.accounts.get_mut(account) else { continue };
             own.sessions = own.sessions.saturating_sub(1);
             own.memory = own.memory.saturating_sub(*memory);
+            if !self.has_opened {
+                own.give_back();
+            }
             if !own.is_used(Instant::now()) {
                 used.accounts.remove(account);
             }
@@ -236,6 +278,9 @@ impl Drop for Taken {
 mod tests {
     use super::*;
     use crate::config::{Kind, Whom};
+    use phoebus_proto::endpoint::Endpoint;
+    use phoebus_proto::session::message::Open;
+    use phoebus_proto::session::{Principal, SessionId};
 
     fn limit() -> Limit {
         Limit { number: 2, ..Limit::empty(Whom::Each(Kind::User)) }
@@ -250,7 +295,14 @@ mod tests {
         let accounts = Arc::<Accounts>::default();
         let limit = Limit { rate_of_sessions: Some(2.0), ..limit() };
         let start = Instant::now();
-        let take = |ms| accounts.take(vec![(user(1), &limit)], 0, start + Duration::from_millis(ms)).map(drop);
+        let take = |ms| {
+            let taken = accounts.take(vec![(user(1), &limit)], 0, start + Duration::from_millis(ms));
+            taken.map(|mut taken| taken.opened())
+        };
+        // Those that do not open take nothing.
+        for _ in 0..9 {
+            drop(accounts.take(vec![(user(1), &limit)], 0, start).unwrap());
+        }
         assert!(take(0).is_ok() && take(0).is_ok());
         let refusal = take(0).unwrap_err();
         assert_eq!(refusal.code, Code::Limit);
@@ -284,17 +336,52 @@ mod tests {
     }
 
     #[test]
+    fn sources_that_peers_name_are_counted_apart_and_groups_once() {
+        let text = "name = \"pg\"\n[[listen]]\naddress = \"127.0.0.1:5006\"\n[[peer]]\nname = \"pg1\"\n\
+                    address = \"pg1.example\"\nsecurity = \"none\"\n[[limit]]\neach = \"source\"\nsessions = 1\n\
+                    [[limit]]\neach = \"group\"\nsessions = 1\n";
+        let config = Config::parse(text, "pg.toml".as_ref()).unwrap();
+        let [to, origin]: [Endpoint; 2] = ["host.example:22", "192.0.2.9:5"].map(|text| text.parse().unwrap());
+        let open = Open { origin: Some(origin.as_ref()), ..Open::new(SessionId([1; 16]), to.as_ref()) };
+        let groups = ["physics", "physics"].map(str::to_owned).to_vec();
+        let ada = Principal { user: "ada".to_owned(), groups, ..Principal::new("token", "ada") };
+        let accounts = |from: [u8; 4], peer| {
+            let request = Request::new(&open, (from, 5).into(), peer, ada.clone());
+            accounts_of(&config, &request).into_iter().map(|(account, _)| account.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(accounts([192, 0, 2, 9], None), ["group physics", "source 192.0.2.9"]);
+        assert_eq!(accounts([192, 0, 2, 1], Some("pg1")), ["source 192.0.2.9 of peer pg1"]);
+    }
+
+    #[test]
     fn accounts_without_use_are_forgotten() {
         let accounts = Arc::<Accounts>::default();
         let limit = Limit { rate_of_sessions: Some(1.0), ..limit() };
         let start = Instant::now();
         for n in 0..10_000 {
             let at = start + Duration::from_millis(n.into());
-            drop(accounts.take(vec![(user(n), &limit)], 0, at).unwrap());
+            accounts.take(vec![(user(n), &limit)], 0, at).unwrap().opened();
         }
         // Those of the last second, and as many that wait to be swept.
         let kept = accounts.lock().accounts.len();
         assert!(kept <= 3000, "{kept}");
+        // Where many have to be remembered, the oldest are not.
+        let accounts = Arc::<Accounts>::default();
+        let limit = Limit { rate_of_sessions: Some(1e-4), ..limit };
+        let mut first = accounts.take(vec![(user(u32::MAX), &limit)], 0, start).unwrap();
+        first.opened();
+        for n in 0..IDLE_MAX as u32 + 50_000 {
+            let at = start + Duration::from_micros(n.into());
+            accounts.take(vec![(user(n), &limit)], 0, at).unwrap().opened();
+        }
+        let used = accounts.lock();
+        assert!(used.accounts.len() <= IDLE_MAX + 2, "{}", used.accounts.len());
+        let newest = user(IDLE_MAX as u32 + 49_999);
+        assert!(!used.accounts.contains_key(&user(0)) && used.accounts.contains_key(&newest));
+        drop(used);
+        // One with a session stays.
+        assert_eq!(accounts.status().len(), 1);
+        drop(first);
         assert!(size_of::<(Account, Use)>() <= 256, "{} bytes", size_of::<(Account, Use)>());
     }
 }

@@ -8,16 +8,12 @@
 //! denies an address also where a translator on the path would lead to it.
 
 use crate::config::{
-    ANY, Action, Config, Pattern, Peer, Rule, RulePlace, Source, Table, addresses_reached, is_private,
+    ANY, Action, Config, Pattern, Rule, RulePlace, Source, SpokenFor, Table, addresses_reached, is_known_by, is_private,
 };
 use crate::request::Request;
 use phoebus_proto::endpoint::HostRef;
 use phoebus_proto::session::Principal;
-use phoebus_proto::session::auth::scram;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// The name of all SCRAM mechanisms in rules.
-const SCRAM: &str = "scram";
 
 /// What rules say.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,55 +113,79 @@ fn fitting_user<'a>(config: &'a Config, request: &Request) -> impl Iterator<Item
 }
 
 /// Whether a rule is for the requester and the destination's port.
-fn is_for<'r>(config: &Config, request: &'r Request) -> impl Fn(&&Rule) -> bool + use<'r> {
+fn is_for<'c, 'r>(config: &'c Config, request: &'r Request) -> impl Fn(&&Rule) -> bool + use<'c, 'r> {
     let port = request.destination.port;
-    // A claim that is to the claimant's disadvantage needs no proof.
-    let is_believed = is_believed(config, &request.principal);
+    let belief = Belief::of(config, &request.principal);
     move |rule| {
-        let is_of = |source: &Source| fits(source, request, is_believed || rule.action != Action::Allow);
+        // A claim that is to the claimant's disadvantage needs no proof.
+        let belief = if rule.action == Action::Allow { belief } else { Belief::All };
+        let is_of = |source: &Source| fits(source, request, belief);
         (rule.ports.is_empty() || rule.ports.iter().any(|ports| ports.contains(&port)))
             && rule.who.iter().all(|any| any.iter().any(is_of))
     }
 }
 
 /// Whether `source` is who requests, and how.
-fn fits(source: &Source, request: &Request, is_believed: bool) -> bool {
+fn fits(source: &Source, request: &Request, belief: Belief<'_>) -> bool {
+    let principal = &request.principal;
+    let is_user = !principal.user.is_empty();
     match source {
         Source::Net(net) => net.contains(request.from.ip()),
         Source::Peer(name) => request.peer.as_ref() == Some(name),
         Source::Certificate(proved) => proved.fits(&request.proved),
-        Source::User(_) | Source::Group(_) | Source::Method(_) => {
-            is_believed && is_principal(source, &request.principal)
-        }
+        Source::User(name) => is_user && (name == ANY || *name == principal.user) && belief.in_user(principal),
+        Source::Group(name) => is_user && principal.groups.contains(name) && belief.in_group(principal, name),
+        Source::Method(name) => is_known_by(principal, name) && belief.in_all(principal),
         Source::Listener(addr) => request.arrival.listener == Some(*addr),
         Source::Transport(name) => *request.arrival.transport == **name,
         Source::Security(security) => request.arrival.security == *security,
     }
 }
 
-/// Whether `source` names this principal.
-fn is_principal(source: &Source, principal: &Principal) -> bool {
-    let is_user = !principal.user.is_empty();
-    match source {
-        Source::User(name) => is_user && (name == ANY || *name == principal.user),
-        Source::Group(name) => is_user && principal.groups.contains(name),
-        Source::Method(name) if name == SCRAM => [scram::PLAIN, scram::PLUS].contains(&principal.method.as_str()),
-        Source::Method(name) => !principal.is_nobody() && *name == principal.method,
-        _ => false,
-    }
+/// What this gateway believes of what a principal is said to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Belief<'a> {
+    /// All: it has proved itself here.
+    All,
+    /// That for which a peer may speak (P12).
+    Spoken(&'a [SpokenFor]),
 }
 
-/// Whether this gateway takes the principal for who it says: it has proved itself here, or to a peer that may speak for it (P12).
-pub(crate) fn is_believed(config: &Config, principal: &Principal) -> bool {
-    let by = &principal.spoken_for_by;
-    let speaks = |peer: &Peer| peer.speaks_for.iter().any(|whom| whom.covers(principal));
-    by.is_empty() || config.peers.get(by).is_some_and(speaks)
+impl<'a> Belief<'a> {
+    /// About `principal`, by who says so.
+    pub(crate) fn of(config: &'a Config, principal: &Principal) -> Self {
+        let by = &principal.spoken_for_by;
+        let spoken = || config.peers.get(by).map_or(&[][..], |peer| &peer.speaks_for);
+        if by.is_empty() { Self::All } else { Self::Spoken(spoken()) }
+    }
+
+    /// Whether it is this user.
+    pub(crate) fn in_user(self, principal: &Principal) -> bool {
+        self.by(|whom| whom.covers_user(principal))
+    }
+
+    /// Whether it is in `group`.
+    pub(crate) fn in_group(self, principal: &Principal, group: &str) -> bool {
+        self.by(|whom| whom.covers_group(principal, group))
+    }
+
+    /// Whether all of it is so, such as the method and the subject.
+    pub(crate) fn in_all(self, principal: &Principal) -> bool {
+        self.by(|whom| whom.covers_all(principal))
+    }
+
+    fn by(self, covers: impl Fn(&SpokenFor) -> bool) -> bool {
+        match self {
+            Self::All => true,
+            Self::Spoken(all) => all.iter().any(covers),
+        }
+    }
 }
 
 /// Whether a rule could allow something to a client that is no peer, and that makes this request.
 pub(crate) fn may_ask(config: &Config, request: &Request) -> bool {
     let Principal { user, groups, .. } = &request.principal;
-    let is_from = |rule: &&Rule| rule.who.iter().all(|any| any.iter().any(|source| fits(source, request, true)));
+    let is_from = |rule: &&Rule| rule.who.iter().all(|any| any.iter().any(|source| fits(source, request, Belief::All)));
     config.rules.for_user(user, groups).filter(|rule| rule.action == Action::Allow).any(|rule| is_from(&rule))
 }
 
@@ -184,6 +204,7 @@ mod tests {
     use super::*;
     use phoebus_proto::endpoint::Endpoint;
     use phoebus_proto::session::SessionId;
+    use phoebus_proto::session::auth::scram;
     use phoebus_proto::session::message::Open;
     use std::fmt::Write as _;
     use std::time::Instant;

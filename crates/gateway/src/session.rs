@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::relay::{Broken, End, Means, Relay};
 use crate::request::{Arrival, Request};
 use crate::requirements;
-use crate::reserve::{Bounds, InsufficientRate, Neighbour, Segment};
+use crate::reserve::{Bounds, CannotHold, Neighbour, Segment};
 use crate::route;
 use crate::sessions::{ActiveSession, SessionDatagrams, SessionGuard, SessionInfo};
 use crate::shared::{Phase, Setup, Shared};
@@ -93,14 +93,20 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, mut request: Request, w
         }
         () = shared.reached(Phase::Ending) => Err(Refusal::new(Code::Draining, "the gateway has shut down")),
     };
-    match &prepared {
-        Ok(ready) => audit(shared, setup, &request, Some(ready.listed.facts.rule), Outcome::Opened, None),
-        Err(refusal) => audit(shared, setup, &request, allowed, Outcome::Refused, Some(refusal)),
-    }
     match prepared {
-        Ok(ready) if way.granted(setup, &ready).await => Opening::Open(ready),
-        Ok(_) => Opening::Gone,
+        Ok(mut ready) => {
+            let rule = Some(ready.listed.facts.rule);
+            let knows = way.granted(setup, &ready).await;
+            let outcome = if knows { Outcome::Opened } else { Outcome::Abandoned };
+            audit(shared, setup, &request, rule, outcome, None);
+            if !knows {
+                return Opening::Gone;
+            }
+            ready.slot.1.opened();
+            Opening::Open(ready)
+        }
         Err(refusal) => {
+            audit(shared, setup, &request, allowed, Outcome::Refused, Some(&refusal));
             log_refused(setup, &request, &refusal);
             match way.refused(setup, refusal).await {
                 true => Opening::Refused,
@@ -192,7 +198,7 @@ async fn prepare(
     let listed = shared.sessions.list(live);
     let booked = request.requirements.rate;
     let reservations = &shared.data.reservations;
-    listed.hold(reservations, booked).map_err(|too_much| insufficient(request, too_much))?;
+    listed.hold(reservations, booked).map_err(|why| cannot_hold(request, why))?;
     hop.rate = booked.or_else(|| reservations.rate(&onward));
     Ok(Box::new(Ready { hop, offer, mode: request.mode, datagrams: grant, listed, slot: (slot, taken) }))
 }
@@ -250,10 +256,18 @@ fn came_by(request: &Request, settings: &ListenerSettings) -> Segment {
     Segment { profile: settings.profile.clone(), neighbour }
 }
 
-/// The refusal if others hold the requested bandwidth.
-fn insufficient(request: &Request, too_much: InsufficientRate) -> Refusal {
-    let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(too_much.free));
-    let of = too_much.account.map(|account| format!(" of {account}")).unwrap_or_default();
+/// The refusal if others hold the requested bandwidth, or a transport holds none.
+fn cannot_hold(request: &Request, why: CannotHold) -> Refusal {
+    let (free, account) = match why {
+        CannotHold::Insufficient { free, account } => (free, account),
+        CannotHold::Transport(account) => {
+            let reason =
+                format!("the bandwidth of {account} is limited, and a transport of this session cannot hold it");
+            return Refusal::new(Code::Requirement, reason);
+        }
+    };
+    let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(free));
+    let of = account.map(|account| format!(" of {account}")).unwrap_or_default();
     let reason = format!("{wanted} was requested, but only {free}{of} is not reserved yet");
     let limits = Requirements { rate: Some(free.0), ..Requirements::default() };
     Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) }

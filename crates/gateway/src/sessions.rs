@@ -5,7 +5,7 @@ use crate::failure::{Failure, Side};
 use crate::liveness::{DeadConnections, is_believed};
 use crate::path_metrics::CounterSnapshot;
 use crate::pool::Pool;
-use crate::reserve::{Bounds, InsufficientRate, Reservation, Reservations};
+use crate::reserve::{Bounds, CannotHold, Reservation, Reservations};
 use crate::slots::Slot;
 use crate::transports::shows_death;
 use phoebus_net::datagram_relay::{Relayed, RelayedFlow};
@@ -183,7 +183,7 @@ impl ActiveSession {
 
     /// Limits its connections to their parts of the rates that bound it, where that is not done yet; to `booked` on
     /// both sides, if a bandwidth was requested.
-    pub(crate) fn hold(&self, reservations: &Arc<Reservations>, booked: Option<u64>) -> Result<(), InsufficientRate> {
+    pub(crate) fn hold(&self, reservations: &Arc<Reservations>, booked: Option<u64>) -> Result<(), CannotHold> {
         let _ = self.reservations.set(reservations.clone());
         let mut held = self.held();
         if held.is_over {

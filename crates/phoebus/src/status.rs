@@ -25,7 +25,8 @@ const ACCOUNTS_SHOWN: usize = 10;
 /// Show what a gateway on this machine is doing: sessions with their hops and rates, totals, connections to peers
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 shown; 1 the gateway cannot be asked; 2 wrong options.
+Exit codes: 0 shown, and with --explain answered, whatever the decision is; 1 the gateway cannot be asked, or not that;
+2 wrong options.
 
 Example:
   phoebus status --gateway /run/phoebus/gateway.sock --json | jq .totals
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SOCKET", env = ADMIN_SOCKET, default_value = "/run/phoebus/gateway.sock")]
     gateway: PathBuf,
     /// Say instead what would become of a session there: 'user=ada from=192.0.2.7 to=host:22'. Further keys: group, method,
-    /// certificate, peer, listener, transport, security
+    /// certificate, peer, origin, listener, transport, security
     #[arg(long, value_name = "SESSION")]
     explain: Option<String>,
     /// Print JSON

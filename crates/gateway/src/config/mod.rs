@@ -37,7 +37,7 @@ pub use pattern::{Pattern, Proved};
 pub use range::Net;
 pub(crate) use range::{addresses_reached, is_local, is_private};
 pub use raw::{ClientCertificate, Limits, Log, LogFormat, LogLevel, Mechanism, Pool};
-pub(crate) use rules::ANY;
+pub(crate) use rules::{ANY, is_known_by};
 pub use rules::{Action, Rule, RulePlace, Rules, Source, Table};
 
 use crate::local_acceptor::LocalAcceptor;
@@ -192,23 +192,40 @@ pub struct Peer {
 /// Whom a peer may speak for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpokenFor {
-    /// This user.
+    /// This user, but not the user's groups.
     User(String),
-    /// The users of this group, as the peer says.
+    /// That users are in this group, but not who they are.
     Group(String),
-    /// Users whom the peer knows by this method, such as `certificate`.
+    /// Users whom the peer knows by this method, such as `certificate`: all that it says of them.
     Method(String),
-    /// All of its users.
+    /// All of its users: all that it says of them.
     Anyone,
 }
 
 impl SpokenFor {
-    /// Whether it covers this principal.
-    pub(crate) fn covers(&self, principal: &Principal) -> bool {
+    /// Whether it covers the principal as a user.
+    pub(crate) fn covers_user(&self, principal: &Principal) -> bool {
         match self {
             Self::User(name) => *name == principal.user,
-            Self::Group(name) => principal.groups.contains(name),
-            Self::Method(name) => *name == principal.method,
+            Self::Group(_) => false,
+            Self::Method(_) | Self::Anyone => self.covers_all(principal),
+        }
+    }
+
+    /// Whether it covers that the principal is in `group`.
+    pub(crate) fn covers_group(&self, principal: &Principal, group: &str) -> bool {
+        match self {
+            Self::User(_) => false,
+            Self::Group(name) => name == group,
+            Self::Method(_) | Self::Anyone => self.covers_all(principal),
+        }
+    }
+
+    /// Whether it covers all that the peer says of the principal, such as the method.
+    pub(crate) fn covers_all(&self, principal: &Principal) -> bool {
+        match self {
+            Self::User(_) | Self::Group(_) => false,
+            Self::Method(name) => is_known_by(principal, name),
             Self::Anyone => true,
         }
     }
@@ -344,7 +361,7 @@ impl Config {
             }
             None => ConfigError::new(file, reader::one_line(&in_words(error.message()))),
         })?;
-        reader::Reader { file, text }.config(raw)
+        reader::Reader::new(file, text).config(raw)
     }
 
     /// The most bytes that one direction of a session may hold: receive buffer, pipe and send buffer.

@@ -29,6 +29,11 @@ impl Net {
         self.0.contains(&addr.to_canonical())
     }
 
+    /// Whether all addresses of `other` are in the range.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
+    }
+
     /// The range with a prefix of this length that holds `addr`; `None` if addresses of its kind have no such prefix.
     pub(super) fn around(addr: IpAddr, prefix: u8) -> Option<Self> {
         IpNet::new(addr.to_canonical(), prefix).ok().map(|net| Self(net.trunc()))

@@ -10,6 +10,14 @@ use toml::de::DeTable;
 pub(super) struct Reader<'a> {
     pub(super) file: &'a Path,
     pub(super) text: &'a str,
+    /// Where the lines after the first begin.
+    lines: Vec<usize>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
+        Self { file, text, lines: text.match_indices('\n').map(|(at, _)| at + 1).collect() }
+    }
 }
 
 impl Reader<'_> {
@@ -42,7 +50,8 @@ impl Reader<'_> {
 
     /// The line of a value, from 1.
     pub(super) fn line(&self, value: Range<usize>) -> u32 {
-        let (line, _) = phoebus_proto::text::place(self.text.get(..value.start).unwrap_or_default());
+        // Each rule has a line: the text is not read again for it.
+        let line = 1 + self.lines.partition_point(|begin| *begin <= value.start);
         u32::try_from(line).unwrap_or(u32::MAX)
     }
 

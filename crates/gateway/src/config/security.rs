@@ -3,6 +3,7 @@
 use super::carriage::{Carriage, MAKE};
 use super::read::MayBe;
 use super::reader::Reader;
+use super::rules::read_method;
 use super::{ClientCertificate, ConfigError, Mechanism, SpokenFor, raw};
 use phoebus_config::users::Users;
 use phoebus_net::credentials::{Credentials, Fingerprint, Trust, parse_fingerprint};
@@ -69,7 +70,9 @@ impl Reader<'_> {
                 None if text.get_ref() == "*" => Ok(SpokenFor::Anyone),
                 Some(("user", name)) if !name.is_empty() => Ok(SpokenFor::User(name.to_owned())),
                 Some(("group", name)) if !name.is_empty() => Ok(SpokenFor::Group(name.to_owned())),
-                Some(("method", name)) if !name.is_empty() => Ok(SpokenFor::Method(name.to_owned())),
+                Some(("method", name)) if !name.is_empty() => {
+                    read_method(name).map(SpokenFor::Method).map_err(|message| self.at(text, message))
+                }
                 _ => {
                     let expected = "expected user:NAME, group:NAME, method:NAME or *";
                     Err(self.at(text, format!("\"{}\" is nobody to speak for; {expected}", text.get_ref())))

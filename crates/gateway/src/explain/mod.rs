@@ -15,6 +15,7 @@ use phoebus_net::names::Names;
 use phoebus_proto::endpoint::Host;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// The decision about a name without addresses.
 const UNDECIDED: &str = "undecided";
@@ -61,17 +62,21 @@ pub struct AddressExplanation {
 /// What is wrong with the question, and what was expected.
 pub async fn explain(config: &Config, question: &str) -> Result<Explanation, String> {
     let lookups = config.limits.lookups.get() as usize;
-    explain_by(config, &Names::new(lookups, lookups), question).await
+    let limit = config.limits.resolve_timeout.0;
+    explain_by(config, (&Names::new(lookups, lookups), limit), question).await
 }
 
-/// Like [`explain`], with names resolved by `names`.
-pub(crate) async fn explain_by(config: &Config, names: &Names, question: &str) -> Result<Explanation, String> {
+/// Like [`explain`], with names resolved by `names`, within `limit`.
+pub(crate) async fn explain_by(
+    config: &Config,
+    (names, limit): (&Names, Duration),
+    question: &str,
+) -> Result<Explanation, String> {
     let (request, mut notes) = question::read(config, question)?;
     let next = route::by_route(config, request.destination.host.as_ref());
     let (mut addresses, mut unresolved) = (Vec::new(), None);
     let mut decided = admit::allowed(config, &request, next);
     if let (Host::Name(name), Next::Direct(_), Ok(by_name)) = (&request.destination.host, next, &decided) {
-        let limit = config.limits.resolve_timeout.0;
         match names.resolve(Ipv4Addr::LOCALHOST.into(), name, request.destination.port, limit).await {
             Ok(found) => {
                 let judged = |addr: &SocketAddr| (addr.ip(), judge(config, &request, *addr));
@@ -85,6 +90,9 @@ pub(crate) async fn explain_by(config: &Config, names: &Names, question: &str) -
     }
     if matches!((&request.destination.host, next), (Host::Name(_), Next::Peer(_))) {
         notes.push("the gateway that resolves the name judges its addresses by rules of its own".to_owned());
+    }
+    if !config.peers.is_empty() {
+        notes.push("a session with a path of its own goes where the path leads, and not by the routes".to_owned());
     }
     let (decision, rule, reason, gateway) = match decided {
         Ok(rule) if let Some(why) = unresolved => (UNDECIDED, rule, why, None),
@@ -149,6 +157,8 @@ fn asks(request: &Request) -> String {
         groups => format!(", of {}", groups.join(", ")),
     };
     let peer = request.peer.as_ref().map(|peer| format!(", a connection of {peer}")).unwrap_or_default();
+    let origin = Some(&request.origin.host).filter(|origin| **origin != Host::Addr(request.from.ip()));
+    let peer = origin.map(|origin| format!("{peer} for {origin}")).unwrap_or(peer);
     let Arrival { listener, transport, security } = &request.arrival;
     let at = listener.map(|listener| format!(" at {listener}")).unwrap_or_default();
     format!("{who}{groups}, from {}{peer}{at} by {transport} with security \"{}\"", request.from.ip(), security.name())

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Listen, Mechanism};
 use crate::request::{Arrival, Request};
-use crate::rules::is_believed;
+use crate::rules::Belief;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::auth::scram;
@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 /// What a question may say.
-const KEYS: [&str; 10] =
-    ["user", "group", "method", "certificate", "from", "peer", "listener", "transport", "security", "to"];
+const KEYS: [&str; 11] =
+    ["user", "group", "method", "certificate", "from", "origin", "peer", "listener", "transport", "security", "to"];
 /// What a question looks like.
 const EXPECTED: &str = "expected, for example, user=ada from=192.0.2.7 to=host.example:22";
 
@@ -48,11 +48,16 @@ pub(super) fn read(config: &Config, question: &str) -> Result<(Request, Vec<Stri
     let mut principal = principal(config, &given, arrival.security);
     if let Some(peer) = peer.as_ref().filter(|_| !principal.is_nobody()) {
         principal.spoken_for_by.clone_from(peer);
-        if !is_believed(config, &principal) {
-            notes.push(format!(
-                "{peer} may not speak for {} (speaks_for): no rule that allows believes it",
-                principal.subject
-            ));
+        let belief = Belief::of(config, &principal);
+        let unbelieved =
+            |what: String| format!("{peer} may not say {what} (speaks_for): no rule that allows believes it");
+        if !principal.user.is_empty() && !belief.in_user(&principal) {
+            notes.push(unbelieved(format!("who is user {}", principal.user)));
+        }
+        let groups = principal.groups.iter().filter(|group| !belief.in_group(&principal, group));
+        notes.extend(groups.map(|group| unbelieved(format!("who is in group {group}"))));
+        if principal.user.is_empty() && !belief.in_all(&principal) {
+            notes.push(unbelieved(format!("who is known by {}", principal.method)));
         }
     } else if !principal.user.is_empty() {
         if listener
@@ -70,10 +75,17 @@ pub(super) fn read(config: &Config, question: &str) -> Result<(Request, Vec<Stri
             notes.push(format!("{} is not in the users file", principal.user));
         }
     }
+    let origin = given.get("origin").map(|origin| match peer {
+        Some(_) => origin.parse().map_err(|_| format!("origin={origin} is no address; expected one such as 192.0.2.7")),
+        None => Err("origin= is the client that a peer names; expected peer= with it".to_owned()),
+    });
+    let origin: IpAddr = origin.transpose()?.unwrap_or(from);
+    // A peer shows its certificate wherever there are any.
+    let shown = peer.as_ref().filter(|_| arrival.security != Security::None).map(String::as_str);
+    let proved = given.get("certificate").copied().or(shown).map(str::to_ascii_lowercase).into_iter().collect();
     let open = Open::new(SessionId([0; 16]), to.as_ref());
-    let proved = given.get("certificate").map(|name| name.to_ascii_lowercase()).into_iter().collect();
     let request = Request::new(&open, SocketAddr::new(from, 0), None, principal);
-    Ok((Request { peer, proved, arrival, ..request }, notes))
+    Ok((Request { peer, proved, arrival, origin: SocketAddr::new(origin, 0).into(), ..request }, notes))
 }
 
 /// How the session arrives: what the question says, and otherwise what the listener does; of several listeners, the first one that

@@ -94,13 +94,18 @@ pub(crate) enum Neighbour {
     Host(IpAddr),
 }
 
-/// The requested bandwidth cannot be promised.
+/// Why a connection cannot keep to its rates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct InsufficientRate {
-    /// What can be promised, in bits per second.
-    pub(crate) free: u64,
-    /// Whose bandwidth does not suffice; `None` for the segment's.
-    pub(crate) account: Option<Account>,
+pub(crate) enum CannotHold {
+    /// The requested bandwidth cannot be promised.
+    Insufficient {
+        /// What can be promised, in bits per second: the least of all rates that bound the connection.
+        free: u64,
+        /// Whose bandwidth does not suffice; `None` for the segment's.
+        account: Option<Account>,
+    },
+    /// The bandwidth of this account is limited, and the connection's transport takes no rate once it is open.
+    Transport(Account),
 }
 
 /// All rates of a gateway.
@@ -191,13 +196,13 @@ impl Reservations {
     /// is none of both.
     ///
     /// # Errors
-    /// When `booked` exceeds what can still be promised.
+    /// When `booked` exceeds what can still be promised, or the transport cannot keep to the bandwidth of an account.
     pub(crate) fn hold(
         self: &Arc<Self>,
         bounds: &Bounds,
         stream: &Arc<Stream>,
         booked: Option<u64>,
-    ) -> Result<Option<Reservation>, InsufficientRate> {
+    ) -> Result<Option<Reservation>, CannotHold> {
         let state = &mut *self.lock();
         let rates: Vec<_> = bounds.0.iter().map(|bound| state.terms.rate(bound)).collect();
         let profile = |bound: &Bound| match bound {
@@ -211,14 +216,26 @@ impl Reservations {
             }
             return Ok(None);
         }
-        for (bound, rate) in bounds.0.iter().zip(&rates) {
+        let account = |bound: &Bound| match bound {
+            Bound::Account(account, _) => Some(account.clone()),
+            Bound::Segment(_) => None,
+        };
+        let free = |(bound, rate): (&Bound, &Option<u64>)| {
             let promised = state.shared.get(bound).map_or(0, Shared::promised);
-            if let (Some(rate), Some(booked)) = (*rate, booked)
-                && promised.saturating_add(booked) > rate
-            {
-                let account = if let Bound::Account(account, _) = bound { Some(account.clone()) } else { None };
-                return Err(InsufficientRate { free: rate.saturating_sub(promised), account });
-            }
+            Some((rate.as_ref()?.saturating_sub(promised), account(bound)))
+        };
+        let least = bounds.0.iter().zip(&rates).filter_map(free).min_by_key(|(free, _)| *free);
+        if let (Some((free, account)), Some(booked)) = (least, booked)
+            && booked > free
+        {
+            return Err(CannotHold::Insufficient { free, account });
+        }
+        let limited = bounds.0.iter().zip(&rates).find_map(|(bound, rate)| rate.and(account(bound)));
+        let rate = rates.iter().copied().flatten().min();
+        if let (Some(account), Some(rate)) = (limited, rate)
+            && stream.set(Change::Rate(Some(BitRate(rate)))).is_err_and(|error| error.kind() == ErrorKind::Unsupported)
+        {
+            return Err(CannotHold::Transport(account));
         }
         let id = state.next;
         state.next += 1;

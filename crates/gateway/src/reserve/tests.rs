@@ -5,7 +5,7 @@ use phoebus_net::Stats;
 use phoebus_net::transport::{Boxed, Duplex, DuplexControl, DuplexIo, DuplexTelemetry};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
@@ -17,6 +17,8 @@ struct Told {
     most: AtomicU64,
     /// Connections whose rate cannot be set at the moment.
     deaf: Mutex<BTreeSet<usize>>,
+    /// Whether none takes a rate.
+    unable: AtomicBool,
     /// The congestion control that each was set to.
     controls: Mutex<HashMap<usize, CongestionControl>>,
 }
@@ -69,6 +71,9 @@ impl DuplexControl for Fake {
             }
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
+        if self.told.unable.load(Relaxed) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         if self.told.deaf.lock().unwrap().contains(&self.id) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -125,7 +130,7 @@ impl Circuit {
         Segment { profile: "circuit".into(), neighbour: Neighbour::Peer("pg2".into()) }
     }
 
-    fn open(&mut self, booked: Option<u64>) -> Result<Reservation, InsufficientRate> {
+    fn open(&mut self, booked: Option<u64>) -> Result<Reservation, CannotHold> {
         let sent = Arc::new(AtomicU64::new(0));
         let id = self.streams.len();
         let stream = Arc::new(Stream::from(Fake { id, sent: sent.clone(), told: self.told.clone() }));
@@ -265,7 +270,10 @@ fn promise_is_kept_and_not_made_twice() {
     let mut circuit = Circuit::new();
     let promised = circuit.open(Some(60_000_000)).unwrap();
     circuit.expect(&[0.6]);
-    assert_eq!(circuit.open(Some(50_000_000)).unwrap_err(), InsufficientRate { free: 40_000_000, account: None });
+    assert_eq!(
+        circuit.open(Some(50_000_000)).unwrap_err(),
+        CannotHold::Insufficient { free: 40_000_000, account: None }
+    );
     let _other = circuit.open(None).unwrap();
     circuit.pass(20, &[u64::MAX, 0, u64::MAX]);
     assert_eq!(circuit.rate(0), Some(60_000_000));
@@ -318,7 +326,7 @@ fn accounts() -> AccountLimits {
 
 impl Circuit {
     /// A session's connection towards its destination, of this user, brought by pg1.
-    fn open_for(&mut self, user: &str, booked: Option<u64>) -> Result<Option<Reservation>, InsufficientRate> {
+    fn open_for(&mut self, user: &str, booked: Option<u64>) -> Result<Option<Reservation>, CannotHold> {
         let sent = Arc::new(AtomicU64::new(0));
         let id = self.streams.len();
         let stream = Arc::new(Stream::from(Fake { id, sent: sent.clone(), told: self.told.clone() }));
@@ -353,12 +361,25 @@ fn connection_keeps_to_the_least_of_its_shares() {
 }
 
 #[test]
+fn transport_without_a_rate_carries_nothing_of_a_limited_account() {
+    let mut circuit = Circuit::new();
+    circuit.told.unable.store(true, Relaxed);
+    let refused = |account| Err(CannotHold::Transport(account));
+    circuit.reservations.change(ReservationRules { accounts: accounts(), ..rates(None) });
+    assert_eq!(circuit.open_for("ada", None).map(drop), refused(Account::User("ada".to_owned())));
+    assert!(circuit.reservations.lock().shared.is_empty());
+    // Where nothing but a profile has a rate, the connection has had it from the beginning.
+    circuit.reservations.change(rates(Some(RATE)));
+    assert!(circuit.open_for("ada", None).is_ok());
+}
+
+#[test]
 fn promises_are_made_of_every_rate() {
     let mut circuit = Circuit::new();
     circuit.reservations.change(ReservationRules { accounts: accounts(), ..rates(None) });
     let held = circuit.open_for("ada", Some(30_000_000)).unwrap();
     assert_eq!(circuit.rate(0), Some(30_000_000));
-    let free = |free, account| InsufficientRate { free, account: Some(account) };
+    let free = |free, account| CannotHold::Insufficient { free, account: Some(account) };
     assert_eq!(
         circuit.open_for("ada", Some(11_000_000)).unwrap_err(),
         free(10_000_000, Account::User("ada".to_owned()))

@@ -96,6 +96,12 @@ fn sessions_per_second_and_memory_are_limited() {
     let reason = site.refuses("ada");
     assert!(reason.starts_with("user ada opens at most 0.001 sessions a second; the next one may come in"), "{reason}");
     drop(site.open("bob").unwrap());
+    // What fails behind the checks takes nothing.
+    let closed = || Ask { login: Some(("eve".to_owned(), keys(3))), ..Ask::to(SocketAddr::new(site.to.ip(), 1)) };
+    for _ in 0..2 {
+        assert_eq!(closed().ask(site.pg.addr).unwrap_err().code, Code::Refused);
+    }
+    drop(site.open("eve").unwrap());
 
     let bounded = "[limits]\nbuffer = \"1MiB\"\n";
     let site = Site::new(&format!("{bounded}{}", limit("group = \"physics\"\nmemory = \"5MiB\"")));
@@ -171,7 +177,11 @@ fn peers_use_up_nothing_of_others() {
     let ada =
         || Ask { login: Some(("ada".to_owned(), keys(1))), ..Ask::to(to) }.ask(pg1.addr).map(|(stream, _)| stream);
     let limits = limit("each = \"user\"\nsessions = 1") + &limit("peer = \"pg1\"\nsessions = 2");
-    for (speaks_for, most, full) in [("", 2, "peer pg1"), ("speaks_for = [\"user:ada\"]", 1, "user ada")] {
+    for (speaks_for, most, full) in [
+        ("", 2, "peer pg1"),
+        ("speaks_for = [\"group:physics\"]", 2, "peer pg1"),
+        ("speaks_for = [\"user:ada\"]", 1, "user ada"),
+    ] {
         let from = format!("[[peer]]\nname = \"pg1\"\naddress = \"{addr}\"\npool = {{ min = 0 }}\n{speaks_for}\n");
         let tls = certificates.issue_for("pg2", &[]);
         let pg2 = Pg::start_at(addr2, "pg2", &format!("{tls}{from}{ALLOW}{limits}"));
@@ -196,6 +206,10 @@ fn errors_say_where_and_what_was_expected() {
         (
             "each = \"person\"\nsessions = 1",
             "pg.toml:5:8: there is no kind of account \"person\"; expected one of: user, group",
+        ),
+        (
+            "each = \"source\"\nsessions = 1\n[[limit]]\nsource = \"10.0.0.0/8\"\nsessions = 2",
+            "pg.toml:7:1: [[limit]] 1 comes before, and is for all that this one is for; expected the exception first",
         ),
         ("user = \"ada\"\nsessions = 1", "pg.toml:5:8: there are no users; expected [users]"),
         ("peer = \"pg9\"\nsessions = 1", "pg.toml:5:8: there is no peer \"pg9\"; expected one of"),

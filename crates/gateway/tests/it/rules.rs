@@ -230,6 +230,16 @@ fn peers_are_not_believed_to_their_advantage() {
         ("", vec![allow("peer = \"pg1\"")], true),
         ("speaks_for = [\"user:ada\"]", vec![allow("user = \"ada\"\npeer = \"pg1\"")], true),
         ("speaks_for = [\"user:bob\"]", vec![allow("user = \"ada\"")], false),
+        // Each entry covers what it names, and nothing else that the peer says.
+        ("speaks_for = [\"user:ada\"]", vec![allow("group = \"physics\"")], false),
+        ("speaks_for = [\"user:ada\"]", vec![allow("method = \"scram\"")], false),
+        ("speaks_for = [\"group:physics\"]", vec![allow("user = \"ada\"")], false),
+        ("speaks_for = [\"group:physics\"]", vec![allow("group = \"physics\"")], true),
+        (
+            "speaks_for = [\"method:scram\"]",
+            vec![allow("user = \"ada\"\ngroup = \"physics\"\nmethod = \"scram\"")],
+            true,
+        ),
         // What harms who says it is believed.
         ("", vec![deny("user = \"ada\""), allow("peer = \"pg1\"")], false),
         ("", vec![deny("group = \"physics\""), allow("peer = \"pg1\"")], false),
@@ -287,7 +297,10 @@ fn errors_say_where_and_what_was_expected() {
             "pg.toml:6:12: there is no security \"tls\"; expected one of: encrypt",
         ),
         ("action = \"deny\"\ncertificate = \"*\"", "pg.toml:6:15: this needs certificates; expected [tls]"),
-        ("action = \"deny\"\nmethod = \"\"", "pg.toml:6:10: an empty name fits nobody"),
+        (
+            "action = \"deny\"\nmethod = \"\"",
+            "pg.toml:6:10: there is no method \"\"; expected one of: scram, SCRAM-SHA-256",
+        ),
     ] {
         let said = error(&format!("{LEAST}[[rule]]\n{more}\n"));
         assert!(said.starts_with(expected), "{more}\n  said: {said}\n  not:  {expected}");

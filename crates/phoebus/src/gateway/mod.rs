@@ -29,7 +29,8 @@ const RESOLVER_THREADS: usize = 16;
     subcommand_negates_reqs = true,
     after_help = "\
 Exit codes: 0 stopped by a signal, after all sessions had finished; 1 it could not start, or sessions had to be ended;
-2 wrong options or configuration.
+2 wrong options or configuration. With --explain: 0 answered, whatever the decision is; 2 the question or the
+configuration is wrong.
 
 Examples:
   phoebus gateway init --dir gateways pg1.example --peer pg2.example --from 10.1.0.0/16 --to 10.3.0.0/16
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long)]
     check: bool,
     /// Only say what would become of a session, by which rule and under which limits: 'user=ada from=192.0.2.7 to=host:22'.
-    /// Further keys: group, method, certificate, peer, listener, transport, security
+    /// Further keys: group, method, certificate, peer, origin, listener, transport, security
     #[arg(long, value_name = "SESSION", conflicts_with = "check")]
     explain: Option<String>,
     /// Write the log as JSON, one object a line, whatever the configuration says; with --explain, the answer

@@ -76,6 +76,20 @@ pub enum Whom {
     Everybody,
 }
 
+impl Whom {
+    /// Whether a limit for `other` that comes after one for this counts for nobody.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Each(Kind::User), Self::User(_))
+            | (Self::Each(Kind::Group), Self::Group(_))
+            | (Self::Each(Kind::Source), Self::Source(_))
+            | (Self::Each(Kind::Peer), Self::Peer(_)) => true,
+            (Self::Source(net), Self::Source(other)) => net.covers(other),
+            _ => self == other,
+        }
+    }
+}
+
 /// What a limit can count by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -98,25 +112,27 @@ pub enum Account {
     Certificate(String),
     /// A group.
     Group(String),
-    /// A source.
-    Source(IpAddr),
-    /// A range of sources.
-    Range(Net),
+    /// A source; if a peer names it, that of this peer.
+    Source(IpAddr, Option<String>),
+    /// A range of sources; if a peer names them, those of this peer.
+    Range(Net, Option<String>),
     /// A peer.
     Peer(String),
     /// The whole gateway.
     Gateway,
 }
 
-/// `user ada`, `source 192.0.2.7`
+/// `user ada`, `source 192.0.2.7`, `source 192.0.2.7 of peer pg1`
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(name) => write!(f, "user {name}"),
             Self::Certificate(name) => write!(f, "certificate {name}"),
             Self::Group(name) => write!(f, "group {name}"),
-            Self::Source(addr) => write!(f, "source {addr}"),
-            Self::Range(net) => write!(f, "source {net}"),
+            Self::Source(addr, None) => write!(f, "source {addr}"),
+            Self::Source(addr, Some(peer)) => write!(f, "source {addr} of peer {peer}"),
+            Self::Range(net, None) => write!(f, "source {net}"),
+            Self::Range(net, Some(peer)) => write!(f, "source {net} of peer {peer}"),
             Self::Peer(name) => write!(f, "peer {name}"),
             Self::Gateway => f.write_str("the gateway"),
         }
@@ -209,23 +225,24 @@ impl AccountLimits {
             Account::Certificate(_) => self.users.each?,
             Account::Group(name) => self.groups.of(name)?,
             Account::Peer(name) => self.peers.of(name)?,
-            Account::Source(addr) => {
-                let (own, limit) = self.of_source(*addr)?;
+            Account::Source(addr, peer) => {
+                let (own, limit) = self.of_source(*addr, peer.as_deref())?;
                 return Some(limit).filter(|_| own == *account);
             }
             Account::Gateway => return self.total.as_ref(),
-            Account::Range(net) => {
+            Account::Range(net, _) => {
                 return self.limits.iter().find(|limit| limit.whom == Whom::Source(*net));
             }
         };
         self.limits.get(number)
     }
 
-    /// The account that a source's use counts for, and its limit.
-    pub(crate) fn of_source(&self, addr: IpAddr) -> Option<(Account, &Limit)> {
+    /// The account that a source's use counts for, and its limit. Sources that a peer names have accounts of their own.
+    pub(crate) fn of_source(&self, addr: IpAddr, peer: Option<&str>) -> Option<(Account, &Limit)> {
+        let peer = || peer.map(str::to_owned);
         self.limits.iter().find_map(|limit| match &limit.whom {
-            Whom::Source(net) if net.contains(addr) => Some((Account::Range(*net), limit)),
-            Whom::Each(Kind::Source) => Some((Account::Source(slots::key(addr)), limit)),
+            Whom::Source(net) if net.contains(addr) => Some((Account::Range(*net, peer()), limit)),
+            Whom::Each(Kind::Source) => Some((Account::Source(slots::key(addr), peer()), limit)),
             _ => None,
         })
     }

@@ -34,7 +34,16 @@ impl Reader<'_> {
         limits: &Limits,
     ) -> Result<AccountLimits, ConfigError> {
         let of_one = |(number, limit)| self.account_limit(number, limit, nameable, limits.buffer);
-        let all = (1..).zip(raw).map(of_one).collect::<Result<_, _>>()?;
+        let all: Vec<Limit> = (1..).zip(raw).map(of_one).collect::<Result<_, _>>()?;
+        for (at, given) in raw.iter().enumerate() {
+            if let Some(before) = all[..at].iter().find(|before| before.whom.covers(&all[at].whom)) {
+                let message = format!(
+                    "[[limit]] {} comes before, and is for all that this one is for; expected the exception first",
+                    before.number
+                );
+                return Err(self.at(given, message));
+            }
+        }
         let key = ["limits", "memory"];
         let total = limits.memory.map(|memory| {
             holds_a_session(memory, limits.buffer).map_err(|message| self.at_key(&key, message))?;

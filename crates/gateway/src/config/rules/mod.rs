@@ -4,6 +4,7 @@
 //! rule, wherever they stand in the file.
 
 mod index;
+mod method;
 mod read;
 
 use super::{Net, Pattern, Proved};
@@ -16,6 +17,8 @@ use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
 
 use index::{Index, Merged};
+pub(crate) use method::is_known_by;
+pub(super) use method::read as read_method;
 pub(super) use read::Nameable;
 
 /// A `[[rule]]`, or an `[[allow]]`.

@@ -3,7 +3,7 @@
 use super::super::carriage::Carriage;
 use super::super::reader::Reader;
 use super::super::{ConfigError, Listen, Pattern, Peer, pattern, raw};
-use super::{Action, Rule, RulePlace, Rules, Source, Table};
+use super::{Action, Rule, RulePlace, Rules, Source, Table, read_method};
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::{Endpoint, Host};
 use std::collections::BTreeMap;
@@ -140,7 +140,8 @@ impl Reader<'_> {
         let is_own = match &target.host {
             Host::Name(name) => name == nameable.name,
             Host::Addr(addr) => {
-                let near = addr.to_canonical().is_loopback() || addr.is_unspecified();
+                // The address of an interface is known only while it is up. Where the kernel says nothing, none is known.
+                let near = phoebus_net::route::is_own(*addr).unwrap_or(false);
                 let is_at = |listen: &Listen| {
                     let own = listen.address.ip();
                     listen.address.port() == target.port && (own == addr.to_canonical() || own.is_unspecified() && near)
@@ -204,7 +205,7 @@ impl Reader<'_> {
             })?,
             self.names(raw.user.as_ref(), NOBODY, text(Source::User))?,
             self.names(raw.group.as_ref(), NOBODY, text(Source::Group))?,
-            self.names(raw.method.as_ref(), NOBODY, text(Source::Method))?,
+            self.names(raw.method.as_ref(), NOBODY, |name| read_method(name).map(Source::Method))?,
             self.names(raw.listener.as_ref(), NOBODY, listener)?,
             self.names(raw.transport.as_ref(), NOBODY, transport)?,
             self.names(raw.security.as_ref(), NOBODY, security)?,
