@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -57,7 +58,7 @@ impl Gateway {
         let bind = |listen| bind(&config, &transports, listen);
         let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let datagrams = relay_datagrams(&config)?;
-        let audit = open_audit(&config)?;
+        let audit = open_audit(config.audit.as_ref(), &config.places.audit)?;
         let socket = admin.as_deref().map(|path| listen_admin(path, &config.places.admin)).transpose()?;
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
@@ -130,7 +131,15 @@ impl Gateway {
     /// # Errors
     /// [`StartError`]. Nothing has changed then: every step that can fail comes first.
     pub async fn reload(&self, config: Config) -> Result<(), StartError> {
-        let missing = self.put_in_force(config)?.settled().await;
+        // The file system may hang, and nobody else shall wait for it.
+        let (opening, place, (tell, told)) = (config.audit.clone(), config.places.audit.clone(), oneshot::channel());
+        let open = move || {
+            // Whoever reloads may have gone.
+            let _ = tell.send(open_audit(opening.as_ref(), &place));
+        };
+        std::thread::Builder::new().name("audit-open".to_owned()).spawn(open).map_err(StartError::Threads)?;
+        let audit = told.await.map_err(|error| StartError::Threads(std::io::Error::other(error)))??;
+        let missing = self.put_in_force(config, audit)?.settled().await;
         for address in &missing {
             warn!(%address, "the address is not listened on yet, and is tried again and again");
         }
@@ -139,7 +148,7 @@ impl Gateway {
     }
 
     /// Like [`Gateway::reload`], without the wait.
-    fn put_in_force(&self, config: Config) -> Result<Settling, StartError> {
+    fn put_in_force(&self, config: Config, audit: Option<OpenFile>) -> Result<Settling, StartError> {
         let budget = Budget::of(&config)?;
         check_sources(&config)?;
         let old = self.shared.setup();
@@ -163,7 +172,6 @@ impl Gateway {
                 Err(error) => return Err(error),
             }
         }
-        let audit = open_audit(&config)?;
         self.shared.audit.write_to(audit).map_err(StartError::Threads)?;
         // Nothing below can fail.
         if config.admin != self.admin {
@@ -306,14 +314,14 @@ fn check_sources(config: &Config) -> Result<(), StartError> {
     tcp::may_use_other_addresses().map_err(|source| StartError::ClientAddress { place, source })
 }
 
-/// Opens the file of the audit, if the configuration has one. The same file too: it may have another name by now.
-fn open_audit(config: &Config) -> Result<Option<OpenFile>, StartError> {
-    let failed = |audit: &Audit, source| StartError::Audit {
-        place: config.places.audit.clone(),
-        path: audit.file.clone(),
-        source,
+/// Opens the file of the audit, which stands at `place` in the configuration, if there is one. The same file too: it may have
+/// another name by now. Waits for at most some seconds.
+fn open_audit(audit: Option<&Audit>, place: &str) -> Result<Option<OpenFile>, StartError> {
+    let open = |audit: &Audit| {
+        let failed = |source| StartError::Audit { place: place.to_owned(), path: audit.file.clone(), source };
+        OpenFile::open(audit).map_err(failed)
     };
-    config.audit.as_ref().map(|audit| OpenFile::open(audit).map_err(|source| failed(audit, source))).transpose()
+    audit.map(open).transpose()
 }
 
 fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, StartError> {

@@ -4,6 +4,7 @@ use crate::config::RulePlace;
 use crate::refusal::Refusal;
 use crate::request::{Arrival, Request};
 use phoebus_net::credentials::date;
+use phoebus_proto::entry::Entry;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -47,6 +48,10 @@ pub(crate) struct Line<'a> {
     origin: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     principal: Option<Who<'a>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    claim: Option<Claimed<'a>>,
+    /// How it came in: `session`, `socks`, `http`.
+    entry: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     listener: Option<String>,
     transport: &'a str,
@@ -65,6 +70,25 @@ pub(crate) struct Line<'a> {
     reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     redirect: Option<String>,
+}
+
+/// Who somebody has said to be, without having proved it.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Claimed<'a> {
+    /// The mechanism.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) method: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) user: &'a str,
+}
+
+impl<'a> Claimed<'a> {
+    /// Of a name, no more is told than this many bytes.
+    const USER_MAX: usize = 256;
+
+    pub(crate) fn new(method: &'a str, user: &'a str) -> Self {
+        Self { method, user: &user[..user.floor_char_boundary(Self::USER_MAX)] }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -100,18 +124,24 @@ impl<'a> Line<'a> {
             destination: Some(request.destination.to_string()),
             rule,
             redirect: refusal.and_then(|refusal| refusal.redirect.as_ref()).map(ToString::to_string),
-            ..Self::bare(gateway, (request.from.ip(), &request.arrival), (decision, outcome), refusal)
+            ..Self::bare(gateway, (request.from.ip(), request.entry, &request.arrival), (decision, outcome), refusal)
         }
     }
 
     /// About a connection that may not ask for a session: it has not authenticated, or not well enough.
-    pub(crate) fn connection(gateway: &'a str, from: IpAddr, arrival: &'a Arrival, refusal: &'a Refusal) -> Self {
-        Self::bare(gateway, (from, arrival), (Decision::Deny, Outcome::Refused), Some(refusal))
+    pub(crate) fn connection(
+        gateway: &'a str,
+        (from, entry, arrival): (IpAddr, Entry, &'a Arrival),
+        claim: Claimed<'a>,
+        refusal: &'a Refusal,
+    ) -> Self {
+        let decided = (Decision::Deny, Outcome::Refused);
+        Self { claim: Some(claim), ..Self::bare(gateway, (from, entry, arrival), decided, Some(refusal)) }
     }
 
     fn bare(
         gateway: &'a str,
-        (from, arrival): (IpAddr, &'a Arrival),
+        (from, entry, arrival): (IpAddr, Entry, &'a Arrival),
         (decision, outcome): (Decision, Outcome),
         refusal: Option<&'a Refusal>,
     ) -> Self {
@@ -125,6 +155,8 @@ impl<'a> Line<'a> {
             peer: None,
             origin: None,
             principal: None,
+            claim: None,
+            entry: entry.name(),
             listener: arrival.listener.map(|listener| listener.to_string()),
             transport: &arrival.transport,
             security: arrival.security.name(),
@@ -140,17 +172,32 @@ impl<'a> Line<'a> {
 
 /// Lines that are missing.
 #[derive(Debug, Serialize)]
-pub(super) struct Lost {
-    time: String,
-    lost: u64,
+#[serde(rename_all = "snake_case")]
+pub(super) enum Missing {
+    /// There was no room for them, or they could not be written.
+    Lost(u64),
+    /// They were about strangers, who caused too many.
+    LeftOut(u64),
 }
 
-impl Lost {
-    pub(super) fn line(lost: u64) -> Vec<u8> {
-        let mut text = serde_json::to_vec(&Self { time: now(), lost }).unwrap_or_default();
-        text.push(b'\n');
-        text
+impl Missing {
+    /// A line that tells it.
+    pub(super) fn line(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            time: String,
+            #[serde(flatten)]
+            missing: &'a Missing,
+        }
+        text(&Line { time: now(), missing: self })
     }
+}
+
+/// A line with its end.
+pub(super) fn text(line: &impl Serialize) -> Vec<u8> {
+    let mut text = serde_json::to_vec(line).unwrap_or_default();
+    text.push(b'\n');
+    text
 }
 
 /// The time, with milliseconds.

@@ -1,26 +1,35 @@
 //! The audit: a line of JSON for each decision about a session or a login, in a file of its own (P8, P10).
 //!
-//! Sessions put lines into a bounded queue and never wait. A thread of its own writes them, so that a full or slow disk stalls
-//! nothing. Lines that find no room, or cannot be written, are lost. They are counted for `phoebus status`, and the next line
-//! that can be written is preceded by one that says how many are missing.
+//! Sessions put lines into a queue, which is bounded by number and bytes, and never wait. A thread of its own writes them, so that a
+//! full or slow disk stalls nothing. Lines that find no room, or cannot be written, are lost. They are counted for `phoebus status`,
+//! and a line says in their place how many are missing. Of lines about strangers, only so many are written in a minute
+//! (`strangers`); another line counts the rest.
 
 mod line;
+mod strangers;
 mod writer;
 
-pub(crate) use line::{Decision, Line, Outcome};
+pub(crate) use line::{Claimed, Decision, Line, Outcome};
 
 use crate::config::Audit as Settings;
+use line::Missing;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use strangers::Strangers;
+use tracing::warn;
+use writer::Opened;
 
 /// How often the end of the writer is looked for.
 const LOOK: Duration = Duration::from_millis(5);
+/// The most bytes that wait, whatever the number of lines.
+const BYTES_MAX: usize = 8 << 20;
+/// The longest wait for a file to be opened.
+const OPENING: Duration = Duration::from_secs(5);
 
 /// The audit of a gateway.
 #[derive(Debug, Default)]
@@ -48,44 +57,59 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Lines that wait.
-    lines: VecDeque<Vec<u8>>,
-    /// The most of them.
+    /// What waits.
+    queue: VecDeque<Element>,
+    /// The bytes of lines in it.
+    bytes: usize,
+    /// The most lines.
     most: usize,
+    strangers: Strangers,
+    /// Lines find no room.
+    is_overrun: bool,
     /// The file in force; `None`: there is no audit.
     file: Option<PathBuf>,
     /// What the writer is to write to from now on; `Some(None)`: nothing.
-    next: Option<Option<File>>,
+    next: Option<Option<Opened>>,
     is_running: bool,
     is_ended: bool,
     written: u64,
     lost: u64,
-    /// Lost lines that the file does not tell yet.
-    untold: u64,
     failing: Option<String>,
+}
+
+/// What waits to be written.
+#[derive(Debug)]
+enum Element {
+    Line(Vec<u8>),
+    /// Here so many lines are missing.
+    Missing(Missing),
 }
 
 /// A file for the audit, ready to be written.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    file: File,
+    file: Opened,
     path: PathBuf,
     most: usize,
 }
 
 impl OpenFile {
-    /// Opens the file, or makes it.
+    /// Opens the file, or makes it. Waits for at most some seconds: the file system may hang.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be opened, or not in time.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
-        // A FIFO without a reader is an error at once, and one with a reader is as slow as that.
-        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-        let flags = i32::try_from(flags.bits()).unwrap_or(0);
-        let file = File::options().append(true).create(true).mode(0o640).custom_flags(flags).open(&settings.file)?;
-        let flags = rustix::fs::fcntl_getfl(&file)?;
-        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
-        Ok(Self { file, path: settings.file.clone(), most: settings.queue.get() as usize })
+        let (path, most) = (settings.file.clone(), settings.queue.get() as usize);
+        let (tell, told) = mpsc::channel();
+        let own = path.clone();
+        let open = move || {
+            // Nobody waits any more if it took too long.
+            let _ = tell.send(Opened::open(&own));
+        };
+        std::thread::Builder::new().name("audit-open".to_owned()).spawn(open)?;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("it did not open in {} s", OPENING.as_secs()));
+        let file = told.recv_timeout(OPENING).map_err(late)??;
+        Ok(Self { file, path, most })
     }
 }
 
@@ -116,19 +140,38 @@ impl Audit {
 
     /// Adds a line. Never waits for the disk.
     pub(crate) fn add(&self, line: &Line<'_>) {
-        let Ok(mut text) = serde_json::to_vec(line) else { return };
-        text.push(b'\n');
+        let text = line::text(line);
         let mut state = self.0.lock();
+        state.tell_left_out(Instant::now());
+        self.put(state, text);
+    }
+
+    /// Adds a line about a stranger at `from`, unless there were too many.
+    pub(crate) fn add_of_stranger(&self, from: IpAddr, line: &Line<'_>) {
+        let (text, now) = (line::text(line), Instant::now());
+        let mut state = self.0.lock();
+        state.tell_left_out(now);
+        if state.strangers.take(from, now) {
+            self.put(state, text);
+        } else {
+            drop(state);
+            // The writer tells of it at the end of the minute.
+            self.0.changed.notify_one();
+        }
+    }
+
+    fn put(&self, mut state: MutexGuard<'_, State>, text: Vec<u8>) {
         if state.file.is_none() {
             return;
         }
-        if state.lines.len() >= state.most {
-            state.lose();
-        } else {
-            state.lines.push_back(text);
-        }
+        let has_room = state.put(text);
+        let begins = !has_room && !std::mem::replace(&mut state.is_overrun, true);
+        let file = state.file.clone().unwrap_or_default();
         drop(state);
         self.0.changed.notify_one();
+        if begins {
+            warn!(file = %file.display(), "the audit loses lines: they are written more slowly than they come");
+        }
     }
 
     /// The state; `None` if there is no audit.
@@ -168,8 +211,29 @@ impl Queue {
 }
 
 impl State {
-    fn lose(&mut self) {
-        self.lost += 1;
-        self.untold += 1;
+    /// Puts a line into the queue; false if it has no room.
+    fn put(&mut self, line: Vec<u8>) -> bool {
+        let has_room = self.queue.len() < self.most && self.bytes + line.len() <= BYTES_MAX;
+        if has_room {
+            self.bytes += line.len();
+            self.queue.push_back(Element::Line(line));
+        } else {
+            self.lost += 1;
+            match self.queue.back_mut() {
+                Some(Element::Missing(Missing::Lost(lost))) => *lost += 1,
+                _ => self.queue.push_back(Element::Missing(Missing::Lost(1))),
+            }
+        }
+        has_room
+    }
+
+    /// Puts into the queue how many lines about strangers were left out, if their minute is over.
+    fn tell_left_out(&mut self, now: Instant) {
+        if let Some(left_out) = self.strangers.over(now) {
+            match self.queue.back_mut() {
+                Some(Element::Missing(Missing::LeftOut(before))) => *before += left_out,
+                _ => self.queue.push_back(Element::Missing(Missing::LeftOut(left_out))),
+            }
+        }
     }
 }

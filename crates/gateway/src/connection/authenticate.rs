@@ -178,6 +178,9 @@ impl Connection {
             // Before each message: many exchanges may have begun at once.
             _ if is_password && let Some(wait) = self.guesses_wait(begun.as_ref()) => {
                 let reason = format!("too many wrong passwords; the next one counts in {} s", wait.as_secs() + 1);
+                let user = begun.as_ref().map_or("", |begun| begun.check.claimed()).to_owned();
+                let mechanism = if auth.mechanism == scram::PLUS { scram::PLUS } else { scram::PLAIN };
+                self.tried = Some(Box::new((mechanism, user)));
                 return Asked::Refuse(Refusal::new(Code::Limit, reason));
             }
             Some(begun) => Ok(Some(begun)),
@@ -207,11 +210,15 @@ impl Connection {
                         self.acceptor.accept_auth(last.as_deref())
                     }
                     // A reload has taken the user away meanwhile.
-                    None => return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string())),
+                    None => {
+                        self.tried = Some(Box::new((exchange.mechanism, exchange.check.claimed().to_owned())));
+                        return Asked::Refuse(Refusal::new(Code::AuthFailed, AuthError::Wrong.to_string()));
+                    }
                 }
             }
             Verdict::Declined(reason) => {
                 let mechanism = exchange.mechanism;
+                self.tried = Some(Box::new((mechanism, exchange.check.claimed().to_owned())));
                 info!(target: REFUSED, from = %self.from, mechanism, "authentication failed: {reason}");
                 return Asked::Refuse(Refusal::new(Code::AuthFailed, reason));
             }
@@ -221,6 +228,7 @@ impl Connection {
                 }
                 let (mechanism, user) = (exchange.mechanism, exchange.check.claimed());
                 info!(target: REFUSED, from = %self.from, mechanism, user, "authentication failed: {error}");
+                self.tried = Some(Box::new((mechanism, user.to_owned())));
                 let reason = match error {
                     AuthError::Malformed | AuthError::Unexpected | AuthError::Nonce => {
                         "the message of authentication is malformed, or belongs to another exchange".to_owned()

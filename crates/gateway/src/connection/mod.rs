@@ -7,7 +7,7 @@ mod authenticate;
 mod close;
 mod reuse;
 
-use crate::audit::Line;
+use crate::audit::{Claimed, Line};
 use crate::handshake::{HandshakeError, greeting, next_request};
 use crate::handshake_slots::HandshakeSlot;
 use crate::listener_settings::ListenerSettings;
@@ -21,6 +21,7 @@ use crate::workers::WorkerSlot;
 use authenticate::{Asked, UserLogin};
 use close::CloseReason;
 use phoebus_net::Stream;
+use phoebus_proto::entry::Entry;
 use phoebus_proto::session::Mode;
 use phoebus_proto::session::acceptor::{Acceptor, State};
 use reuse::ReusableConnection;
@@ -76,6 +77,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted, first: Option
         deadline,
         login,
         exchange: None,
+        tried: None,
         left: REFUSALS_MAX,
         beacon: 0,
     };
@@ -106,6 +108,8 @@ struct Connection {
     login: Option<Box<UserLogin>>,
     /// An exchange that has begun.
     exchange: Option<Exchange>,
+    /// The mechanism and the user of a login that has failed, until it is written to the audit.
+    tried: Option<Box<(&'static str, String)>>,
     /// Remaining refusals and challenges.
     left: u32,
     /// Number of the peer's beacon. 0: no beacon.
@@ -130,6 +134,7 @@ impl Connection {
                     let (code, reason) = (refusal.code.number(), &refusal.reason);
                     info!(target: session::REFUSED, from = %self.from, code, reason, "request refused");
                     self.audit(&setup, &refusal);
+                    self.tried = None;
                     Some(refusal)
                 }
                 Asked::Session(_) if self.place.is_none() => match self.shared.data.workers.place() {
@@ -173,8 +178,10 @@ impl Connection {
     fn audit(&self, setup: &Setup, refusal: &Refusal) {
         if self.shared.audit.is_on() {
             let arrival = Arrival::of(&self.settings, &self.stream);
-            let line = Line::connection(&setup.config.name, self.from.ip(), &arrival, refusal);
-            self.shared.audit.add(&line);
+            let (method, user) = self.tried.as_deref().map_or(("", ""), |(method, user)| (method, user));
+            let at = (self.from.ip(), Entry::Session, &arrival);
+            let line = Line::connection(&setup.config.name, at, Claimed::new(method, user), refusal);
+            self.shared.audit.add_of_stranger(self.from.ip(), &line);
         }
     }
 

@@ -88,6 +88,7 @@ impl ReusableConnection {
             deadline,
             login,
             exchange: None,
+            tried: None,
             left,
             beacon: 0,
         }))

@@ -6,13 +6,14 @@ mod proxy;
 
 use crate::connection::{self, Accepted};
 use crate::counters::count;
+use crate::session::REFUSED;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stream;
 use phoebus_proto::entry::Entry;
 use std::io;
 use std::sync::Arc;
 use tokio::time::timeout_at;
-use tracing::debug;
+use tracing::info;
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
@@ -27,7 +28,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
     };
     let Ok(Ok(Some(first))) = first else {
         count(&shared.counters.handshakes_failed);
-        debug!(from = %accepted.from, "nothing was asked");
+        info!(target: REFUSED, from = %accepted.from, "nothing was asked");
         return accepted.stream.close();
     };
     match Entry::of(first) {
@@ -38,7 +39,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, accepted: Accepted) {
         _ if entries.contains(&Entry::Session) => connection::serve(shared, accepted, Some(first)).await,
         entry => {
             count(&shared.counters.handshakes_failed);
-            debug!(from = %accepted.from, "the listener does not take {entry}");
+            info!(target: REFUSED, from = %accepted.from, "the listener does not take {entry}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! deadline. The session is raw, on the program's own connection. No byte beyond the request is read before it is open.
 
 use super::access::{access, path_for};
+use crate::audit::{Claimed, Line};
 use crate::config::{Grid, Mechanism};
 use crate::connection::Accepted;
 use crate::counters::count;
@@ -262,8 +263,19 @@ impl Program {
             };
             self.shared.counters.refused(code);
             info!(target: REFUSED, from = %self.from, entry = self.entry.name(), user, "authentication failed: {why}");
+            let user = user.to_owned();
+            self.audit(&setup.config.name, Claimed::new(PASSWORD, &user), &Refusal::new(code, why));
         }
         self.proxy.login(login);
+    }
+
+    /// Writes to the audit that this connection may not ask for a session.
+    fn audit(&self, gateway: &str, claim: Claimed<'_>, refusal: &Refusal) {
+        if self.shared.audit.is_on() {
+            let (from, arrival) = (self.from.ip(), Arrival::of(&self.settings, &self.stream));
+            let line = Line::connection(gateway, (from, self.entry, &arrival), claim, refusal);
+            self.shared.audit.add_of_stranger(from, &line);
+        }
     }
 
     /// Sends the proxy's output.
@@ -286,11 +298,14 @@ impl Program {
                 self.stream.disarm();
             }
             NoRequest::Answered(why) => {
-                debug!(from = %self.from, entry = self.entry.name(), "{why}");
+                info!(target: REFUSED, from = %self.from, entry = self.entry.name(), "request refused: {why}");
                 self.close().await;
             }
             NoRequest::Refuse(code, reason) => {
-                debug!(from = %self.from, entry = self.entry.name(), "{reason}");
+                info!(target: REFUSED, from = %self.from, entry = self.entry.name(), "request refused: {reason}");
+                let setup = self.shared.setup();
+                self.audit(&setup.config.name, Claimed::default(), &Refusal::new(code, reason));
+                drop(setup);
                 self.proxy.refused(entry::Refusal { code, hop: "", reason });
                 self.close().await;
             }

@@ -1,12 +1,14 @@
 //! The audit: what its lines say, and that no disk stalls a session.
 
+use super::entries::{ALL, connect, http_request};
 use super::passwords::{AUTH, keys, users};
 use super::support::{Ask, PATIENCE, Pg, address, destination};
 use phoebus_proto::session::Code;
+use phoebus_proto::session::auth::scram::{KEY_LEN, Keys};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -49,6 +51,8 @@ fn each_decision_has_a_line() {
     let ada = |ask: Ask| Ask { login: Some(("ada".to_owned(), keys(1))), ..ask };
     let ask = ada(Ask::to(to));
     drop(ask.ask(pg.addr).unwrap());
+    // It is written after the client knows.
+    lines(&file, 1);
     assert!(at_port(to, 1).ask(open).is_err() && ada(at_port(to, 2)).ask(pg.addr).is_err());
     drop(listener);
     assert_eq!(Ask::to(to).ask(open).unwrap_err().code, Code::Refused);
@@ -88,9 +92,66 @@ fn each_decision_has_a_line() {
     assert_eq!((&all[1]["reason"], &all[1]["hop"]), (&"not here".into(), &"pg1".into()));
     assert_eq!(all[2]["redirect"], "192.0.2.9:5006");
     assert_eq!(all[3]["hop"], to.to_string());
+    assert_eq!((&all[4]["method"], &all[4]["entry"]), (&"anonymous".into(), &"session".into()));
     assert!(all[1]["user"].is_null() && all[4]["destination"].is_null(), "{all:?}");
     let status = pg.status().audit.unwrap();
     assert_eq!((status.written, status.lost, status.failing), (6, 0, None));
+}
+
+#[test]
+fn wrong_passwords_of_programs_leave_lines_of_which_strangers_have_only_so_many() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = users(dir.path(), &[("ada", 1, "")]);
+    let file = dir.path().join("audit.jsonl");
+    let pg = Pg::start("pg1", &format!("{ALL}{AUTH}{own}{RULES}{}", audit(&file)));
+    let wrong = |by: &str| {
+        let mut stream = connect(&pg);
+        match by {
+            "socks" => stream.write_all(b"\x05\x01\x02\x01\x03ada\x01x").unwrap(),
+            _ => {
+                // YWRhOng= is ada:x.
+                let more = "Proxy-Authorization: Basic YWRhOng=\r\n";
+                stream.write_all(http_request("127.0.0.1", 1, more).as_bytes()).unwrap();
+            }
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    };
+    let wrong_keys = Keys::of(keys(1).salting, &[99; KEY_LEN]);
+    let ask = Ask { login: Some(("ada".to_owned(), wrong_keys)), ..Ask::to("127.0.0.1:1") };
+    assert_eq!(ask.ask(pg.addr).unwrap_err().code, Code::AuthFailed);
+    let line = lines(&file, 1).pop().unwrap();
+    let tried = (&line["user"], &line["method"], &line["entry"]);
+    assert_eq!(tried, (&"ada".into(), &"SCRAM-SHA-256".into(), &"session".into()), "{line}");
+    for (count, by) in [(2, "socks"), (3, "http")] {
+        wrong(by);
+        let line = lines(&file, count).pop().unwrap();
+        let tried = (&line["user"], &line["method"], &line["entry"], &line["code"]);
+        assert_eq!(tried, (&"ada".into(), &"password".into(), &by.into(), &5.into()), "{line}");
+    }
+    // The rest of them is counted at the end.
+    for _ in 0..40 {
+        wrong("socks");
+    }
+    drop(pg);
+    let all = lines(&file, 31);
+    let left_out: u64 = all.iter().filter_map(|line| line["left_out"].as_u64()).sum();
+    let written = all.iter().filter(|line| line["left_out"].is_null()).count() as u64;
+    assert!(left_out > 0 && written + left_out == 43, "{all:?}");
+}
+
+#[test]
+fn torn_line_is_ended_before_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    fs::write(&file, "{\"time\":").unwrap();
+    let (_listener, to) = destination();
+    let pg = Pg::start("pg1", &format!("{RULES}{}", audit(&file)));
+    drop(Ask::to(to).ask(pg.addr).unwrap());
+    pg.until(|status| status.audit.as_ref().is_some_and(|audit| audit.written == 1), "the line is written");
+    let text = fs::read_to_string(&file).unwrap();
+    let (torn, line) = text.split_once('\n').unwrap();
+    assert_eq!((torn, &serde_json::from_str::<Value>(line).unwrap()["outcome"]), ("{\"time\":", &"opened".into()));
 }
 
 #[test]
