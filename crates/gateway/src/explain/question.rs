@@ -110,7 +110,10 @@ fn arrival<'a>(config: &'a Config, given: &BTreeMap<&str, &str>) -> Result<(Arri
         });
         format!("no [[listen]] fits that; there are: {}", known.collect::<Vec<_>>().join(", "))
     })?;
-    let shown = if given.contains_key("certificate") { Security::Encrypt } else { listener.security };
+    // A peer's connections are protected as its settings say, whatever the listener is content with.
+    let peer = given.get("peer").and_then(|name| config.peers.get(&name.to_ascii_lowercase()));
+    let least = peer.map_or(listener.security, |peer| peer.security.max(listener.security));
+    let shown = if given.contains_key("certificate") { Security::Encrypt } else { least };
     let arrival = Arrival {
         listener: Some(listener.address),
         transport: listener.transport.as_str().into(),

@@ -254,6 +254,25 @@ fn peers_are_not_believed_to_their_advantage() {
 }
 
 #[test]
+fn explanation_knows_what_a_peer_shows_and_names() {
+    let certificates = Certificates::new();
+    let tls = certificates.issue_for("pg1", &[]);
+    let peer = "[[peer]]\nname = \"pg2\"\naddress = \"pg2.example\"\n";
+    let limit = "[[limit]]\neach = \"source\"\nsessions = 7\n";
+    let rule = rule("allow", "certificate = \"pg2\"\nto = \"*\"");
+    let config = parse(&format!("{LEAST}{tls}{peer}{rule}{limit}"));
+    let question = "peer=pg2 from=192.0.2.7 origin=192.0.2.9 to=198.51.100.1:22";
+    assert_eq!(decide(&config, question), "allow rule 1");
+    assert_eq!(decide(&config, &format!("{question} security=none")), "deny");
+    let explanation = ask(&config, question).unwrap();
+    assert!(explanation.asks.contains("from 192.0.2.7, a connection of pg2 for 192.0.2.9 at"), "{}", explanation.asks);
+    assert!(explanation.limits[2].starts_with("source 192.0.2.9 of peer pg2: 7 sessions"), "{:?}", explanation.limits);
+    assert_eq!(explanation.notes.len(), 1, "{:?}", explanation.notes);
+    let error = ask(&config, &question.replace("peer=pg2 ", "")).unwrap_err();
+    assert!(error.starts_with("origin= is the client that a peer names; expected peer="), "{error}");
+}
+
+#[test]
 fn errors_say_where_and_what_was_expected() {
     let error = |text: &str| Config::parse(text, Path::new("pg.toml")).map(drop).unwrap_err().to_string();
     for (more, expected) in [
@@ -298,8 +317,8 @@ fn errors_say_where_and_what_was_expected() {
         ),
         ("action = \"deny\"\ncertificate = \"*\"", "pg.toml:6:15: this needs certificates; expected [tls]"),
         (
-            "action = \"deny\"\nmethod = \"\"",
-            "pg.toml:6:10: there is no method \"\"; expected one of: scram, SCRAM-SHA-256",
+            "action = \"deny\"\nmethod = \"scrum\"",
+            "pg.toml:6:10: there is no method \"scrum\"; expected one of: scram, SCRAM-SHA-256",
         ),
     ] {
         let said = error(&format!("{LEAST}[[rule]]\n{more}\n"));
