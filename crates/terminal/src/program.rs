@@ -99,6 +99,16 @@ pub fn inspect(file: &Path, library: &Library) -> Result<(), Trouble> {
     Image::of(program).map_or(Ok(()), |program| program.takes(&library.image))
 }
 
+/// Checks whether any library is preloaded into the program in `file`, or into its interpreter if it is a script, and
+/// catches its calls. A file that cannot be read passes.
+///
+/// # Errors
+/// [`Trouble::Static`] and [`Trouble::Go`], unless it gains privileges when it starts.
+pub fn inspect_reach(file: &Path) -> Result<(), Trouble> {
+    let Some(program) = executed(file).filter(|program| privileges(program).is_ok()) else { return Ok(()) };
+    Image::of(program).map_or(Ok(()), |program| program.is_reached())
+}
+
 /// Checks whether the program in `file`, or its interpreter if it is a script, gains privileges when it starts.
 ///
 /// # Errors
@@ -176,12 +186,19 @@ impl Image {
         if (self.architecture, self.wide) != (library.architecture, library.wide) {
             return unloadable(format!("it is for {}, the library for {}", name(self), name(library)));
         }
+        self.is_reached()?;
         match &self.interpreter {
-            _ if self.go => Err(Trouble::Go),
-            None => Err(Trouble::Static),
             Some(loader) if loader.contains("ld-musl") != cfg!(target_env = "musl") => {
                 unloadable(format!("its C library is another one than the library's (its loader is {loader})"))
             }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_reached(&self) -> Result<(), Trouble> {
+        match &self.interpreter {
+            _ if self.go => Err(Trouble::Go),
+            None => Err(Trouble::Static),
             Some(_) => Ok(()),
         }
     }
