@@ -105,6 +105,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
                 }
                 Catch::Auto | Catch::Preload => !preload(&mut program, name, &file, catch)?,
             };
+            let inherited = catch::Inherited::now();
             let agent = agent::ensure(&settings, &variables, exit::PREPARE)?;
             for (key, value) in &variables {
                 match value {
@@ -115,7 +116,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             agent.map(agent::AgentHandle::pass_on).transpose()?;
             if by_seccomp {
                 tell_of_domains(&settings);
-                return catch::run(&mut program, &settings);
+                return catch::run(&mut program, &settings, inherited);
             }
         }
     }
@@ -128,6 +129,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 /// Sets the variables for the preload library. Returns whether it is to be used: seccomp is, where the library cannot
 /// reach the program.
 fn preload(program: &mut Command, name: &OsStr, file: &Path, catch: Catch) -> Result<bool> {
+    // This needs no library.
+    if catch == Catch::Auto
+        && let Err(trouble) = program::inspect_reach(file)
+    {
+        eprintln!("phoebus: {}: seccomp catches its connections", trouble.reason(name));
+        return Ok(false);
+    }
     let library = find_library()?;
     match program::inspect(file, &library) {
         Ok(()) => {}
@@ -139,10 +147,6 @@ fn preload(program: &mut Command, name: &OsStr, file: &Path, catch: Catch) -> Re
         Err(trouble @ Trouble::Unloadable { .. }) => {
             let why = format!("{}; --catch seccomp needs no library", trouble.reason(name));
             return Err(Exit::with(exit::PREPARE, why));
-        }
-        Err(trouble) if catch == Catch::Auto => {
-            eprintln!("phoebus: {}: seccomp catches its connections", trouble.reason(name));
-            return Ok(false);
         }
         Err(trouble) => eprintln!("phoebus: {}: {}", trouble.reason(name), trouble.consequence()),
     }

@@ -6,6 +6,7 @@
 //! - [`Listener`]: receives caught calls and answers them.
 //! - [`Caller`]: the memory and the very sockets of the process that called.
 //! - [`socket`]: connects such a socket.
+//! - [`Inherited`]: descriptors that the processes beside the program let go of.
 //! - [`signals`]: what the parent of the program needs to pass on signals.
 //!
 //! A caught call waits until it is answered. When the last copy of the listener is gone, caught calls fail with ENOSYS,
@@ -15,6 +16,7 @@
 
 mod caller;
 pub mod filter;
+mod inherited;
 mod listener;
 pub mod signals;
 pub mod socket;
@@ -23,5 +25,6 @@ mod start;
 mod sys;
 
 pub use caller::{Asked, Caller};
+pub use inherited::Inherited;
 pub use listener::{Answer, Call, Listener};
 pub use start::{Fork, StartError, fork, start, usable};

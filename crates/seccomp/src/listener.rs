@@ -2,6 +2,7 @@
 
 use crate::filter::SOCKETCALL;
 use crate::sys;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -13,7 +14,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The listener.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct Listener {
+    listener: OwnedFd,
+    is_patient: bool,
+}
 
 /// A caught call, whose caller waits: connect(2), or socketcall(2) ([`Caller::asked`](crate::Caller::asked)).
 #[derive(Debug, Clone, Copy)]
@@ -44,17 +48,31 @@ pub enum Answer {
 }
 
 impl Listener {
-    pub(crate) fn new(listener: OwnedFd) -> Self {
-        Self(listener)
+    pub(crate) fn new(listener: OwnedFd, is_patient: bool) -> Self {
+        Self { listener, is_patient }
     }
 
-    /// Waits for a call. It may wait for ever if all callers are gone.
+    /// Whether callers wait for their answer whatever signals come. Otherwise (before Linux 5.19) a signal ends their
+    /// wait, and nothing tells so but [`is_waiting`](Self::is_waiting).
+    pub fn is_patient(&self) -> bool {
+        self.is_patient
+    }
+
+    /// Waits for a call. `None`: nobody is left who could make one. (Kernels before 5.9 do not tell that.)
     ///
     /// # Errors
     /// The listener is of no use any more.
-    pub fn receive(&self) -> io::Result<Call> {
+    pub fn receive(&self) -> io::Result<Option<Call>> {
         loop {
-            match sys::receive(self.0.as_fd()) {
+            // Without callers, some kernels answer ENOENT at once, over and over.
+            let mut waits = [PollFd::new(&self.listener, PollFlags::IN)];
+            match poll(&mut waits, None) {
+                Ok(_) if waits[0].revents().contains(PollFlags::IN) => {}
+                Ok(_) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            match sys::receive(self.listener.as_fd()) {
                 Ok(call) => {
                     let [descriptor, address, len, ..] = call.data.args;
                     // The kernel takes both as `int`.
@@ -63,7 +81,7 @@ impl Listener {
                     // The architecture that has it does not use the number for another caught call.
                     let is_socketcall = call.data.nr as u32 == SOCKETCALL;
                     let socketcall = is_socketcall.then_some(descriptor as u32);
-                    return Ok(Call { id: call.id, thread, descriptor, address, len, socketcall });
+                    return Ok(Some(Call { id: call.id, thread, descriptor, address, len, socketcall }));
                 }
                 Err(error) => match Errno::from_io_error(&error) {
                     // The caller has gone, or was interrupted.
@@ -77,7 +95,7 @@ impl Listener {
 
     /// Whether the caller still waits. What was read of its memory belongs to it only if this holds afterwards.
     pub fn is_waiting(&self, call: &Call) -> bool {
-        sys::is_valid(self.0.as_fd(), call.id)
+        sys::is_valid(self.listener.as_fd(), call.id)
     }
 
     /// Answers a call. Returns whether its caller was still waiting: a signal may have interrupted it.
@@ -88,6 +106,6 @@ impl Listener {
             Answer::Failed(errno) => (errno.saturating_neg(), 0),
             Answer::Continue => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE),
         };
-        sys::answer(self.0.as_fd(), call.id, error, flags).is_ok()
+        sys::answer(self.listener.as_fd(), call.id, error, flags).is_ok()
     }
 }

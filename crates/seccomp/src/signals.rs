@@ -40,16 +40,6 @@ impl AsFd for Held {
     }
 }
 
-/// Lets all signals reach this process again.
-pub fn release() {
-    sys::release_signals();
-}
-
-/// Ignores a signal.
-pub fn ignore(number: i32) {
-    sys::ignore(number);
-}
-
 /// Sends a signal to the process of `pidfd`.
 ///
 /// # Errors

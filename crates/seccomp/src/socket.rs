@@ -4,6 +4,7 @@ use crate::sys;
 use rustix::fd::AsFd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
 
 /// Whether calls on the socket do not block.
 ///
@@ -38,6 +39,17 @@ pub fn state(socket: &impl AsFd) -> Result<State, Errno> {
         SYN_SENT | SYN_RECV => State::Connecting,
         _ => State::InUse,
     })
+}
+
+/// Whether a socket belongs to the network namespace of this process. A program can have sockets of others, where an
+/// address is another host's.
+///
+/// # Errors
+/// The kernel does not tell it (before Linux 5.14).
+pub fn is_of_own_network(socket: &impl AsFd) -> Result<bool, Errno> {
+    let own = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let [own, its] = [own.as_fd(), socket.as_fd()].map(|socket| sys::network(socket).map_err(errno));
+    Ok(own? == its?)
 }
 
 fn errno(error: std::io::Error) -> Errno {

@@ -82,7 +82,7 @@ fn may_trace_all() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
-/// Starts the program under the filter, without new privileges (PR_SET_NO_NEW_PRIVS).
+/// Starts the program under the filter, without new privileges (PR_SET_NO_NEW_PRIVS) and without blocked signals.
 ///
 /// # Errors
 /// [`StartError`].
@@ -92,17 +92,19 @@ pub fn start(command: &mut Command) -> Result<(Child, Listener), StartError> {
     let (own, theirs) = pair.map_err(|errno| StartError::Filter(errno.into()))?;
     sys::before_exec(command, move || {
         rustix::thread::set_no_new_privs(true)?;
-        let listener = sys::install(&program)?;
+        let (listener, is_patient) = sys::install(&program)?;
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut message = SendAncillaryBuffer::new(&mut room);
         let listeners = [listener.as_fd()];
         message.push(SendAncillaryMessage::ScmRights(&listeners));
-        sendmsg(&theirs, &[IoSlice::new(b"l")], &mut message, SendFlags::empty())?;
+        sendmsg(&theirs, &[IoSlice::new(&[u8::from(is_patient)])], &mut message, SendFlags::empty())?;
+        // This process may hold its own.
+        sys::release_signals();
         Ok(())
     });
     let child = command.spawn();
     match (child, received(&own)) {
-        (Ok(child), Some(listener)) => Ok((child, Listener::new(listener))),
+        (Ok(child), Some(listener)) => Ok((child, listener)),
         (Err(error), Some(_)) => Err(StartError::Exec(error)),
         // Before the filter there is nothing but its set-up.
         (Err(error), None) => Err(StartError::Filter(error)),
@@ -111,15 +113,17 @@ pub fn start(command: &mut Command) -> Result<(Child, Listener), StartError> {
 }
 
 /// The listener, if it was sent.
-fn received(from: &OwnedFd) -> Option<OwnedFd> {
+fn received(from: &OwnedFd) -> Option<Listener> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut message = RecvAncillaryBuffer::new(&mut room);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    recvmsg(from, &mut [IoSliceMut::new(&mut [0])], &mut message, flags).ok()?;
-    message.drain().find_map(|message| match message {
+    let mut is_patient = [0];
+    recvmsg(from, &mut [IoSliceMut::new(&mut is_patient)], &mut message, flags).ok()?;
+    let listener = message.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
-    })
+    })?;
+    Some(Listener::new(listener, is_patient == [1]))
 }
 
 fn refusal(error: &io::Error) -> String {

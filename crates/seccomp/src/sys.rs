@@ -14,17 +14,27 @@ fn checked(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Puts this thread, and all that it will start, under a filter, and returns its listener. The thread must have no new
-/// privileges. Allocates nothing.
-pub(crate) fn install(program: &[Instruction]) -> io::Result<OwnedFd> {
+/// Puts this thread, and all that it will start, under a filter, and returns its listener, and whether a caller waits
+/// for its answer whatever signals come, unless one ends it (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19). The
+/// thread must have no new privileges. Allocates nothing.
+pub(crate) fn install(program: &[Instruction]) -> io::Result<(OwnedFd, bool)> {
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    match install_with(program, flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+        // An older kernel does not know the flag.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok((install_with(program, flags)?, false)),
+        installed => Ok((installed?, true)),
+    }
+}
+
+fn install_with(program: &[Instruction], flags: c_ulong) -> io::Result<OwnedFd> {
     const { assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>()) };
     let filters = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: program.as_ptr().cast_mut().cast(),
     };
-    let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
     // SAFETY: an `Instruction` has the layout of `sock_filter`, and the kernel only reads `len` of them.
-    let listener = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const filters) };
+    let listener =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filters) };
     let listener = checked(listener as c_int)?;
     // SAFETY: the kernel has just made this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(listener) })
@@ -70,6 +80,17 @@ pub(crate) fn tcp_state(socket: BorrowedFd) -> io::Result<u8> {
     Ok(state)
 }
 
+/// The cookie of the socket's network namespace (SO_NETNS_COOKIE, Linux 5.14).
+pub(crate) fn network(socket: BorrowedFd) -> io::Result<u64> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+    let at = &raw mut cookie;
+    // SAFETY: the kernel writes at most `len` bytes.
+    checked(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, at.cast(), &raw mut len)
+    })?;
+    Ok(cookie)
+}
+
 /// Clears TCP_FASTOPEN_CONNECT.
 pub(crate) fn no_fast_open(socket: BorrowedFd) -> io::Result<()> {
     let off: c_int = 0;
@@ -94,6 +115,21 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
 pub(crate) fn before_exec(command: &mut Command, prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static) {
     // SAFETY: `start` passes a closure that only makes system calls.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Whether this is the number of a descriptor that programs get.
+pub(crate) fn is_passed_on(number: c_int) -> bool {
+    // SAFETY: no memory is involved, and a number that has no descriptor fails.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// Closes a descriptor that programs get. No object of this process owns such a one: all of these are close-on-exec.
+pub(crate) fn close_passed_on(number: c_int) {
+    if is_passed_on(number) {
+        // SAFETY: as above, nothing else closes or uses it.
+        unsafe { libc::close(number) };
+    }
 }
 
 /// Blocks all signals of this thread that a process can pass on, and returns the descriptor that reads them
@@ -140,12 +176,6 @@ pub(crate) fn release_signals() {
 pub(crate) fn default_action(signal: c_int) {
     // SAFETY: SIG_DFL runs no code of this process.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-}
-
-/// Ignores a signal.
-pub(crate) fn ignore(signal: c_int) {
-    // SAFETY: SIG_IGN runs no code of this process.
-    unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
 /// Sends a signal to this process.

@@ -16,14 +16,17 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_cookie, socket_domain, socket_protocol, socket_timeout, socket_type};
 use rustix::net::{AddressFamily, SocketType, ipproto};
+use std::future::pending;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Longest wait of a caller with a non-blocking socket, whose other connections wait meanwhile. A gateway says sooner
 /// that a destination does not answer, unless packets vanish.
 const NONBLOCKING_LIMIT: Duration = Duration::from_secs(30);
+/// How often kernels before 5.19 are asked whether a signal has interrupted a caller, which they do not tell.
+const INTERRUPTION_CHECK: Duration = Duration::from_millis(10);
 /// IPPROTO_MPTCP.
 const MPTCP: u32 = 262;
 
@@ -68,7 +71,10 @@ pub(super) async fn answer(shared: Arc<Shared>, call: Call) {
             return;
         }
         Err(errno) => {
-            waiting.answer(Answer::Failed(errno.raw_os_error()));
+            if matches!(errno, Errno::MFILE | Errno::NFILE) {
+                report::exhausted(&shared, errno);
+            }
+            waiting.answer(failed(errno));
             return;
         }
     };
@@ -141,9 +147,16 @@ async fn decide(shared: &Arc<Shared>, stream: &Stream) -> Result<Attempt, Answer
     {
         return Err(direct(stream));
     }
-    if !shared.selects(destination).await {
-        report::not_selected(shared, destination);
-        return Err(direct(stream));
+    match shared.selects(destination).await {
+        Ok(true) => {}
+        Ok(false) => {
+            report::not_selected(shared, destination);
+            return Err(direct(stream));
+        }
+        Err(names) => {
+            report::undecided(shared, stream.caller.process(), destination, &names);
+            return Err(failed(Errno::HOSTUNREACH));
+        }
     }
     if shared.is_first_hop(destination).await {
         return Err(direct(stream));
@@ -162,29 +175,38 @@ async fn decide(shared: &Arc<Shared>, stream: &Stream) -> Result<Attempt, Answer
         return Ok(attempt);
     }
     if !shared.attempts.has_room() {
+        report::exhausted(shared, Errno::NOBUFS);
         return Err(failed(Errno::NOBUFS));
     }
     let caller = stream.caller.clone();
-    Ok(shared.attempts.enter(cookie, |outcome| {
+    Ok(shared.attempts.enter(cookie, |entry| {
         let (shared, socket, domain) = (shared.clone(), socket.clone(), *domain);
         let task = tokio::spawn(async move {
-            let ended = lead::open(&shared, &socket, domain, caller, destination).await;
-            shared.attempts.remove(cookie);
-            let _ = outcome.send(Some(ended));
+            let outcome = lead::open(&shared, &socket, domain, caller, destination).await;
+            entry.end(outcome);
         });
         task.abort_handle()
     }))
 }
 
-/// Waits for an attempt as long as the caller's connect would, and answers.
+/// Waits for an attempt as long as the caller may, and answers. A caller that does not wait any more believes that its
+/// socket connects, and would write amid the handshake as soon as the gateway is connected. So the attempt is given up
+/// then, and the socket is unconnected again.
 async fn wait(waiting: Waiting, stream: &Stream, mut attempt: Attempt) {
-    let socket = &stream.socket;
-    let waits = !socket::is_nonblocking(socket).unwrap_or(false);
-    let limit = match waits {
-        true => socket_timeout(socket, Timeout::Send).ok().flatten().unwrap_or(Duration::MAX),
-        false => NONBLOCKING_LIMIT,
+    let (shared, socket) = (waiting.shared.clone(), &stream.socket);
+    let limit = match socket::is_nonblocking(socket) {
+        Ok(true) => NONBLOCKING_LIMIT,
+        _ => socket_timeout(socket, Timeout::Send).ok().flatten().unwrap_or(Duration::MAX),
     };
-    let outcome = timeout(limit, attempt.outcome()).await;
+    let outcome = tokio::select! {
+        outcome = timeout(limit, attempt.outcome()) => outcome,
+        () = interruption(&waiting) => {
+            if let Ok(cookie) = socket_cookie(socket) {
+                shared.attempts.leave(cookie, attempt).await;
+            }
+            return;
+        }
+    };
     match outcome {
         Ok(Some(Outcome::Open)) => {
             if waiting.answer(Answer::Done) {
@@ -199,17 +221,23 @@ async fn wait(waiting: Waiting, stream: &Stream, mut attempt: Attempt) {
             waiting.answer(Answer::Failed(errno));
         }
         Ok(None) => drop(waiting),
-        // The attempt goes on, as the kernel's would (SO_SNDTIMEO).
-        Err(_) if waits => {
-            waiting.answer(failed(Errno::INPROGRESS));
-        }
         Err(_) => {
             if let Ok(cookie) = socket_cookie(socket) {
-                waiting.shared.attempts.give_up(cookie).await;
+                shared.attempts.give_up(cookie).await;
             }
-            report::too_slow(&waiting.shared, &stream.caller, &stream.address, stream.domain, NONBLOCKING_LIMIT);
+            report::too_slow(&shared, &stream.caller, &stream.address, stream.domain, limit);
             waiting.answer(failed(Errno::TIMEDOUT));
         }
+    }
+}
+
+/// Waits until a signal has interrupted the caller. Kernels whose callers wait in any case have no need of this.
+async fn interruption(waiting: &Waiting) {
+    if waiting.shared.listener().is_patient() {
+        pending::<()>().await;
+    }
+    while waiting.shared.listener().is_waiting(&waiting.call) {
+        sleep(INTERRUPTION_CHECK).await;
     }
 }
 

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+
+/// Most addresses that are tried, as for sockets of Phoebus's own.
+const ATTEMPTS_MAX: usize = 8;
 
 /// The connected socket, watched for readiness.
 pub(super) type Watched = AsyncFd<Arc<OwnedFd>>;
@@ -41,33 +44,39 @@ impl Borrowed {
         &self.socket
     }
 
-    /// Connects it to one of `addresses`, each within `limit`.
+    /// Connects it to one of `addresses`, all within `limit`. Each has an equal share of the time that is left.
     ///
     /// # Errors
-    /// That of the last address.
+    /// That of the last address that was tried.
     pub(super) async fn dial(
         &mut self,
         addresses: &[SocketAddr],
         limit: Duration,
     ) -> Result<(Watched, SocketAddr), Error> {
-        let mut last = None;
-        // Those of the socket's own family first.
-        let is_other = |address: &&SocketAddr| address.is_ipv6() != (self.domain == AddressFamily::INET6);
-        let (others, own): (Vec<_>, Vec<_>) = addresses.iter().partition(is_other);
-        for to in own.into_iter().chain(others).copied() {
+        let deadline = Instant::now() + limit;
+        let is_six = self.domain == AddressFamily::INET6;
+        // Those of the socket's own family first. Only a socket of IPv6 reaches others.
+        let (own, others): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(|to| to.is_ipv6() == is_six);
+        let reached: Vec<_> = own.iter().chain(others.iter().filter(|_| is_six)).copied().take(ATTEMPTS_MAX).collect();
+        let nowhere = SocketAddr::from(([0; 4], 0));
+        let mut error = match others.first() {
+            Some(to) => Error::Connect { to: *to, source: Errno::AFNOSUPPORT.into() },
+            None => Error::Connect { to: nowhere, source: io::ErrorKind::AddrNotAvailable.into() },
+        };
+        for (tried, to) in reached.iter().copied().enumerate() {
+            let share = deadline.saturating_duration_since(Instant::now()) / (reached.len() - tried) as u32;
             let connected = match self.fit(to) {
-                Ok(()) => timeout(limit, connect(&self.socket, &address::bytes(to, self.domain))).await,
+                Ok(()) => timeout(share, connect(&self.socket, &address::bytes(to, self.domain))).await,
                 Err(errno) => Ok(Err(errno)),
             };
-            last = Some(match connected {
+            error = match connected {
                 Ok(Ok(watched)) => return Ok((watched, to)),
                 Ok(Err(errno)) => Error::Connect { to, source: errno.into() },
                 Err(_) => Error::Timeout { to: to.to_string(), limit: Span(limit) },
-            });
-            let _ = connect_unspec(&self.socket);
+            };
+            self.disconnect();
         }
-        let nowhere = SocketAddr::from(([0; 4], 0));
-        Err(last.unwrap_or_else(|| Error::Connect { to: nowhere, source: io::ErrorKind::AddrNotAvailable.into() }))
+        Err(error)
     }
 
     /// Prepares it for an address of this family: an IPv6 socket is made to reach IPv4.
@@ -75,7 +84,6 @@ impl Borrowed {
         // The SYN would wait for bytes of the program, whose connect has to wait for the session.
         socket::connect_at_once(&self.socket)?;
         match (self.domain == AddressFamily::INET6, to) {
-            (false, SocketAddr::V6(_)) => Err(Errno::AFNOSUPPORT),
             (true, SocketAddr::V4(_)) if ipv6_v6only(&self.socket)? => {
                 set_ipv6_v6only(&self.socket, false)?;
                 self.is_widened = true;
@@ -101,6 +109,12 @@ impl Borrowed {
         }
     }
 
+    /// Makes it unconnected, without an error that the program would find (SO_ERROR).
+    fn disconnect(&self) {
+        let _ = connect_unspec(&self.socket);
+        let _ = socket_error(&self.socket);
+    }
+
     /// Leaves it as it is, with its session.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
@@ -108,7 +122,7 @@ impl Borrowed {
 
     /// Makes it unconnected, and as it was before.
     pub(super) fn take_back(&mut self) {
-        let _ = connect_unspec(&self.socket);
+        self.disconnect();
         if let Some(had) = self.congestion_control.take() {
             let _ = set_tcp_congestion(&self.socket, &had);
         }

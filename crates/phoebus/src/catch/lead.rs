@@ -8,7 +8,7 @@ use super::shared::Shared;
 use phoebus_client::{Error, FirstHop, Hop, Opening, Step};
 use phoebus_net::{dial::resolve, tcp, watch};
 use phoebus_proto::endpoint::{Endpoint, Host};
-use phoebus_seccomp::Caller;
+use phoebus_seccomp::{Caller, socket};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, send};
@@ -49,7 +49,20 @@ async fn ended(caller: &Caller) {
 
 async fn lead(shared: &Shared, mut socket: Borrowed, process: i32, destination: SocketAddr) -> Outcome {
     let canonical = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-    let mut opening = Opening::new(shared.options.clone(), Endpoint::from(canonical));
+    let mut options = shared.options.clone();
+    if let Some(agents) = &options.agents
+        && !socket::is_of_own_network(socket.socket()).unwrap_or(false)
+    {
+        let demanded = agents.demanded();
+        if demanded.is_some() || agents.find().is_some() {
+            report::beyond_agents(shared, process, destination, demanded);
+        }
+        if demanded.is_some() {
+            return Outcome::Failed(Errno::NETUNREACH.raw_os_error());
+        }
+        options.agents = None;
+    }
+    let mut opening = Opening::new(options, Endpoint::from(canonical));
     let clock = Instant::now();
     loop {
         match opening.first_hop(clock.elapsed()) {

@@ -31,15 +31,16 @@ mod supervisor;
 use crate::exit::{self, Exit};
 use anyhow::{Context, Result};
 use phoebus_config::settings::Settings;
+pub(crate) use phoebus_seccomp::Inherited;
 use phoebus_seccomp::{Fork, fork, signals, usable};
 use rustix::process::getpgrp;
 use std::process::{Command, ExitCode};
 
-/// Runs the program to its end; returns its exit code.
+/// Runs the program to its end; returns its exit code. Only the program keeps the inherited descriptors.
 ///
 /// # Errors
 /// It could not be prepared ([`exit::PREPARE`]), or not be executed. In the supervisor, this returns too.
-pub(crate) fn run(program: &mut Command, settings: &Settings) -> Result<ExitCode> {
+pub(crate) fn run(program: &mut Command, settings: &Settings, inherited: Inherited) -> Result<ExitCode> {
     let cannot = |error: &dyn std::fmt::Display| {
         let why = "--catch preload runs it with connections past the gateways";
         Exit::with(exit::PREPARE, format!("cannot catch the program's connections: {error}; {why}"))
@@ -51,12 +52,13 @@ pub(crate) fn run(program: &mut Command, settings: &Settings) -> Result<ExitCode
     match fork().context("cannot start the process that catches connections")? {
         Fork::Parent(supervisor) => {
             drop(theirs);
+            inherited.close();
             front::stand_for(&ours, &held, supervisor)
         }
         Fork::Child => {
+            // Signals stay blocked: the program gets those that were meant for it, and is served until it has ended.
             drop((ours, held));
-            signals::release();
-            supervisor::run(program, group, theirs, settings, &cannot)
+            supervisor::run(program, group, theirs, settings, inherited, &cannot)
         }
     }
 }

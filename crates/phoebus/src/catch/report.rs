@@ -3,10 +3,12 @@
 use super::address;
 use super::shared::Shared;
 use phoebus_client::{Error, Report};
+use phoebus_config::first_hop::FirstHop;
 use phoebus_config::settings::is_loopback_or_link;
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
 use phoebus_seccomp::{Call, Caller};
+use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use serde::Serialize;
 use std::fmt::Display;
@@ -61,20 +63,52 @@ pub(super) fn failed(shared: &Shared, pid: i32, destination: SocketAddr, error: 
 /// Reports that the kernel does not tell the state of a socket, so that it is unknown whether a session may use it.
 pub(super) fn state_unknown(shared: &Shared, pid: i32, destination: SocketAddr) {
     let note = "the kernel does not tell the state of the socket (TCP_INFO)";
-    plain(shared, pid, destination, rustix::io::Errno::OPNOTSUPP.raw_os_error(), note.to_owned());
+    plain(shared, pid, destination, Errno::OPNOTSUPP.raw_os_error(), note.to_owned());
     once(shared, format_args!("{destination}: {note}"));
 }
 
-/// Reports that a caller with a non-blocking socket was not kept waiting any longer.
+/// Reports that a caller was not kept waiting any longer.
 pub(super) fn too_slow(shared: &Shared, caller: &Caller, address: &[u8], domain: AddressFamily, limit: Duration) {
     let Some(destination) = address::parse(address, domain) else { return };
     let note = format!(
-        "the path did not say within {} whether the destination has connected, and the program waits for nothing else meanwhile",
+        "the path did not say within {}, the longest wait of this socket, whether the destination has connected",
         Span(limit)
     );
-    plain(shared, caller.process(), destination, rustix::io::Errno::TIMEDOUT.raw_os_error(), note.clone());
-    if shared.settings.verbose {
-        say(format_args!("{destination}: {note}"));
+    plain(shared, caller.process(), destination, Errno::TIMEDOUT.raw_os_error(), note.clone());
+    once(shared, format_args!("{destination}: {note}"));
+}
+
+/// Reports that names decide about a connection, and could not be looked up.
+pub(super) fn undecided(shared: &Shared, pid: i32, destination: SocketAddr, names: &[String]) {
+    let names = names.join(", ");
+    let note = format!("PHOEBUS_ONLY (--only) names {names}, whose addresses cannot be looked up; the connect fails");
+    plain(shared, pid, destination, Errno::HOSTUNREACH.raw_os_error(), note.clone());
+    once(shared, format_args!("{destination}: {note}"));
+}
+
+/// Reports that exceptions cannot be looked up.
+pub(super) fn exceptions_unknown(shared: &Shared, names: &[String]) {
+    let names = names.join(", ");
+    once(shared, format_args!("PHOEBUS_EXCEPT (--except) names {names}, whose addresses cannot be looked up"));
+}
+
+/// Reports that this process has no room for another connect.
+pub(super) fn exhausted(shared: &Shared, errno: Errno) {
+    let reason = phoebus_client::reason(&errno.into());
+    once(shared, format_args!("the process that catches connections has no room for more ({reason}); connects fail"));
+}
+
+/// Reports that a socket belongs to another network namespace, where another program may have the agent's address.
+/// Nothing is shown to it. `demanded`: the first hop that only an agent provides.
+pub(super) fn beyond_agents(shared: &Shared, pid: i32, destination: SocketAddr, demanded: Option<FirstHop>) {
+    let note = "the socket belongs to another network namespace than the agent";
+    match demanded {
+        Some(first_hop) => {
+            let note = format!("{note}, which alone carries the first hop by {first_hop}");
+            plain(shared, pid, destination, Errno::NETUNREACH.raw_os_error(), note.clone());
+            once(shared, format_args!("{destination}: {note}"));
+        }
+        None => once(shared, format_args!("{destination}: {note}; no agent carries the first hop")),
     }
 }
 

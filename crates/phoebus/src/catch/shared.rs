@@ -2,11 +2,13 @@
 
 use super::attempts::Attempts;
 use super::names::Names;
+use super::report;
 use phoebus_client::Options;
+use phoebus_config::select::Selection;
 use phoebus_config::settings::Settings;
 use phoebus_proto::endpoint::Host;
 use phoebus_seccomp::Listener;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 
 /// See the module.
@@ -16,8 +18,12 @@ pub(super) struct Shared {
     pub(super) options: Options,
     listener: Listener,
     pub(super) attempts: Attempts,
-    /// The names in the lists of destinations.
+    /// The settings without exceptions.
+    wanted: Settings,
+    /// The names in `PHOEBUS_ONLY`.
     selected: Names,
+    /// The names in `PHOEBUS_EXCEPT`.
+    excepted: Names,
     /// The first gateway's name.
     gateway: Names,
     /// Whether a failure was told that no direct connection has.
@@ -26,8 +32,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(settings: Settings, listener: Listener) -> Self {
-        let lists = settings.only.iter().chain(&settings.except);
-        let selected = Names::new(lists.flat_map(|list| list.names().map(str::to_owned)));
+        let names = |list: &Option<Selection>| Names::new(list.iter().flat_map(|l| l.names().map(str::to_owned)));
         let gateway = settings.path.iter().take(1).filter_map(|gateway| match &gateway.host {
             Host::Name(name) => Some(name.to_string()),
             Host::Addr(_) => None,
@@ -36,7 +41,9 @@ impl Shared {
             options: Options::from(&settings),
             listener,
             attempts: Attempts::default(),
-            selected,
+            wanted: Settings { except: None, ..settings.clone() },
+            selected: names(&settings.only),
+            excepted: names(&settings.except),
             gateway: Names::new(gateway),
             told: AtomicBool::new(false),
             settings,
@@ -47,12 +54,27 @@ impl Shared {
         &self.listener
     }
 
-    /// Whether the settings lead a connection to `destination` through gateways, as in the preload library.
-    pub(super) async fn selects(&self, destination: SocketAddr) -> bool {
-        let ip = destination.ip().to_canonical();
-        let pairs = self.selected.pairs().await;
-        let names = pairs.iter().filter(|(_, known)| known.to_canonical() == ip).map(|(name, _)| &name[..]);
-        self.settings.selects(destination, names)
+    /// Whether the settings lead a connection to `destination` through gateways, as in the preload library. Ranges and
+    /// ports decide before names are looked up.
+    ///
+    /// # Errors
+    /// The names in `PHOEBUS_ONLY` that decide it, and could not be looked up.
+    pub(super) async fn selects(&self, destination: SocketAddr) -> Result<bool, Vec<String>> {
+        let (ip, wanted) = (destination.ip().to_canonical(), &self.wanted);
+        let wanted = decide(&self.selected, ip, |names| wanted.selects(destination, names.iter().copied())).await;
+        if wanted == Ok(false) {
+            return Ok(false);
+        }
+        if let Some(except) = &self.settings.except {
+            let excepted = |names: &[&str]| except.matches(destination, names.iter().copied());
+            match decide(&self.excepted, ip, excepted).await {
+                Ok(true) => return Ok(false),
+                Ok(false) => {}
+                // Through gateways, since that is not known.
+                Err(names) => report::exceptions_unknown(self, &names),
+            }
+        }
+        wanted
     }
 
     /// Whether it is the first gateway or its agent. Whoever connects there speaks with it.
@@ -63,7 +85,7 @@ impl Shared {
             let ip = destination.ip();
             let is_it = match &gateway.host {
                 Host::Addr(addr) => addr.to_canonical() == ip,
-                Host::Name(_) => self.gateway.pairs().await.iter().any(|(_, known)| known.to_canonical() == ip),
+                Host::Name(_) => !self.gateway.at(ip.to_canonical()).await.0.is_empty(),
             };
             if is_it {
                 return true;
@@ -76,5 +98,47 @@ impl Shared {
                 .as_ref()
                 .and_then(phoebus_client::Agents::find)
                 .is_some_and(|agent| agent.addresses.into_iter().flatten().any(|own| own == destination))
+    }
+}
+
+/// Whether `test` holds with the names that have this address; more names never make it false.
+///
+/// # Errors
+/// The names that decide it, and could not be looked up.
+async fn decide(names: &Names, ip: IpAddr, test: impl Fn(&[&str]) -> bool) -> Result<bool, Vec<String>> {
+    if test(&[]) {
+        return Ok(true);
+    }
+    if !test(&names.all()) {
+        return Ok(false);
+    }
+    let (there, mut unknown) = names.at(ip).await;
+    if test(&there) {
+        return Ok(true);
+    }
+    unknown.retain(|name| test(&[name]));
+    if unknown.is_empty() { Ok(false) } else { Err(unknown.into_iter().map(str::to_owned).collect()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn name_that_is_not_looked_up_decides_only_where_no_range_does() {
+        let none = "x".repeat(64);
+        let list: Selection = "192.0.2.0/24,name.example:443,localhost:80".parse().unwrap();
+        let names = Names::new([none.clone(), "localhost".to_owned()].into_iter());
+        // As if the name in the list were one that cannot be looked up.
+        let selects = async |to: &str| {
+            let to: SocketAddr = to.parse().unwrap();
+            let named = |name: &&str| if **name == none { "name.example" } else { "localhost" };
+            decide(&names, to.ip(), |names| list.matches(to, names.iter().map(named))).await
+        };
+        assert_eq!(selects("192.0.2.1:443").await, Ok(true));
+        assert_eq!(selects("198.51.100.1:22").await, Ok(false), "no name has this port");
+        assert_eq!(selects("127.0.0.1:80").await, Ok(true));
+        assert_eq!(selects("198.51.100.1:80").await, Ok(false));
+        assert_eq!(selects("198.51.100.1:443").await, Err(vec![none.clone()]));
     }
 }

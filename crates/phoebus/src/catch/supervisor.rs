@@ -7,13 +7,13 @@ use crate::exit::{self, Exit};
 use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_config::settings::Settings;
-use phoebus_seccomp::{StartError, signals, start};
+use phoebus_seccomp::{Inherited, StartError, signals, start};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getppid, getrlimit, kill_process, pidfd_open,
-    set_child_subreaper, setpgid, setrlimit, wait,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getppid, getrlimit, pidfd_open, set_child_subreaper,
+    setpgid, setrlimit, wait,
 };
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -33,8 +33,10 @@ pub(super) fn run(
     group: Pid,
     front: End,
     settings: &Settings,
+    inherited: Inherited,
     cannot: &dyn Fn(&dyn std::fmt::Display) -> anyhow::Error,
 ) -> Result<ExitCode> {
+    let command = getppid().and_then(|command| pidfd_open(command, PidfdFlags::empty()).ok());
     // The terminal's signals are for the program.
     setpgid(None, None).context("cannot leave the process group")?;
     set_child_subreaper(Pid::from_raw(1)).context("cannot adopt the program's orphans")?;
@@ -50,8 +52,7 @@ pub(super) fn run(
     })?;
     let pid = Pid::from_child(&child);
     front.say(Message::Started(pid.as_raw_pid()));
-    // A message must not stop this process. (The program would inherit this.)
-    signals::ignore(Signal::TTOU.as_raw());
+    inherited.close();
     let_go();
     let shared = Arc::new(Shared::new(settings.clone(), listener));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -60,13 +61,20 @@ pub(super) fn run(
     if let Ok(program) = pidfd_open(pid, PidfdFlags::empty()) {
         std::thread::spawn(move || follow(&watched, &program));
     }
-    std::thread::spawn(move || reap(pid, &front));
+    std::thread::spawn(move || reap(pid, &front, command.as_ref()));
     let (sender, mut calls) = mpsc::channel(QUEUE);
     let listening = shared.clone();
     std::thread::spawn(move || {
-        while let Ok(call) = listening.listener().receive() {
-            if sender.blocking_send(call).is_err() {
-                break;
+        loop {
+            match listening.listener().receive() {
+                Ok(Some(call)) if sender.blocking_send(call).is_ok() => {}
+                Ok(_) => break,
+                Err(error) => {
+                    let why = phoebus_client::reason(&error);
+                    eprintln!("phoebus: cannot receive what the program's connects are: {why}");
+                    // The listener ends with this process, so that these fail.
+                    std::process::exit(exit::PREPARE.into());
+                }
             }
         }
     });
@@ -101,23 +109,30 @@ fn follow(front: &End, program: &OwnedFd) {
 }
 
 /// Reaps the program and its orphans, and tells the front about the program. Ends this process after the last of them.
-fn reap(program: Pid, front: &End) {
+/// `command` is the front's process.
+fn reap(program: Pid, front: &End, command: Option<&OwnedFd>) {
+    // It may have stopped with the program.
+    let wake = || {
+        if let Some(command) = command {
+            let _ = signals::send(command.as_fd(), Signal::CONT.as_raw());
+        }
+    };
+
     loop {
         match wait(WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
             Err(Errno::INTR) => {}
             Ok(Some((pid, status))) if pid == program => {
                 if let Some(code) = status.exit_status() {
                     finish(front, Message::Exited(code));
+                    wake();
                 } else if let Some(signal) = status.terminating_signal() {
                     finish(front, Message::Killed(signal));
+                    wake();
                 } else if status.stopped() {
                     front.say(Message::Stopped);
                 } else if status.continued() {
                     front.say(Message::Continued);
-                    // It may have stopped with the program.
-                    if let Some(front) = getppid().filter(|front| front.as_raw_pid() != 1) {
-                        let _ = kill_process(front, Signal::CONT);
-                    }
+                    wake();
                 }
             }
             Ok(_) => {}

@@ -223,16 +223,43 @@ static void tick(int number)
     ticks += number > 0;
 }
 
+/* Waits until signals have come, or one waits for the end of the call. */
 static void *watch(void *unused)
 {
-    while (ticks < 20)
+    sigset_t pending;
+    for (int i = 0; i < 20 && ticks < 20; i++) {
         usleep(1000);
+        if (sigpending(&pending) != 0 || !sigismember(&pending, SIGALRM))
+            i = 0;
+    }
     puts("interrupted");
     fflush(stdout);
     return unused;
 }
 
-/* A timer's signals interrupt the call, which is restarted if `flags` say so. */
+/* Waits until a connect that has failed with EINTR has ended, as many programs do. */
+static int finished(int fd)
+{
+    struct pollfd writable = {fd, POLLOUT, 0};
+    socklen_t len = sizeof errno;
+    if (poll(&writable, 1, -1) < 0)
+        return -1;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &errno, &len);
+    return errno ? -1 : 0;
+}
+
+/* The socket waits no longer than this. Whoever believes that it connects, writes. */
+static void impatient(void)
+{
+    struct timeval limit = {.tv_usec = 100000};
+    int fd = stream();
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    say("connect", go(fd));
+    say("then", finished(fd));
+    say("send", send(fd, "too early", 9, MSG_NOSIGNAL) < 0 ? -1 : 0);
+}
+
+/* A timer's signals come amid the call, which is restarted if `flags` say so. */
 static void signals(int flags)
 {
     pthread_t thread;
@@ -248,6 +275,8 @@ static void signals(int flags)
     int result = go(fd);
     setitimer(ITIMER_REAL, &(struct itimerval){0}, 0);
     ticks += 20;
+    if (result < 0 && errno == EINTR)
+        result = finished(fd);
     say("connect", result);
     if (result == 0) {
         say("it answers", answers(fd));
@@ -336,6 +365,8 @@ int main(int count, char **words)
         signals(SA_RESTART);
     else if (!strcmp(wanted, "interrupted"))
         signals(0);
+    else if (!strcmp(wanted, "impatient"))
+        impatient();
     else if (!strcmp(wanted, "orphaned"))
         orphaned();
     else if (!strcmp(wanted, "flips"))

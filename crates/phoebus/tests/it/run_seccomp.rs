@@ -2,7 +2,7 @@
 //! gateways, and nothing goes direct, whatever a program or its signals do. The program is `tests/c/connects.c`.
 
 use crate::support::works::works;
-use crate::support::{Gateway, PATIENCE, address, wait_until};
+use crate::support::{Certificates, Gateway, PATIENCE, address, wait_until};
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -224,25 +224,131 @@ fn address_that_changes_amid_the_call_leads_nothing_past_the_gateway() {
     assert!(selected.connections() > 0 && direct.connections() > 0);
 }
 
+/// A program that believes that its socket connects would write amid the handshake.
 #[test]
-fn signals_interrupt_a_connect_and_do_not_begin_it_anew() {
+fn signals_do_not_end_the_wait_for_a_session() {
     let (place, gateway, echo, barrier) = (Place::new(), Gateway::start("pg1", ""), Echo::start(), barrier());
     let at = barrier.local_addr().unwrap();
-    let mut program = Running::start(place.caught(at, "restarted", echo.addr, ""));
-    let (client, _) = barrier.accept().unwrap();
-    assert_eq!(program.line(), "interrupted");
-    pass_on(client, gateway.addr);
-    let (rest, _, said) = program.end();
-    assert_eq!((&rest[..], &said[..]), ("connect: 0\nit answers: 0\nagain: EISCONN\n", ""));
-    assert_eq!((sessions(&gateway), echo.connections()), (1, 1));
+    for case in ["restarted", "interrupted"] {
+        let mut program = Running::start(place.caught(at, case, echo.addr, ""));
+        let (client, _) = barrier.accept().unwrap();
+        assert_eq!(program.line(), "interrupted");
+        pass_on(client, gateway.addr);
+        let (rest, _, said) = program.end();
+        assert_eq!((&rest[..], &said[..]), ("connect: 0\nit answers: 0\nagain: EISCONN\n", ""), "{case}");
+    }
+    assert_eq!((sessions(&gateway), echo.connections()), (2, 2));
     barrier.set_nonblocking(true).unwrap();
     assert_eq!(barrier.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "it was connected once");
+}
 
-    barrier.set_nonblocking(false).unwrap();
-    let mut program = Running::start(place.caught(at, "interrupted", echo.addr, ""));
-    let lines = [program.line(), program.line()];
-    assert!(lines.contains(&"connect: EINTR".to_owned()), "{lines:?}");
-    assert!(program.end().1.success());
+#[test]
+fn socket_that_waits_no_longer_is_unconnected() {
+    let (place, barrier, echo) = (Place::new(), barrier(), Echo::start());
+    let program = Running::start(place.caught(barrier.local_addr().unwrap(), "impatient", echo.addr, ""));
+    let (mut client, _) = barrier.accept().unwrap();
+    let mut heard = Vec::new();
+    let end = client.read_to_end(&mut heard);
+    assert!(end.is_ok() || end.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset));
+    assert!(!text(&heard).contains("too early"), "{heard:?}");
+    let (rest, _, said) = program.end();
+    assert!(rest.starts_with("connect: ETIMEDOUT\n") && rest.ends_with("send: EPIPE\n"), "{rest}");
+    assert!(said.contains("the longest wait of this socket"), "{said}");
+}
+
+#[test]
+fn names_that_cannot_be_looked_up_let_nothing_go_direct() {
+    // A label is shorter.
+    let none = format!("{}.example", "x".repeat(63));
+    let to = SocketAddr::from(([192, 0, 2, 1], 9));
+    let place = Place::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.args(["run", "--catch", "seccomp", "--only", &none, "--gateway", "127.0.0.1/1", "--"]);
+    command.arg(place.path("connects")).args(["children", &to.ip().to_string(), "9", "2"]).env("HOME", "/nonexistent");
+    let Output { stdout, stderr, .. } = command.output().unwrap();
+    assert_eq!(text(&stdout), "child: EHOSTUNREACH\nchild: EHOSTUNREACH\n0\n");
+    let said = text(&stderr);
+    assert!(said.contains("whose addresses cannot be looked up") && said.lines().count() == 1, "{said}");
+}
+
+/// Elsewhere, whoever listens at the agent's address is another program.
+#[test]
+fn agent_is_not_sought_in_another_network() {
+    let (place, certificates) = (Place::new(), Certificates::new());
+    let at = SocketAddr::from((address(), 5006));
+    let listen = format!("[[listen]]\naddress = \"{at}\"\ntransport = \"quic\"\nclient_certificate = \"optional\"\n");
+    let tls = certificates.issue(&at.ip().to_string());
+    let gateway = Gateway::start_at(at, "pg1", &format!("{listen}{tls}"));
+    let mut command = run(gateway.addr);
+    command.args(["--first-hop", "quic", "--ca"]).arg(certificates.file("ca.pem"));
+    command.args(["--", "unshare", "-Urn"]).arg(place.path("connects")).args(["children", "127.0.0.1", "9", "1"]);
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env("PHOEBUS_AGENT_IDLE", "100ms");
+    let Output { stdout, stderr, .. } = command.output().unwrap();
+    let said = text(&stderr);
+    assert_eq!(text(&stdout), "child: ENETUNREACH\n0\n", "{said}");
+    assert!(said.contains("another network namespace than the agent, which alone carries"), "{said}");
+}
+
+#[test]
+fn signals_to_all_processes_leave_the_program_served() {
+    let (place, gateway, echo) = (Place::new(), Gateway::start("pg1", ""), Echo::start());
+    let mut command = run(gateway.addr);
+    let script = "trap 'exec \"$0\" \"$@\"' TERM; echo $PPID; while :; do sleep 0.05; done";
+    command.args(["--", "sh", "-c", script]).arg(place.path("connects"));
+    command.args(["children", &echo.addr.ip().to_string(), &echo.addr.port().to_string(), "3"]);
+    let mut program = Running::start(command);
+    let supervisor = rustix::process::Pid::from_raw(program.line().parse().unwrap()).unwrap();
+    for number in [1, 2, 3, 10, 12, 14, 15, 34] {
+        let signal = rustix::process::Signal::from_named_raw(number);
+        if let Some(signal) = signal {
+            rustix::process::kill_process(supervisor, signal).unwrap();
+        }
+    }
+    let front = rustix::process::Pid::from_child(&program.0);
+    rustix::process::kill_process(front, rustix::process::Signal::TERM).unwrap();
+    let (rest, status, said) = program.end();
+    assert_eq!((&rest[..], status.code(), &said[..]), ("3\n", Some(0), ""));
+}
+
+#[test]
+fn command_stands_for_its_program_when_the_supervisor_was_killed() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let gateway = Gateway::start("pg1", "");
+    let script = "trap 'echo told; exit 3' USR1; echo $PPID; echo $$; while :; do sleep 0.05; done";
+    let mut command = run(gateway.addr);
+    command.args(["--", "sh", "-c", script]);
+    let mut program = Running::start(command);
+    let [supervisor, own] = [program.line(), program.line()].map(|line| Pid::from_raw(line.parse().unwrap()).unwrap());
+    let front = Pid::from_child(&program.0);
+    kill_process(supervisor, Signal::KILL).unwrap();
+    kill_process(own, Signal::STOP).unwrap();
+    wait_until(|| state(front.as_raw_pid()) == 'T', || "the command does not stop".to_owned());
+    kill_process(front, Signal::CONT).unwrap();
+    kill_process(front, Signal::USR1).unwrap();
+    let (rest, status, _) = program.end();
+    assert_eq!((&rest[..], status.code()), ("told\n", Some(125)));
+}
+
+#[test]
+fn command_that_has_stopped_ends_with_its_program() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let mut command = run(SocketAddr::from((address(), 1)));
+    command.args(["--", "sh", "-c", "echo $$; kill -STOP $$"]);
+    let mut program = Running::start(command);
+    let own = Pid::from_raw(program.line().parse().unwrap()).unwrap();
+    let front = program.0.id() as i32;
+    wait_until(|| state(front) == 'T', || "the command does not stop".to_owned());
+    kill_process(own, Signal::KILL).unwrap();
+    assert_eq!(program.end().1.signal(), Some(9));
+    // Nor does it keep what a program has closed.
+    let run = run(SocketAddr::from((address(), 1)));
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$@\" 3>&1", "sh"]).arg(run.get_program()).args(run.get_args());
+    command.args(["--", "sh", "-c", "exec >/dev/null 3>&-; read line; exit 4"]);
+    let mut program = Running::start(command);
+    assert_eq!(program.line(), "");
+    program.0.stdin.take().unwrap().write_all(b"now\n").unwrap();
+    assert_eq!(program.end().1.code(), Some(4));
 }
 
 #[test]
@@ -485,7 +591,10 @@ fn real_programs_of_an_ordinary_user_go_through_gateways() {
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps", "-all"]).arg(&own);
         command.args(["run", "--catch", catch, "--only", "127.0.0.0/8", "--gateway", &gateway.addr.to_string(), "--"]);
         command.args(program).env("HOME", "/nonexistent").env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
-        command.env("UV_USE_IO_URING", "1").env("PHOEBUS_PRELOAD_LIB", &own).env("RCLONE_CONFIG", "/dev/null");
+        command
+            .env("UV_USE_IO_URING", "1")
+            .env("PHOEBUS_PRELOAD_LIB", "/nonexistent")
+            .env("RCLONE_CONFIG", "/dev/null");
         let before = sessions(&gateway);
         let Output { status, stdout, stderr } = command.output().unwrap();
         assert!(status.success(), "{program:?}: {status}: {}", text(&stderr));
