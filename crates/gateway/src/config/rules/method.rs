@@ -6,8 +6,8 @@ use phoebus_proto::session::auth::{agent, anonymous, scram, token};
 /// The name of all SCRAM mechanisms.
 const SCRAM: &str = "scram";
 /// All names. `password` is that of programs by SOCKS and HTTP, which send a password as it is.
-const KNOWN: [&str; 8] =
-    [SCRAM, scram::PLAIN, scram::PLUS, token::NAME, "password", "certificate", anonymous::NAME, agent::NAME];
+const KNOWN: [&str; 9] =
+    [SCRAM, scram::PLAIN, scram::PLUS, token::NAME, "password", "certificate", "grid", anonymous::NAME, agent::NAME];
 
 /// Reads a name of a method.
 ///
