@@ -9,7 +9,7 @@ use super::address;
 use super::attempts::{Attempt, Outcome};
 use super::lead;
 use super::report;
-use super::shared::Shared;
+use super::shared::{Choice, Shared};
 use phoebus_seccomp::socket::{self, State};
 use phoebus_seccomp::{Answer, Asked, Call, Caller};
 use rustix::fd::OwnedFd;
@@ -148,12 +148,13 @@ async fn decide(shared: &Arc<Shared>, stream: &Stream) -> Result<Attempt, Answer
         return Err(direct(stream));
     }
     match shared.selects(destination).await {
-        Ok(true) => {}
-        Ok(false) => {
+        Choice::Led { exceptions } if exceptions.is_empty() => {}
+        Choice::Led { exceptions } => report::exceptions_unknown(shared, &exceptions),
+        Choice::Direct => {
             report::not_selected(shared, destination);
             return Err(direct(stream));
         }
-        Err(names) => {
+        Choice::Unknown(names) => {
             report::undecided(shared, stream.caller.process(), destination, &names);
             return Err(failed(Errno::HOSTUNREACH));
         }

@@ -2,7 +2,6 @@
 
 use super::attempts::Attempts;
 use super::names::Names;
-use super::report;
 use phoebus_client::Options;
 use phoebus_config::select::Selection;
 use phoebus_config::settings::Settings;
@@ -28,6 +27,16 @@ pub(super) struct Shared {
     gateway: Names,
     /// Whether a failure was told that no direct connection has.
     pub(super) told: AtomicBool,
+}
+
+/// How the settings lead a connection.
+pub(super) enum Choice {
+    /// Through gateways, although these names of exceptions could not be looked up.
+    Led { exceptions: Vec<String> },
+    /// Past them.
+    Direct,
+    /// These names in `PHOEBUS_ONLY` decide it, and could not be looked up.
+    Unknown(Vec<String>),
 }
 
 impl Shared {
@@ -56,25 +65,22 @@ impl Shared {
 
     /// Whether the settings lead a connection to `destination` through gateways, as in the preload library. Ranges and
     /// ports decide before names are looked up.
-    ///
-    /// # Errors
-    /// The names in `PHOEBUS_ONLY` that decide it, and could not be looked up.
-    pub(super) async fn selects(&self, destination: SocketAddr) -> Result<bool, Vec<String>> {
+    pub(super) async fn selects(&self, destination: SocketAddr) -> Choice {
         let (ip, wanted) = (destination.ip().to_canonical(), &self.wanted);
         let wanted = decide(&self.selected, ip, |names| wanted.selects(destination, names.iter().copied())).await;
         if wanted == Ok(false) {
-            return Ok(false);
+            return Choice::Direct;
         }
+        let mut exceptions = Vec::new();
         if let Some(except) = &self.settings.except {
             let excepted = |names: &[&str]| except.matches(destination, names.iter().copied());
             match decide(&self.excepted, ip, excepted).await {
-                Ok(true) => return Ok(false),
+                Ok(true) => return Choice::Direct,
                 Ok(false) => {}
-                // Through gateways, since that is not known.
-                Err(names) => report::exceptions_unknown(self, &names),
+                Err(names) => exceptions = names,
             }
         }
-        wanted
+        wanted.map_or_else(Choice::Unknown, |_| Choice::Led { exceptions })
     }
 
     /// Whether it is the first gateway or its agent. Whoever connects there speaks with it.
