@@ -7,7 +7,7 @@ use crate::config::{Config, Route, is_local};
 use crate::listener_settings::ListenerSettings;
 use crate::refusal::Refusal;
 use crate::request::Request;
-use crate::rules::is_believed;
+use crate::rules::Belief;
 use phoebus_net::tcp::{Tcp, TcpFrom};
 use phoebus_net::transport::{Pending, Transport};
 use phoebus_net::{Stream, code_of, reason};
@@ -102,7 +102,7 @@ fn header(config: &Config, request: &Request, to: SocketAddr) -> Result<Vec<u8>,
     }
     let user = &request.principal.user;
     // A destination would take a mere claim of a peer for the truth.
-    if !user.is_empty() && is_believed(config, &request.principal) {
+    if !user.is_empty() && Belief::of(config, &request.principal).in_user(&request.principal) {
         values.push(Tlv { kind: tlv::USER, value: user.as_bytes() });
     }
     let ends = client(request).map(|client| Ends { client, to });
