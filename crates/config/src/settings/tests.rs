@@ -50,6 +50,7 @@ fn reads_every_setting() {
         first_hop: Some("udt/5007".parse().unwrap()),
         authorities: Some("/etc/ca.pem".into()),
         certificate: Some("/home/ada/c.pem".into()),
+        proxy: None,
         key: Some("/home/ada/k.pem".into()),
         bandwidth: None,
         agent_idle: Duration::from_secs(30),
