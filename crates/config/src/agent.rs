@@ -114,7 +114,8 @@ impl AgentFileNames {
         }
         let any = format!("{namespace:x}-{:016x}", hash.0);
         hash.add(settings.first_hop.map(|hop| hop.to_string()).unwrap_or_default().as_bytes());
-        for file in [&settings.certificate, &settings.key, &settings.authorities, &settings.proxy] {
+        // Not the Grid proxy: Grid servers set its variable to what was delegated to them, and use the agent of their host.
+        for file in [&settings.certificate, &settings.key, &settings.authorities] {
             hash.add(&text(file));
         }
         let own = format!("{any}-{:016x}", hash.0);
