@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
@@ -317,6 +317,8 @@ fn command_stands_for_its_program_when_the_supervisor_was_killed() {
     let script = "trap 'echo told; exit 3' USR1; echo $PPID; echo $$; while :; do sleep 0.05; done";
     let mut command = run(gateway.addr);
     command.args(["--", "sh", "-c", script]);
+    // The kernel stops no group that nobody could continue, and the test may be in such a group.
+    command.process_group(0);
     let mut program = Running::start(command);
     let [supervisor, own] = [program.line(), program.line()].map(|line| Pid::from_raw(line.parse().unwrap()).unwrap());
     let front = Pid::from_child(&program.0);
@@ -334,6 +336,8 @@ fn command_that_has_stopped_ends_with_its_program() {
     use rustix::process::{Pid, Signal, kill_process};
     let mut command = run(SocketAddr::from((address(), 1)));
     command.args(["--", "sh", "-c", "echo $$; kill -STOP $$"]);
+    // The kernel hangs up a stopped group that nobody could continue, and the test may be in such a group.
+    command.process_group(0);
     let mut program = Running::start(command);
     let own = Pid::from_raw(program.line().parse().unwrap()).unwrap();
     let front = program.0.id() as i32;
