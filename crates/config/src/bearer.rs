@@ -183,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn link_where_everybody_can_write_is_not_followed() {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let (file, link) = (dir.path().join("token"), dir.path().join("link"));
+        write(&file, "a.b.c", 0o600);
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(matches!(places(&[(FILE, link.to_str().unwrap())]).read(), Err(BearerError::Io { .. })));
+        assert_eq!(places(&[(FILE, file.to_str().unwrap())]).read().unwrap().as_deref(), Some("a.b.c"));
+    }
+
+    #[test]
     fn files_that_others_can_read_or_without_a_token_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
